@@ -1,0 +1,275 @@
+"""The tracer changes nothing: weights, slots, copies, checkpoints, exports and errors stay."""
+
+import copy
+import gc
+import inspect
+import pickle
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tracer
+
+v1 = tf.compat.v1.train
+legacy = tf_keras.optimizers.legacy
+
+Make = Callable[[], Any]
+
+
+def _classes(module: Any, base: type, *left_out: str) -> list[type]:
+    found = {
+        member
+        for name, member in vars(module).items()
+        if isinstance(member, type) and issubclass(member, base) and member is not base
+        if name not in left_out
+    }
+    return sorted(found, key=lambda cls: cls.__name__)
+
+
+_NOT_ON_THEIR_OWN = ("LossScaleOptimizer", "MultiOptimizer", "Optimizer", "SyncReplicasOptimizer")
+_V1: dict[str, Make] = {
+    "GradientDescent": lambda: v1.GradientDescentOptimizer(0.1),
+    "Momentum": lambda: v1.MomentumOptimizer(0.1, 0.9),
+    "Adam": lambda: v1.AdamOptimizer(0.1),
+    "Adagrad": lambda: v1.AdagradOptimizer(0.1),
+    "Adadelta": lambda: v1.AdadeltaOptimizer(0.1),
+    "RMSProp": lambda: v1.RMSPropOptimizer(0.1),
+    "Ftrl": lambda: v1.FtrlOptimizer(0.1),
+    "ProximalGradientDescent": lambda: v1.ProximalGradientDescentOptimizer(0.1),
+    "ProximalAdagrad": lambda: v1.ProximalAdagradOptimizer(0.1),
+}
+EVERY_OPTIMIZER = [
+    *(
+        pytest.param(cls, id=f"legacy-{cls.__name__}")
+        for cls in _classes(legacy, legacy.Optimizer, *_NOT_ON_THEIR_OWN)
+    ),
+    *(
+        pytest.param(cls, id=f"keras2-{cls.__name__}")
+        for cls in _classes(tf_keras.optimizers, tf_keras.optimizers.Optimizer, *_NOT_ON_THEIR_OWN)
+    ),
+    *(
+        pytest.param(cls, id=f"keras3-{cls.__name__}")
+        for cls in _classes(keras.optimizers, keras.optimizers.Optimizer, *_NOT_ON_THEIR_OWN)
+    ),
+    *(pytest.param(make, id=f"v1-{name}") for name, make in _V1.items()),
+]
+
+
+def _train(optimizer: Any, steps: int = 20) -> list[np.ndarray[Any, Any]]:
+    """Weights and slots after some steps, first eager, then in a function, dense and sparse."""
+    keras.utils.set_random_seed(1)
+    modern = isinstance(optimizer, keras.optimizers.Optimizer)
+    make = keras.Variable if modern else tf.Variable
+    dense = make(np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4), name="dense")
+    rows = make(np.ones((5, 2), "f4"), name="rows")
+    noise = np.random.default_rng(3).normal(size=(steps, 3, 4)).astype("f4")
+
+    def step(gradient: Any) -> None:
+        sparse = tf.IndexedSlices(gradient[:2, :2], tf.constant([1, 3]), tf.constant([5, 2]))
+        optimizer.apply_gradients([(gradient, dense), (sparse, rows)])
+
+    compiled = tf.function(step)
+    for index, gradient in enumerate(noise):
+        (compiled if index % 4 else step)(tf.constant(gradient))
+    variables = optimizer.variables
+    slots = variables() if callable(variables) else variables
+    return [np.asarray(each) for each in (dense, rows, *slots)]
+
+
+@pytest.mark.parametrize("make", EVERY_OPTIMIZER)
+def test_training_is_bit_for_bit_the_same(make: Make) -> None:
+    plain, traced = make(), make()
+    tracer.wrap(traced)
+    expected, got = _train(plain), _train(traced)
+    assert len(expected) == len(got) > 1
+    for left, right in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(left, right)
+    trace = tracer.trace_of(traced)
+    assert (trace.steps, trace.updates(), trace.complete) == (20, 40, True)
+
+
+SAMPLES: dict[str, Make] = {
+    "legacy": lambda: legacy.Adam(0.25),
+    "keras2": lambda: tf_keras.optimizers.Adam(0.25),
+    "keras3": lambda: keras.optimizers.Adam(0.25, name="adam"),
+    "v1": lambda: v1.AdamOptimizer(0.25),
+}
+samples = pytest.mark.parametrize("make", SAMPLES.values(), ids=SAMPLES)
+
+
+@samples
+def test_the_object_and_its_class_stay(make: Make) -> None:
+    optimizer = make()
+    base = type(optimizer)
+    assert tracer.wrap(optimizer) is optimizer
+    assert isinstance(optimizer, base)
+    assert optimizer.__class__ is base
+    assert type(optimizer).__name__ == base.__name__
+    assert type(optimizer).__module__ == base.__module__
+    assert tracer.unwrap(optimizer) is optimizer
+    assert type(optimizer) is base
+
+
+@samples
+def test_wrapping_twice_is_wrapping_once(make: Make) -> None:
+    optimizer = tracer.wrap(make())
+    cls = type(optimizer)
+    assert type(tracer.wrap(optimizer)) is cls
+    _train(optimizer, 4)
+    assert tracer.trace_of(optimizer).updates() == 8
+
+
+@samples
+def test_signatures_stay(make: Make) -> None:
+    plain, traced = make(), tracer.wrap(make())
+    for name in ("apply_gradients", "apply", "update_step", "_resource_apply_dense"):
+        if hasattr(plain, name):
+            assert inspect.signature(getattr(plain, name)) == inspect.signature(
+                getattr(traced, name)
+            )
+            assert inspect.getfullargspec(getattr(plain, name)) == inspect.getfullargspec(
+                getattr(traced, name)
+            )
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_configs_and_copies_are_of_the_plain_class(kind: str) -> None:
+    plain, traced = SAMPLES[kind](), tracer.wrap(SAMPLES[kind]())
+    library = keras if kind == "keras3" else tf_keras
+    assert traced.get_config() == plain.get_config()
+    assert library.optimizers.serialize(traced) == library.optimizers.serialize(plain)
+    for copied in (
+        traced.from_config(traced.get_config()),
+        type(traced).from_config(traced.get_config()),
+        library.optimizers.deserialize(library.optimizers.serialize(traced)),
+    ):
+        assert type(copied) is type(plain)
+        assert copied.get_config() == plain.get_config()
+
+
+@pytest.mark.parametrize(
+    "copier", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+@samples
+def test_copies_and_pickles_do_what_they_did(make: Make, copier: Callable[[Any], Any]) -> None:
+    def outcome(optimizer: Any) -> Any:
+        try:
+            return type(copier(optimizer))
+        except Exception as error:
+            return type(error), str(error).split(" at 0x")[0]
+
+    for prepare in (lambda each: None, lambda each: _train(each, 2)):
+        plain, traced = make(), tracer.wrap(make())
+        prepare(plain)
+        prepare(traced)
+        assert outcome(traced) == outcome(plain)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+@pytest.mark.parametrize("saved_with_tracer", [True, False])
+def test_checkpoints_do_not_know_the_tracer(
+    kind: str, saved_with_tracer: bool, tmp_path: Path
+) -> None:
+    library = keras if kind == "keras3" else tf_keras
+
+    def model(traced: bool) -> Any:
+        keras.utils.set_random_seed(7)
+        layers = [library.layers.Input((3,)), library.layers.Dense(2)]
+        made = library.Sequential(layers)
+        optimizer = SAMPLES[kind]()
+        made.compile(tracer.wrap(optimizer) if traced else optimizer, "mse")
+        made.fit(np.ones((8, 3), "f4"), np.zeros((8, 2), "f4"), batch_size=4, verbose=0)
+        return made
+
+    source, target = model(saved_with_tracer), model(not saved_with_tracer)
+    target.fit(np.ones((8, 3), "f4"), np.zeros((8, 2), "f4"), batch_size=4, verbose=0)
+    one = tf.train.Checkpoint(model=source, optimizer=source.optimizer).save(str(tmp_path / "a"))
+    two = tf.train.Checkpoint(model=target, optimizer=target.optimizer).save(str(tmp_path / "b"))
+    assert [n for n, _ in tf.train.list_variables(one)] == [
+        n for n, _ in tf.train.list_variables(two)
+    ]
+    restored = tf.train.Checkpoint(model=target, optimizer=target.optimizer).restore(one)
+    restored.assert_existing_objects_matched().assert_consumed()
+
+    path = tmp_path / "model.keras"
+    source.save(path)
+    loaded = library.models.load_model(path)
+    assert type(loaded.optimizer) is type(SAMPLES[kind]())
+    for left, right in zip(source.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_an_exported_train_step_trains_on(kind: str, tmp_path: Path) -> None:
+    optimizer = tracer.wrap(SAMPLES[kind]())
+    make = keras.Variable if kind == "keras3" else tf.Variable
+
+    class Trainer(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            weight = make([1.0, 2.0], name="weight")
+            self.keras_weight = weight
+            self.weight = weight.value if kind == "keras3" else weight
+            self.optimizer = optimizer
+
+        @tf.function(input_signature=[tf.TensorSpec([2])])
+        def step(self, gradient: Any) -> Any:
+            self.optimizer.apply_gradients([(gradient, self.keras_weight)])
+            return self.weight.read_value()
+
+    trainer = Trainer()
+    first = trainer.step(tf.ones(2)).numpy()
+    tf.saved_model.save(trainer, str(tmp_path))
+    second = trainer.step(tf.ones(2)).numpy()
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.step(tf.ones(2)).numpy(), second)
+    assert (first != second).any()
+    assert tracer.trace_of(optimizer).steps == 2
+
+
+@samples
+def test_a_wrapped_optimizer_dies_when_it_would(make: Make) -> None:
+    optimizer = tracer.wrap(make())
+    _train(optimizer, 3)
+    died = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert died() is None
+
+
+@samples
+def test_the_same_errors_come(make: Make) -> None:
+    def error(optimizer: Any, pairs: Any) -> tuple[type, str]:
+        with pytest.raises(Exception) as caught:  # whatever the framework raises
+            optimizer.apply_gradients(pairs())
+        return caught.type, str(caught.value).split(" at 0x")[0]
+
+    weight = keras.Variable([1.0]) if make is SAMPLES["keras3"] else tf.Variable([1.0])
+    for pairs in (
+        lambda: 3,
+        lambda: [(None, weight)],
+        lambda: [(tf.ones(1), weight, 5)],
+        lambda: [(tf.ones([7]), weight)],
+        lambda: iter([(None, weight)]),
+        lambda: (1 / 0 for _ in range(1)),
+    ):
+        plain, traced = make(), tracer.wrap(make())
+        assert error(traced, pairs) == error(plain, pairs)
+        assert tracer.trace_of(traced).updates() == 0
+
+
+@samples
+def test_iterators_are_read_once_and_late(make: Make) -> None:
+    optimizer = tracer.wrap(make())
+    weight = keras.Variable([1.0]) if make is SAMPLES["keras3"] else tf.Variable([1.0])
+    optimizer.apply_gradients(zip([tf.ones(1)], [weight], strict=True))
+    optimizer.apply_gradients((tf.ones(1), each) for each in [weight])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.requests()) == (2, 2, 2)

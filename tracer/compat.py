@@ -1,0 +1,116 @@
+"""Every import of TensorFlow's own modules, in one place. Importing it imports TensorFlow.
+
+The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
+"""
+
+import platform
+import sys
+from typing import Any
+
+from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.eager import context as eager_context, record
+from tensorflow.python.framework import func_graph, indexed_slices, ops
+from tensorflow.python.ops import resource_variable_ops, script_ops
+from tensorflow.python.trackable.autotrackable import AutoTrackable
+
+__all__ = [
+    "AutoTrackable",
+    "EagerTensor",
+    "FuncGraph",
+    "IndexedSlices",
+    "ResourceVariable",
+    "control_dependencies",
+    "current_graph",
+    "device",
+    "eager_outside_functions",
+    "graphs_around",
+    "has_strategy",
+    "host_callback",
+    "in_eager",
+    "init_scope",
+    "make_variable",
+    "replica_id",
+    "stop_recording",
+    "strategy_name",
+    "update_replica_id",
+    "versions",
+]
+
+EagerTensor = ops.EagerTensor
+FuncGraph = func_graph.FuncGraph
+ResourceVariable = resource_variable_ops.BaseResourceVariable
+IndexedSlices = indexed_slices.IndexedSlices
+control_dependencies = ops.control_dependencies
+current_graph = ops.get_default_graph
+device = ops.device
+eager_outside_functions = ops.executing_eagerly_outside_functions
+has_strategy = distribute_lib.has_strategy
+in_eager = eager_context.executing_eagerly
+init_scope = ops.init_scope
+stop_recording = record.stop_recording
+
+
+def make_variable(initial: Any, where: str) -> Any:
+    """A variable on the device `where` that no creator scope, strategy or checkpoint learns of.
+
+    `ResourceVariable` called directly passes by the creator stack that `tf.Variable` walks
+    (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
+    """
+    with ops.init_scope(), ops.device(where):
+        return resource_variable_ops.ResourceVariable(
+            initial, trainable=False, name="optimizer_tracer"
+        )
+
+
+def replica_id() -> int | None:
+    """The id of the current replica; None in a cross-replica context.
+
+    The public `replica_id_in_sync_group` is a tensor and would add an op to the user's graph.
+    """
+    replica = distribute_lib.get_replica_context()
+    if replica is None:
+        return None
+    number = replica._replica_id_in_sync_group
+    return number if isinstance(number, int) else 0
+
+
+def update_replica_id() -> int | None:
+    """The replica whose component `extended.update` updates now; None outside of such an update.
+
+    Under strategies with one copy of each variable it is a device or the variable itself
+    (`distribute/distribute_lib.py`, `UpdateContext`): that one copy is replica 0.
+    """
+    number = distribute_lib.get_update_replica_id()
+    if number is None or isinstance(number, int):
+        return number
+    return 0
+
+
+def strategy_name() -> str:
+    """The class of the current strategy, empty for the default one."""
+    if not distribute_lib.has_strategy():
+        return ""
+    return type(distribute_lib.get_strategy()).__name__
+
+
+def host_callback(function: Any) -> Any:
+    """A stateful op of a v1 graph that calls `function()` each time it runs."""
+    return script_ops.numpy_function(lambda: function(), [], [], stateful=True)
+
+
+def graphs_around(graph: Any) -> list[Any]:
+    """The function graphs from `graph` outwards, `graph` first."""
+    graphs = [graph]
+    while isinstance(graph := graph.outer_graph, FuncGraph):
+        graphs.append(graph)
+    return graphs
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, TensorFlow and each Keras that the program imported."""
+    found = {"python": platform.python_version()}
+    for name in ("tensorflow", "keras", "tf_keras"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found

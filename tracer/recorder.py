@@ -1,0 +1,528 @@
+"""What one root optimizer did: its calls, its blocks and where they are counted.
+
+A `Recorder` belongs to a root optimizer and the optimizers nested in it. `wrap` tells it of every
+call; a *frame* is a call under way. A frame whose parent is in the same graph hands its sites to
+the parent; a frame whose parent is in another graph, or that has none, closes a block: all that was
+traced into this graph since executes as a whole, so it gets one counter. That one rule covers
+`tf.function`, loops, branches, XLA and eager mode, where a step is the block.
+"""
+
+import re
+import threading
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any, Literal, NamedTuple
+from weakref import ref
+
+from tracer import compat, snapshot
+from tracer.calltrace import CallTrace
+from tracer.kinds import ApplyMethod, OptimizerKind
+from tracer.ledger import HostLog, Ledger
+from tracer.records import Kind, Method, Optimizer, Replica, Role, TraceData
+from tracer.snapshot import BlockKey, Reading, Site
+from tracer.variables import VariableTable, canonical, device_of
+
+FrameRole = Literal["step", "group", "apply"]
+"""What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
+
+
+class _Place(NamedTuple):
+    """Where a frame's ops go: None for eager mode; v1 branches share a graph, not a context."""
+
+    graph: Any
+    branch: Any
+
+
+class _Block(NamedTuple):
+    """What a block is; blocks that are equal do the same each time they execute."""
+
+    replica: int
+    function: str
+    """The name of the function whose graph it is; empty in eager mode."""
+    step: bool
+    outside: bool
+    sites: tuple[int, ...]
+
+
+_EAGER = _Place(None, None)
+
+_NUMBER = re.compile(r"_\d+(?=_|$)")
+
+
+class _Traced(NamedTuple):
+    """An optimizer of this recorder, held weakly."""
+
+    optimizer: ref[Any]
+    name: str
+    class_name: str
+    kind: OptimizerKind
+
+
+_Readings = dict[int, tuple[int, dict[Hashable, tuple[_Block, Reading]]]]
+
+
+class Moment(NamedTuple):
+    """What had been counted at some moment."""
+
+    readings: _Readings
+    calls: Sequence[Sequence[int]]
+
+
+def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
+    return BlockKey(
+        "graph" if block.function else "eager",
+        block.function,
+        block.step,
+        block.outside,
+        tuple(sites[number] for number in block.sites),
+    )
+
+
+class Frame:
+    """A call of an intercepted method that is under way."""
+
+    __slots__ = (
+        "applying",
+        "distributed",
+        "owner",
+        "parent",
+        "place",
+        "replica",
+        "result",
+        "role",
+        "site",
+        "sites",
+    )
+
+    def __init__(
+        self,
+        role: FrameRole,
+        place: _Place,
+        replica: int,
+        distributed: bool,
+        parent: "Frame | None",
+    ) -> None:
+        self.role = role
+        self.place = place
+        self.replica = replica
+        self.distributed = distributed
+        self.parent = parent
+        # Whether an apply method is under way here: what it calls is no update of its own.
+        self.applying: bool = role == "apply" or (parent is not None and parent.applying)
+        # The frame that calls made from here are part of: not a group in the graph of its step.
+        self.owner: Frame = self
+        if role == "group" and parent is not None and parent.place == place:
+            self.owner = parent
+        self.site: int | None = None
+        self.sites: list[int] = []
+        self.result: Any = None
+
+
+class Recorder:
+    """Everything that is known of one root optimizer; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._local = threading.local()
+        self._optimizers: list[_Traced] = []
+        self._marks: dict[int, tuple[int, int]] = {}
+        self.root = 0
+        self._variables = VariableTable(self.note)
+        self._sites: dict[Site, int] = {}
+        self._applies: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
+        self._calls: list[list[int]] = []  # for each site [eager, tracing]
+        self._devices: dict[int, str] = {}
+        self._steps: Counter[int] = Counter()
+        self._ledgers: dict[int, Ledger] = {}
+        self._logs: dict[_Block, HostLog] = {}
+        self._graphs: Counter[_Block] = Counter()
+        self._active: list[Frame] = []
+        self._strategy = ""
+        self._notes: dict[str, None] = {}
+        self.broken = False
+
+    # Optimizers.
+
+    def add(self, optimizer: Any, name: str, class_name: str, kind: OptimizerKind) -> int:
+        """Take in an optimizer, the root first; returns its index."""
+        with self._lock:
+            taken = [traced.name.split("#")[0] for traced in self._optimizers].count(name)
+            unique = f"{name}#{taken + 1}" if taken else name
+            self._optimizers.append(_Traced(ref(optimizer), unique, class_name, kind))
+            return len(self._optimizers) - 1
+
+    def mark(self, index: int) -> None:
+        """Note how far an optimizer that was used before has come; its graphs were not seen."""
+        optimizer = self._optimizers[index].optimizer()
+        iterations = _iterations(optimizer)
+        used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
+        if iterations is not None and (iterations or used):
+            self._marks[index] = (iterations, self._step_count())
+
+    # Calls.
+
+    def enter(
+        self,
+        optimizer: int,
+        method: str,
+        role: FrameRole,
+        apply: ApplyMethod | None = None,
+        gradient: Any = None,
+        variable: Any = None,
+    ) -> Frame:
+        """A call of `method` begins; of an apply method with this gradient on this variable."""
+        stack = self._stack()
+        top = stack[-1] if stack else None
+        place = _EAGER if compat.in_eager() else _place_of(compat.current_graph())
+        if top is not None and not top.distributed and top.place == place:
+            distributed, replica = False, top.replica
+            parent: Frame | None = top.owner
+            if apply is not None:
+                number = compat.update_replica_id()
+                replica = replica if number is None else number
+        else:
+            distributed = compat.has_strategy()
+            replica = self._replica(role, top, distributed)
+            parent = self._parent(role, place, replica, top, distributed)
+        frame = Frame(role, place, replica, distributed, parent)
+        if apply is not None:
+            kind: Kind = apply.kind or kind_of_gradient(gradient)
+            frame.site = self._apply_site(frame, optimizer, method, kind, variable)
+        elif role == "step":
+            frame.site = self._site(Site(optimizer, method, "step", None, None, replica))
+        with self._lock:
+            if frame.site is not None:
+                self._calls[frame.site][place is not _EAGER] += 1
+            if role == "step":
+                self._active.append(frame)
+                if distributed and not self._strategy:
+                    self._strategy = compat.strategy_name()
+        stack.append(frame)
+        return frame
+
+    def _apply_site(
+        self, frame: Frame, optimizer: int, method: str, kind: Kind, variable: Any
+    ) -> int:
+        role: Role = "apply" if frame.parent is not None and frame.parent.applying else "update"
+        return self._site_of(frame, optimizer, method, role, kind, variable)
+
+    def _site_of(
+        self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
+    ) -> int:
+        """The site of a variable; known ones are found by the variable's id, which is fast."""
+        replica = frame.replica
+        key = (id(variable), method, role, kind, replica, optimizer)
+        if frame.place is _EAGER:
+            known = self._applies.get(key)
+            if known is not None and known[0]() is variable:
+                return known[1]
+        index = self._variables.index(variable, frame.place.graph)
+        if replica not in self._devices:
+            self._devices[replica] = device_of(variable)
+        site = self._site(Site(optimizer, method, role, kind, index, replica))
+        if frame.place is _EAGER:
+            self._applies[key] = (ref(variable), site)
+        return site
+
+    def _site(self, site: Site) -> int:
+        """The number of a site."""
+        number = self._sites.get(site)
+        if number is None:
+            with self._lock:
+                number = self._sites.setdefault(site, len(self._sites))
+                if number == len(self._calls):
+                    self._calls.append([0, 0])
+        return number
+
+    def request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> None:
+        """A gradient for a variable, the pair, reached the outermost step method `frame`."""
+        gradient, variable = pair
+        kind = kind_of_gradient(gradient)
+        frame.sites.append(self._site_of(frame, optimizer, method, "request", kind, variable))
+
+    def leave(self, frame: Frame, failed: bool) -> None:
+        """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
+        stack = self._stack()
+        if stack and stack[-1] is frame:
+            stack.pop()
+        else:  # something between entered and left out of order
+            stack[:] = [each for each in stack if each is not frame]
+        if frame.role == "step":
+            with self._lock:
+                self._active = [each for each in self._active if each is not frame]
+        if failed:
+            sites = list(self._sites)
+            if all(sites[number].role == "request" for number in frame.sites):
+                return  # it raised before anything ran: called, not executed
+        elif frame.site is not None:
+            frame.sites.append(frame.site)
+        parent = frame.parent
+        if parent is not None and parent.place == frame.place:
+            parent.sites.extend(frame.sites)
+        elif frame.sites:
+            self._close(frame)
+
+    def _stack(self) -> list[Frame]:
+        try:
+            stack: list[Frame] = self._local.stack
+        except AttributeError:
+            stack = self._local.stack = []
+        return stack
+
+    def _replica(self, role: FrameRole, top: Frame | None, distributed: bool) -> int:
+        number = None
+        if distributed:
+            number = compat.update_replica_id() if role == "apply" else None
+            number = compat.replica_id() if number is None else number
+        if number is None:  # no strategy, or a call for all replicas
+            number = top.replica if top is not None else 0
+        return number
+
+    def _parent(
+        self,
+        role: FrameRole,
+        place: _Place,
+        replica: int,
+        top: Frame | None,
+        distributed: bool,
+    ) -> Frame | None:
+        """The frame that this call is part of: that of its replica in its graph, if there is one.
+
+        It may be on another thread. A strategy runs the update, and the inner optimizer of a loss
+        scale, on other threads than the `apply_gradients` that asked for it. In a graph that step
+        is the one whose graph is this one or around it: no other thread traces into it. In eager
+        mode only a strategy does this.
+        """
+        if top is not None and top.role != "group":
+            return top
+        found: list[Frame] = []
+        with self._lock:
+            active = self._active
+        if active and place.graph is not None:
+            around = {id(graph) for graph in compat.graphs_around(place.graph)}
+            found = [frame for frame in active if id(frame.place.graph) in around]
+        if active and not found and distributed:
+            found = [frame for frame in active if frame.place is _EAGER]
+        mine = [frame for frame in found if frame.replica == replica]
+        if top is not None:
+            return next((frame for frame in reversed(mine) if frame.place == place), top)
+        if role == "step":
+            return mine[-1] if mine else None
+        candidates = mine or found
+        return candidates[-1] if candidates else None
+
+    # Blocks.
+
+    def _close(self, frame: Frame) -> None:
+        step = frame.parent is None and frame.role == "step"
+        outside = frame.parent is None and not step
+        graph = frame.place.graph
+        if graph is None and not frame.distributed:
+            self._ran(_Block(frame.replica, "", step, outside, tuple(frame.sites)))
+            return
+        sites = list(self._sites)
+        by_replica: dict[int, list[int]] = defaultdict(list)
+        for number in frame.sites:
+            by_replica[sites[number].replica].append(number)
+        name = "" if graph is None else _function_name(graph)
+        for replica, numbers in by_replica.items():
+            block = _Block(replica, name, step, outside, tuple(numbers))
+            if graph is None:
+                self._ran(block)
+            elif compat.eager_outside_functions():
+                self._count_in_graph(block, graph)
+            else:
+                self._count_in_session(block, frame)
+
+    def _ran(self, block: _Block) -> None:
+        """A block that Python counts has just executed."""
+        with self._lock:
+            log = self._logs.get(block)
+            if log is None:
+                log = self._logs[block] = HostLog()
+            if block.outside:
+                log.total += 1
+                return
+            ledger = self._ledgers.get(block.replica)
+            if ledger is None:
+                step = self._steps[block.replica] + 1
+                if block.step:
+                    self._steps[block.replica] = step
+            else:
+                step = ledger.eager_step() if block.step else ledger.step_now()
+            log.add(step)
+
+    def _count_in_graph(self, block: _Block, graph: Any) -> None:
+        with self._lock:
+            ledger = self._ledgers.get(block.replica)
+            if ledger is None:
+                device = self._devices.get(block.replica, "")
+                ledger = Ledger(device, self._steps[block.replica])
+                self._ledgers[block.replica] = ledger
+        ledger.count(block, compat.graphs_around(graph)[-1], block.step)
+
+    def _count_in_session(self, block: _Block, frame: Frame) -> None:
+        """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
+
+        The callback becomes a control input of the op that the method returned, so that this op,
+        which the user's program runs, and its name stay what they were.
+        """
+        self._graphs[block] += 1
+        result = getattr(frame.result, "op", frame.result)
+        if not hasattr(result, "_add_control_input"):
+            self.note(
+                "a method returned no operation in a v1 graph, so its executions could not be "
+                "counted: return the operation that applies the gradients"
+            )
+            return
+        before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
+        with compat.control_dependencies(before):
+            callback = compat.host_callback(lambda: self._ran(block))
+        result._add_control_input(getattr(callback, "op", callback))
+
+    # Faults and notes.
+
+    def note(self, text: str) -> None:
+        """Say in the trace that something was not seen."""
+        self._notes.setdefault(text)
+
+    def fault(self, error: BaseException) -> None:
+        """Something failed in the tracer itself: say so once, and let training go on untraced."""
+        if self.broken:
+            return
+        self.broken = True
+        step = self._step_count() + 1
+        self.note(
+            f"the tracer failed with {type(error).__name__}: {error}; nothing is counted from step "
+            f"{step} on"
+        )
+        warnings.warn(
+            f"tracer: {type(error).__name__}: {error}. Training goes on, untraced from step {step} "
+            "on. This is a bug in tracer: please report it.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _step_count(self) -> int:
+        try:
+            return max((steps for steps, _ in self._read().values()), default=0)
+        except Exception:
+            return 0  # asked after a fault too, and the ledger may be what is broken
+
+    # Reading.
+
+    def children(self) -> dict[str, Any]:
+        """The counters' variables, for an exported function that captures them."""
+        with self._lock:
+            return {
+                f"replica_{replica}_{name}": variable
+                for replica, ledger in self._ledgers.items()
+                for name, variable in ledger.children().items()
+            }
+
+    def _read(self) -> _Readings:
+        """For each replica its steps and its blocks; a block keeps its key for good."""
+        found: _Readings = {}
+        for replica in sorted({each.replica for each in self._logs} | set(self._ledgers)):
+            ledger = self._ledgers.get(replica)
+            steps, counted = (self._steps[replica], []) if ledger is None else ledger.read()
+            blocks: dict[Hashable, tuple[_Block, Reading]] = dict(enumerate(counted))
+            for block, log in self._logs.items():
+                if block.replica == replica:
+                    blocks[block] = (block, log.reading(self._graphs[block]))
+            found[replica] = (steps, blocks)
+        return found
+
+    def now(self) -> Moment:
+        """What has been counted so far, for a trace that counts from here."""
+        with self._lock:
+            return Moment(self._read(), [list(count) for count in self._calls])
+
+    def trace(self, since: Moment | None = None) -> CallTrace:
+        """A frozen trace of everything up to the last complete step of each replica.
+
+        With `since`, of what came after that moment; its steps are then numbered from 1 again.
+        """
+        with self._lock:
+            sites = list(self._sites)
+            before = Moment({}, []) if since is None else since
+            readings: dict[int, tuple[int, list[tuple[BlockKey, Reading]]]] = {}
+            for replica, (steps, blocks) in self._read().items():
+                past, known = before.readings.get(replica, (0, {}))
+                readings[replica] = (steps - past, [])
+                for key, (block, reading) in blocks.items():
+                    old = known[key][1] if key in known else Reading(0, [])
+                    new = snapshot.since(reading, old, past)
+                    readings[replica][1].append((_key_of(block, sites), new))
+            calls = {}
+            for site, (eager, tracing), old_calls in zip(
+                sites, self._calls, chain(before.calls, repeat((0, 0))), strict=False
+            ):
+                calls[site] = (eager - old_calls[0], tracing - old_calls[1])
+            names = dict.fromkeys(site.method for site in sites)
+            steps_by = {m for each in self._optimizers for m in each.kind.step_methods}
+            methods = {name: index for index, name in enumerate(names)}
+            ids = sorted({site.replica for site in sites} | set(readings))
+            replicas = {id: index for index, id in enumerate(ids)}
+            blocks_, lost = snapshot.blocks_of(self.root, readings, methods, replicas)
+            notes = [*self._notes, *self._unseen(readings), *lost]
+            data = TraceData(
+                optimizers=tuple(
+                    Optimizer(each.name, each.class_name, each.kind.name, self.root)
+                    for each in self._optimizers
+                ),
+                variables=tuple(self._variables.rows),
+                methods=tuple(Method(n, "step" if n in steps_by else "apply") for n in names),
+                replicas=tuple(Replica("", id, self._devices.get(id, "")) for id in ids),
+                blocks=tuple(blocks_),
+                calls=tuple(snapshot.calls_of(calls, methods, replicas)),
+                complete=not notes,
+                notes=tuple(notes),
+                environment=compat.versions() | {"strategy": self._strategy},
+            )
+            return CallTrace(data, identify=self._variables.identify())
+
+    def _unseen(self, readings: Any) -> Iterator[str]:
+        """A note for each optimizer whose `iterations` moved more than the steps that were seen."""
+        steps = max((steps for steps, _ in readings.values()), default=0)
+        for index, (iterations, seen) in self._marks.items():
+            traced = self._optimizers[index]
+            now = _iterations(traced.optimizer())
+            if now is not None and now - iterations > steps - seen:
+                unseen = (now - iterations) - (steps - seen)
+                yield (
+                    f"{traced.name}: {unseen} steps ran in graphs traced before the tracer came "
+                    "and are not counted; wrap the optimizer before it trains (or `iterations` was "
+                    "set by hand, as a checkpoint does)"
+                )
+
+
+def kind_of_gradient(gradient: Any) -> Kind:
+    """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
+    if gradient is None:
+        return "none"
+    return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
+
+
+def _place_of(graph: Any) -> _Place:
+    branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
+    return _Place(graph, branch)
+
+
+def _function_name(graph: Any) -> str:
+    """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
+    if not isinstance(graph, compat.FuncGraph):
+        return "v1 graph"
+    graphs = reversed(compat.graphs_around(graph))
+    return "/".join(_NUMBER.sub("", each.name) for each in graphs)
+
+
+def _iterations(optimizer: Any) -> int | None:
+    """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
+    iterations = canonical(getattr(optimizer, "_iterations", None))
+    handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)
+    if not compat.in_eager() or not isinstance(handle, compat.EagerTensor):
+        return None
+    return int(iterations.numpy())

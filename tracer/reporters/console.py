@@ -1,0 +1,46 @@
+"""The text report on a terminal, a pipe or a file."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from tracer.calltrace import CallTrace
+from tracer.reporters.tables import By
+from tracer.reporters.text import render
+
+
+def report(trace: CallTrace, by: By | None = None, file: TextIO | None = None) -> None:
+    """Print the text report on a trace to `file`, or to `sys.stdout`.
+
+    In a terminal it has that terminal's width and colours, which a `NO_COLOR` in the environment
+    turns off; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
+    lacks are written as escapes. Raises `tracer.UnknownName` for a table that does not exist.
+    """
+    file = sys.stdout if file is None else file
+    width, color = _terminal(file, os.environ)
+    file.write(_encodable(render(trace, by, width=width, color=color), file.encoding))
+
+
+def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:
+    """The terminal's width, None if `file` is no terminal, and whether to use colours."""
+    if not file.isatty():
+        return None, False
+    try:
+        width: int | None = os.get_terminal_size(file.fileno()).columns or None
+    except (OSError, ValueError):  # a terminal that has no size, or a stand-in for one
+        width = None
+    plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return width, not plain
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """The text with what the encoding lacks made plain."""
+    if encoding is None:
+        return text
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.replace("…", "...")
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    return text

@@ -1,0 +1,192 @@
+"""Names and tables as lines of text that fit a width. Knows nothing of traces."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+from rich.text import Text
+
+_NAME = 16  # cells that a name is cut to before other columns go
+_GAPS = (3, 2)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of figures; `header` may have several lines."""
+
+    header: str
+    drop: int = 0
+    """Where the width is too small, those with the highest go first; 0 stays."""
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A name, its figures, and what must be said about it."""
+
+    name: str
+    cells: tuple[str, ...]
+    note: str = ""
+    style: str = ""
+
+
+@dataclass
+class Table:
+    """Rows under headers: names to the left, figures to the right, notes where there is room."""
+
+    header: str
+    columns: Sequence[Column]
+    rows: list[Row] = field(default_factory=list)
+    cut_names: bool = True
+    """False if a name that is too long takes a line of its own instead of losing its middle."""
+
+    def lines(self, width: int) -> list[Text]:
+        """The table in at most `width` cells, if the figures alone are not wider than that."""
+        kept = list(range(len(self.columns)))
+        longest = max(cell_len(text) for text in (self.header, *(row.name for row in self.rows)))
+        while True:
+            widths = [self._width(index) for index in kept]
+            gap, room = self._room(widths, longest, width)
+            if room >= min(longest, _NAME) or not any(self.columns[index].drop for index in kept):
+                break
+            last = max(self.columns[index].drop for index in kept)
+            kept = [index for index in kept if self.columns[index].drop < last]
+        room = max(room, min(longest, _NAME), cell_len(self.header))
+        names = distinct([row.name for row in self.rows], room) if self.cut_names else None
+        out = [Text(line, style="bold") for line in self._headers(kept, widths, room, gap)]
+        filled = room + sum(gap + each for each in widths)
+        notes = max((cell_len(row.note) for row in self.rows), default=0)
+        beside = filled + gap + notes <= width
+        for number, row in enumerate(self.rows):
+            name = names[number] if names else row.name
+            if cell_len(name) > room:
+                out.append(Text(name, style=row.style))
+                name = ""
+            line = _pad(name, room)
+            for index, each in zip(kept, widths, strict=True):
+                line += " " * gap + _pad(row.cells[index], each, left=self.columns[index].left)
+            if row.note and beside:
+                line += " " * gap + row.note
+            out.append(Text(line.rstrip(), style=row.style))
+            if row.note and not beside:
+                out += paragraph(row.note, width, "    ", row.style)
+        if not self.rows:
+            out.append(Text("(none)", style="dim"))
+        if dropped := [c.header for i, c in enumerate(self.columns) if i not in kept]:
+            named = ", ".join(header.replace("\n", " ").strip() for header in dropped)
+            out += paragraph(f"Not shown in {width} columns: {named}.", width, style="dim")
+        return out
+
+    def _width(self, index: int) -> int:
+        header = self.columns[index].header.split("\n")
+        return max(cell_len(text) for text in (*header, *(row.cells[index] for row in self.rows)))
+
+    def _room(self, widths: Sequence[int], longest: int, width: int) -> tuple[int, int]:
+        """The gap between columns, and what is left for the names."""
+        for gap in _GAPS:
+            room = width - sum(gap + each for each in widths)
+            if room >= longest:
+                return gap, longest
+        return gap, room
+
+    def _headers(
+        self, kept: Sequence[int], widths: Sequence[int], room: int, gap: int
+    ) -> list[str]:
+        headers = [self.columns[index].header.split("\n") for index in kept]
+        height = max((len(header) for header in headers), default=1)
+        lines = []
+        for number in range(height):
+            line = _pad(self.header if number == height - 1 else "", room)
+            for index, header, each in zip(kept, headers, widths, strict=True):
+                text = ([""] * (height - len(header)) + header)[number]
+                line += " " * gap + _pad(text, each, left=self.columns[index].left)
+            lines.append(line.rstrip())
+        return lines
+
+
+def shown(text: str) -> str:
+    r"""The text on one line, with what a terminal would act on or hide written as an escape.
+
+    >>> print(shown("a" + chr(10) + "b" + chr(0x202E) + "c[red]"))
+    a\nb\u202ec[red]
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def cut(name: str, width: int, tail: int) -> str:
+    """The name in `width` cells: the middle gives way to an ellipsis, `tail` cells stay behind it.
+
+    >>> cut("encoder/layer_0/attention/kernel", 19, 7)
+    'encoder/lay…/kernel'
+    """
+    if cell_len(name) <= width:
+        return name
+    behind = _take(reversed(name), min(tail, width - 1))[::-1]
+    return _take(name, width - 1 - cell_len(behind)) + "…" + behind
+
+
+def distinct(names: Sequence[str], width: int) -> list[str]:
+    """The names cut to `width`; where that would make two of them equal, they are cut elsewhere.
+
+    A name that cannot be told from another at this width is left whole.
+    """
+    cuts = [cut(name, width, _tail(name, width)) for name in names]
+    for tail in (width * 3 // 4, width - 1, width // 2, width // 4, 0):
+        twice = _twice(names, cuts)
+        if not twice:
+            break
+        others = {each for each in cuts if each not in twice}
+        group = [i for i, each in enumerate(cuts) if each in twice]
+        tried = {names[i]: cut(names[i], width, tail) for i in group}
+        values = list(tried.values())
+        for i in group:
+            new = tried[names[i]]
+            if values.count(new) == 1 and new not in others:
+                cuts[i] = new
+    twice = _twice(names, cuts)
+    return [name if each in twice else each for name, each in zip(names, cuts, strict=True)]
+
+
+def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[Text]:
+    """The text in lines of at most `width` cells, each after the indent; words are kept whole."""
+    hang = " " * len(indent)
+    lines: list[str] = []
+    line = indent
+    for word in text.split(" "):
+        gap = " " if line.strip() and line not in (indent, hang) else ""
+        if gap and cell_len(line) + 1 + cell_len(word) > width:
+            lines.append(line)
+            line, gap = hang, ""
+        line += gap + word
+    return [Text(each, style=style) for each in [*lines, line]]
+
+
+def _twice(names: Sequence[str], cuts: Sequence[str]) -> set[str]:
+    """The cuts that different names share."""
+    first: dict[str, str] = {}
+    return {
+        each for name, each in zip(names, cuts, strict=True) if first.setdefault(each, name) != name
+    }
+
+
+def _tail(name: str, width: int) -> int:
+    """The cells that stay behind the ellipsis: the last part of a path, if it is short enough."""
+    last = cell_len(name.rpartition("/")[2]) + 1
+    return last if "/" in name and last <= width * 2 // 3 else (width - 1) // 2
+
+
+def _take(chars: Iterable[str], width: int) -> str:
+    taken, used = "", 0
+    for char in chars:
+        used += cell_len(char)
+        if used > width:
+            break
+        taken += char
+    return taken
+
+
+def _pad(text: str, width: int, left: bool = True) -> str:
+    space = " " * (width - cell_len(text))
+    return text + space if left else space + text

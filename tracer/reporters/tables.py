@@ -1,0 +1,274 @@
+"""The tables of the text report: one optimizer's counts by variable, step, replica and method."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from rich.text import Text
+
+from tracer.records import Kind, Role
+from tracer.reporters import tally
+from tracer.reporters.answer import some
+from tracer.reporters.layout import Column, Row, Table, paragraph, shown
+from tracer.reporters.tally import Measure, Part, Stretch, Tally, counting
+
+By = Literal["variable", "step", "replica", "worker", "method"]
+
+ODD = "bold yellow"
+WRONG = "bold red"
+_FEW = 30  # rows of a table in the whole report
+_MOST = 1000  # rows of a table that was asked for
+
+_KINDS = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
+
+
+def by_variable(found: Tally, width: int, everything: bool) -> list[Text]:
+    """A row for each variable; a long table keeps the first rows and those that are odd."""
+    several = len(found.replicas) > 1
+    columns = [_KINDS[0], Column("a step", drop=2), *_KINDS[1:]]
+    columns += [Column("by replica", drop=4)] * several
+    rows = list(_Variables(found).rows())
+    kept = _first(rows, _MOST if everything else _FEW)
+    lines = Table("variable", columns, kept).lines(width)
+    if rest := len(rows) - len(kept):
+        odd = sum(bool(row.note) for row in rows) - sum(bool(row.note) for row in kept)
+        more = f"… and {some(rest, 'more variable')}{f', {odd:,} of them odd' if odd else ''}"
+        see = 'trace.count("updates", by=("variable",))' if everything else 'by="variable"'
+        lines += paragraph(f"{more}: {see} has them all", width, style="dim")
+    empty = found.spread(tally.updates)[(0,)]
+    if 0 < empty < found.steps and not found.unplaced(tally.updates):
+        of = f"of the {some(found.steps - empty, 'step')} that updated anything"
+        rate = f"a step: {'on each replica, ' * several}{of}"
+        lines += paragraph(f"({rate})", width, style="dim")
+    return lines
+
+
+def by_step(found: Tally, width: int, everything: bool) -> list[Text]:
+    """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
+    stretches = found.stretches(
+        tally.steps, tally.dense, tally.sparse, tally.requests, tally.missing
+    )
+    rows = [_step_row(found, *each) for stretch in stretches for each in _labelled(stretch)]
+    most = _MOST if everything else _FEW
+    kept = rows if len(rows) <= most else rows[: most - 1]
+    table = Table("each of steps", _KINDS, kept.copy(), cut_names=False)
+    lost, outside = (
+        [count(measure) for measure in (tally.updates, tally.dense, tally.sparse)]
+        for count in (found.unplaced, found.outside)
+    )
+    if found.unplaced(tally.steps) or any(lost):
+        cells = tuple(f"{count:,}" for count in lost)
+        table.rows.append(Row("step not known", cells, "in all; steps above may have more", ODD))
+    if any(outside):
+        cells = tuple(f"{count:,}" for count in outside)
+        table.rows.append(Row("outside any step", cells, "in all; a direct call", ODD))
+    lines = table.lines(width)
+    if rest := len(rows) - len(kept):
+        see = 'trace.per_step("updates")' if everything else 'by="step"'
+        more = f"… and {some(rest, 'more row')} up to step {found.steps:,}: {see} has them all"
+        lines += paragraph(more, width, style="dim")
+    return lines
+
+
+def by_replica(found: Tally, width: int, everything: bool) -> list[Text]:
+    """A row for each replica."""
+    workers = len(_workers(found)) > 1
+    columns = [Column("worker", left=True)] * workers
+    columns += [Column("steps"), *_KINDS, Column("device", drop=4, left=True)]
+    rows = []
+    devices = _devices(found)
+    for index in found.replicas:
+        replica = found.trace.replicas[index]
+        worker = (shown(replica.worker),) * workers
+        counts = (found.steps_on[index], *(found.total(m, index) for m in _MEASURES))
+        style = ODD if found.steps_on[index] < found.steps else ""
+        cells = (*worker, *(f"{count:,}" for count in counts), devices[index])
+        rows.append(Row(str(replica.id), cells, style=style))
+    lines = Table("replica", columns, rows if everything else rows[:_FEW]).lines(width)
+    if len(rows) > _FEW and not everything:
+        more = f'… and {some(len(rows) - _FEW, "more replica")}: by="replica" has them all'
+        lines += paragraph(more, width, style="dim")
+    return lines
+
+
+def by_worker(found: Tally, width: int, everything: bool) -> list[Text]:
+    """A row for each worker, with its replicas together."""
+    rows = []
+    for worker, replicas in _workers(found).items():
+        steps = max(found.steps_on[each] for each in replicas)
+        sums = (sum(found.total(measure, each) for each in replicas) for measure in _MEASURES)
+        cells = tuple(f"{count:,}" for count in (len(replicas), steps, *sums))
+        rows.append(Row(shown(worker) or "(local)", cells))
+    columns = (Column("replicas", drop=2), Column("steps"), *_KINDS)
+    return Table("worker", columns, rows).lines(width)
+
+
+def by_method(found: Tally, width: int, everything: bool) -> list[Text]:
+    """A row for each method: executions, and beside them the Python calls and their graphs."""
+    columns = (
+        Column("executions"),
+        Column("calls\neager", drop=2),
+        Column("calls\ntracing", drop=1),
+        Column("\ngraphs", drop=3),
+        Column("never\nran", drop=3),
+    )
+    rows = []
+    for index in found.methods:
+        measure = tally.of_methods([index])
+        graphs, idle = found.graphs(measure)
+        counts = (found.total(measure), *found.calls(index), graphs, idle)
+        name = shown(found.trace.methods[index].name)
+        cells = tuple(f"{count:,}" for count in counts)
+        rows.append(Row(name, cells, style="" if counts[0] else WRONG))
+    return Table("method", columns, rows).lines(width)
+
+
+TABLES: dict[By, Callable[[Tally, int, bool], list[Text]]] = {
+    "variable": by_variable,
+    "step": by_step,
+    "replica": by_replica,
+    "worker": by_worker,
+    "method": by_method,
+}
+_MEASURES = (tally.updates, tally.dense, tally.sparse)
+
+
+class _Variables:
+    """What is said of each variable; variables of the same blocks share the work on the steps."""
+
+    def __init__(self, found: Tally) -> None:
+        self._found = found
+        self._rates: dict[tuple[int, ...], str] = {}
+        self._none: dict[tuple[int, ...], str] = {}
+        self._counts: dict[tuple[int, Kind | None, int], int] = {}
+        self._weights: dict[tuple[int, Role, Kind | None], dict[int, int]] = {}
+        for number, block in enumerate(found.blocks):
+            for entry in block.entries:
+                for variable in entry.variables:
+                    weights = self._weights.setdefault((variable, entry.role, entry.kind), {})
+                    weights[number] = weights.get(number, 0) + entry.times
+                    if entry.role == "update":
+                        count = variable, entry.kind, block.replica
+                        self._counts[count] = self._count(*count) + entry.times * block.total
+
+    def rows(self) -> Iterator[Row]:
+        found = self._found
+        for index in found.variables:
+            variable = found.trace.variables[index]
+            by_replica = [
+                self._count(index, "dense", each) + self._count(index, "sparse", each)
+                for each in found.replicas
+            ]
+            total, none = sum(by_replica), self._without_gradient(index)
+            note = none and f"no gradient in {none}"
+            if not total:
+                note = f"never updated{note and f': {note}'}"
+            name = shown(variable.name) or "''"
+            if variable.argument:
+                name = name if name.startswith("argument ") else f"argument {name}"
+                note = f"stands for each variable passed{note and f'; {note}'}"
+            kinds = (sum(self._count(index, k, r) for r in found.replicas) for k in _SOME_KINDS)
+            cells = (f"{total:,}", self._a_step(index), *(f"{count:,}" for count in kinds))
+            split = (_split(by_replica),) * (len(found.replicas) > 1)
+            style = WRONG if not total else ODD if none else ""
+            yield Row(name, (*cells, *split), note, style)
+
+    def _count(self, variable: int, kind: Kind | None, replica: int) -> int:
+        return self._counts.get((variable, kind, replica), 0)
+
+    def _a_step(self, index: int) -> str:
+        """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
+        found, (key, measure) = self._found, self._measured(index, "update", _SOME_KINDS)
+        if key not in self._rates:
+            spreads = (found.spread(tally.updates, measure, replica=r) for r in found.replicas)
+            counts = {count for spread in spreads for every, count in spread if every} or {0}
+            low, high = min(counts), max(counts)
+            known = f"{low:,}" if low == high else f"{low:,}-{high:,}"
+            self._rates[key] = "?" if found.unplaced(measure) else known
+        return self._rates[key]
+
+    def _without_gradient(self, index: int) -> str:
+        """`3 steps` if the variable had no gradient in 3 steps, empty if it always had one."""
+        found, (key, measure) = self._found, self._measured(index, "request", ("none",))
+        if any(key) and key not in self._none:
+            steps = sum(number for (count,), number in found.spread(measure).items() if count)
+            lost = found.unplaced(measure)
+            known = f"at least {some(steps, 'step')}" if lost else some(steps, "step")
+            self._none[key] = known if steps or lost else ""
+        return self._none.get(key, "")
+
+    def _measured(
+        self, index: int, role: Role, kinds: Sequence[Kind]
+    ) -> tuple[tuple[int, ...], Measure]:
+        """A measure of the variable's entries, and a key that is equal for equal counts."""
+        weights = [self._weights.get((index, role, kind), {}) for kind in kinds]
+        key = [0] * len(self._found.blocks)
+        for each in weights:
+            for number, weight in each.items():
+                key[number] += weight
+        return tuple(key), counting([role], kinds, variable=index)
+
+
+_SOME_KINDS: tuple[Kind, Kind] = ("dense", "sparse")
+
+
+def _first(rows: list[Row], most: int) -> list[Row]:
+    """The odd rows and then the first others, `most` in all, in their own order."""
+    ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
+    return [rows[index] for index in sorted(ranked[:most])]
+
+
+def _split(counts: Sequence[int]) -> str:
+    """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
+    if len(counts) <= 3:
+        return " + ".join(f"{count:,}" for count in counts)
+    low, high = min(counts), max(counts)
+    return f"{low:,} x {len(counts):,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _labelled(stretch: Stretch) -> Iterator[tuple[str, Part]]:
+    """The parts of a stretch, each with its steps: `1-32`, or `4, 8 … 64` in a cycle."""
+    begin = stretch.first
+    for length, values in stretch.cycle:
+        turns = [begin + stretch.period * turn for turn in (0, 1, stretch.turns - 1)]
+        spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in turns]
+        label = f"{spans[0]}, {spans[1]} … {spans[2]}" if stretch.turns > 1 else spans[0]
+        yield label, (length, values)
+        begin += length
+
+
+def _step_row(found: Tally, label: str, part: Part) -> Row:
+    _, (entered, dense, sparse, requested, missing) = part
+    updates = dense + sparse
+    notes = []
+    if not entered:
+        notes.append("not recorded")
+    elif not updates:
+        reason = "requested, not applied" if requested else "nothing requested"
+        notes.append(f"0 updates: {'no gradients' if missing and not requested else reason}")
+    elif missing:
+        notes.append(f"{missing:,} without gradient")
+    if 0 < entered < len(found.replicas):
+        notes.append(f"on {entered:,} of {len(found.replicas):,} replicas")
+    cells = tuple(f"{count:,}" for count in (updates, dense, sparse))
+    if not updates and found.unplaced(tally.updates):
+        notes, cells = ["not known"], ("?",) * len(cells)
+    return Row(label, cells, "; ".join(notes), ODD if notes else "")
+
+
+def _devices(found: Tally) -> dict[int, str]:
+    """The replicas' devices as `CPU:0`; in full where that would make two of a worker equal."""
+    replicas = {index: found.trace.replicas[index] for index in found.replicas}
+    short = {index: each.device.rpartition("device:")[2] for index, each in replicas.items()}
+    places = {(each.worker, short[index]) for index, each in replicas.items() if each.device}
+    enough = len(places) == sum(bool(each.device) for each in replicas.values())
+    return {
+        index: shown(short[index] if enough else each.device) or "-"
+        for index, each in replicas.items()
+    }
+
+
+def _workers(found: Tally) -> dict[str, list[int]]:
+    workers: dict[str, list[int]] = {}
+    for index in found.replicas:
+        workers.setdefault(found.trace.replicas[index].worker, []).append(index)
+    return workers

@@ -1,0 +1,348 @@
+"""The counts that reporters share: one `Tally` for each root optimizer, and its steps folded.
+
+Nothing here walks through the steps one by one: blocks record arithmetic runs of steps, and where
+a run goes on regularly its steps are worked out for one period, so that a trace of a million
+steps takes no longer than one of a hundred.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from tracer.calltrace import CallTrace
+from tracer.records import Block, Kind, Optimizer, Role, Run, contribution
+
+Values = tuple[int, ...]
+Part = tuple[int, Values]
+"""A number of steps in a row, and what each of them counts."""
+Measure = Callable[[Block], int]
+"""What one execution of a block counts."""
+
+_LONGEST_CYCLE = 8  # parts; each is a row of a report
+_TURNS = 3  # a cycle that turns fewer times than this is clearer written out
+
+
+def counting(
+    roles: Iterable[Role],
+    kinds: Iterable[Kind | None] = ("dense", "sparse"),
+    methods: Iterable[int] | None = None,
+    variable: int | None = None,
+) -> Measure:
+    """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
+    some_roles, some_kinds = frozenset(roles), frozenset(kinds)
+    some_methods = None if methods is None else frozenset(methods)
+    only = None if variable is None else frozenset({variable})
+
+    def measure(block: Block) -> int:
+        return sum(
+            contribution(entry, only)
+            for entry in block.entries
+            if entry.role in some_roles
+            and entry.kind in some_kinds
+            and (some_methods is None or entry.method in some_methods)
+        )
+
+    return measure
+
+
+updates = counting(["update"])
+"""Counts updates of either kind."""
+dense = counting(["update"], ["dense"])
+"""Counts dense updates."""
+sparse = counting(["update"], ["sparse"])
+"""Counts sparse updates."""
+requests = counting(["request"])
+"""Counts the gradients handed to the outermost `apply_gradients` that were not `None`."""
+missing = counting(["request"], ["none"])
+"""Counts the gradients handed to the outermost `apply_gradients` that were `None`."""
+
+
+def steps(block: Block) -> int:
+    """Counts steps: executions of the outermost step method, not of those inside it."""
+    return int(block.step)
+
+
+def of_methods(methods: Iterable[int]) -> Measure:
+    """A measure that counts the executions of the methods with these indices."""
+    return counting(("step", "update", "apply"), ("dense", "sparse", "none", None), methods)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps that repeat `cycle`, `turns` times, from step `first` on."""
+
+    first: int
+    cycle: tuple[Part, ...]
+    turns: int = 1
+
+    @property
+    def period(self) -> int:
+        """The steps of one turn."""
+        return sum(length for length, _ in self.cycle)
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return self.first + self.period * self.turns - 1
+
+
+class Tally:
+    """The counts of one root optimizer, together with the optimizers nested in it."""
+
+    def __init__(self, trace: CallTrace, root: int) -> None:
+        self.trace = trace
+        self.root = root
+        self.blocks = tuple(block for block in trace.blocks if block.root == root)
+        self.replicas = tuple(sorted({block.replica for block in self.blocks}))
+        known = trace.steps_by_replica()
+        self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
+
+    @property
+    def steps(self) -> int:
+        """The steps of the replica that ran most of them."""
+        return max(self.steps_on.values(), default=0)
+
+    @cached_property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """The root, then the optimizers nested in it."""
+        everyone = self.trace.optimizers
+        nested = (
+            each for i, each in enumerate(everyone) if each.root == self.root and i != self.root
+        )
+        return (everyone[self.root], *nested)
+
+    @cached_property
+    def variables(self) -> tuple[int, ...]:
+        """The indices of the variables that this optimizer was asked to update, or traced for."""
+        asked = {i for block in self.blocks for entry in block.entries for i in entry.variables}
+        called = {variable for _, variable, _ in self._calls}
+        names = enumerate(self.trace.variables)
+        return tuple(i for i, each in names if i in asked or each.name in called)
+
+    @cached_property
+    def methods(self) -> tuple[int, ...]:
+        """The indices of the methods that were executed or called."""
+        used = {
+            entry.method
+            for block in self.blocks
+            for entry in block.entries
+            if entry.role != "request"
+        }
+        called = {method for method, _, _ in self._calls}
+        names = enumerate(self.trace.methods)
+        return tuple(i for i, each in names if i in used or each.name in called)
+
+    def total(self, measure: Measure, replica: int | None = None) -> int:
+        """The count over the whole trace, or on one replica."""
+        return sum(
+            block.total * measure(block)
+            for block in self.blocks
+            if replica is None or block.replica == replica
+        )
+
+    def outside(self, measure: Measure) -> int:
+        """That part of the total which ran outside any step."""
+        return sum(block.total * measure(block) for block in self.blocks if block.outside)
+
+    def unplaced(self, measure: Measure) -> int:
+        """That part of the total which ran in a step, but it is not known in which."""
+        return sum(number * measure(block) for block, number in self._unplaced)
+
+    @cached_property
+    def _unplaced(self) -> list[tuple[Block, int]]:
+        short = ((block, block.unplaced) for block in self.blocks if not block.outside)
+        return [(block, number) for block, number in short if number]
+
+    def graphs(self, measure: Measure) -> tuple[int, int]:
+        """How many graph tracings hold something that counts, and how many of them never ran.
+
+        The replicas of a worker are traced into one graph, which is counted once.
+        """
+        by_worker: dict[str, tuple[int, int]] = {}
+        for replica in self.replicas:
+            blocks = [b for b in self.blocks if b.replica == replica and measure(b)]
+            traced, idle = sum(b.graphs for b in blocks), sum(b.idle for b in blocks)
+            worker = self.trace.replicas[replica].worker
+            by_worker[worker] = max(by_worker.get(worker, (0, 0)), (traced, idle))
+        return sum(t for t, _ in by_worker.values()), sum(i for _, i in by_worker.values())
+
+    def calls(self, method: int) -> tuple[int, int]:
+        """How often Python called the method: eagerly, and while tracing a graph."""
+        name = self.trace.methods[method].name
+        counts = Counter[str]()
+        for (called, _, context), number in self._calls.items():
+            counts[context] += number if called == name else 0
+        return counts["eager"], counts["tracing"]
+
+    @cached_property
+    def _calls(self) -> dict[tuple[str, str | None, str], int]:
+        """The Python calls by method, variable and context."""
+        names = {each.name for each in self.optimizers}
+        counts = self.trace.count("calls", by=("optimizer", "method", "variable", "context"))
+        mine: Counter[tuple[str, str | None, str]] = Counter()
+        for (optimizer, method, variable, context), number in counts.items():
+            if optimizer in names:
+                mine[method, variable, context] += number
+        return mine
+
+    def stretches(self, *measures: Measure, replica: int | None = None) -> list[Stretch]:
+        """What each step counted by each of `measures`: every step from 1 on, equal ones folded."""
+        return list(_cycles(self._uneven(measures, replica)))
+
+    def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
+        """In how many steps each combination of counts by `measures` occurred."""
+        counts: Counter[Values] = Counter()
+        for stretch in self._uneven(measures, replica):
+            for length, values in stretch.cycle:
+                counts[values] += length * stretch.turns
+        return counts
+
+    def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
+        """The steps as the runs give them, before cycles are looked for."""
+        weighted = []
+        for block in self.blocks:
+            if not block.outside and (replica is None or block.replica == replica):
+                weights = tuple(measure(block) for measure in measures)
+                if any(weights):
+                    weighted += [(run, weights) for run in block.runs]
+        last = self.steps if replica is None else self.steps_on[replica]
+        return _merged(_regions(weighted, last, (0,) * len(measures)))
+
+
+def tallies(trace: CallTrace) -> list[Tally]:
+    """One tally for each root optimizer, in the order of the trace."""
+    roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
+    return [Tally(trace, root) for root in roots]
+
+
+def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> list[Stretch]:
+    """What each of the steps 1 to `steps` counts, from runs with what each adds to a step.
+
+    >>> for stretch in folded([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2):
+    ...     print(stretch)
+    Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3)
+    """
+    pieces = _merged(_regions(weighted, steps, (0,) * size))
+    return list(_cycles(pieces))
+
+
+def _window(run: Run) -> tuple[int, int]:
+    """The steps around a run in which it goes on regularly: also the gaps before and after it."""
+    gap = run.stride - 1 if run.count > 1 else 0
+    return run.first - gap, run.last + gap + 1
+
+
+def _regions(weighted: Sequence[tuple[Run, Values]], steps: int, zero: Values) -> Iterator[Stretch]:
+    """Stretches between the steps at which a run starts or ends."""
+    starts: dict[int, list[int]] = {1: [], steps + 1: []}
+    for number, (run, _) in enumerate(weighted):
+        for edge in _window(run):
+            starts.setdefault(min(max(edge, 1), steps + 1), []).append(number)
+    active: set[int] = set()
+    edges = sorted(starts)
+    for begin, end in pairwise(edges):
+        for number in starts[begin]:
+            low, high = _window(weighted[number][0])
+            (active.add if low <= begin < high else active.discard)(number)
+        yield from _region(begin, end, [weighted[number] for number in sorted(active)], zero)
+
+
+def _region(
+    begin: int, end: int, active: Sequence[tuple[Run, Values]], zero: Values
+) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, in which the runs in `active` go on regularly."""
+    base, strided = zero, []
+    for run, weights in active:
+        values = tuple(weight * run.times for weight in weights)
+        if run.stride == 1 or run.count == 1:
+            base = _add(base, values)
+        else:
+            strided.append((run, values))
+    period = math.lcm(*(run.stride for run, _ in strided))
+    turns = (end - begin) // period
+    cycle = _parts(begin, begin + period, base, strided) if turns >= _TURNS else ()
+    if len(cycle) == 1:
+        yield Stretch(begin, ((period * turns, cycle[0][1]),))
+        begin += period * turns
+    elif 1 < len(cycle) <= _LONGEST_CYCLE:
+        yield Stretch(begin, cycle, turns)
+        begin += period * turns
+    for length, values in _parts(begin, end, base, strided):
+        yield Stretch(begin, ((length, values),))
+        begin += length
+
+
+def _parts(
+    begin: int, end: int, base: Values, strided: Sequence[tuple[Run, Values]]
+) -> tuple[Part, ...]:
+    """Each step from `begin` to before `end`, equal neighbours together."""
+    hits: dict[int, Values] = {}
+    for run, values in strided:
+        first = max(run.first, begin + (run.first - begin) % run.stride)
+        for step in range(first, min(run.last + 1, end), run.stride):
+            hits[step] = _add(hits.get(step, base), values)
+    parts: list[Part] = []
+
+    def put(length: int, values: Values) -> None:
+        if parts and parts[-1][1] == values:
+            length += parts.pop()[0]
+        if length:
+            parts.append((length, values))
+
+    for step in sorted(hits):
+        put(step - begin, base)
+        put(1, hits[step])
+        begin = step + 1
+    put(end - begin, base)
+    return tuple(parts)
+
+
+def _add(left: Values, right: Values) -> Values:
+    return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The same steps, with neighbours that go on in the same way made one."""
+    merged: list[Stretch] = []
+    for stretch in stretches:
+        before = merged[-1] if merged else None
+        if before is None or len(before.cycle) != len(stretch.cycle):
+            merged.append(stretch)
+        elif len(stretch.cycle) == 1 and before.cycle[0][1] == stretch.cycle[0][1]:
+            length = before.period + stretch.period
+            merged[-1] = Stretch(before.first, ((length, stretch.cycle[0][1]),))
+        elif len(stretch.cycle) > 1 and before.cycle == stretch.cycle:
+            merged[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
+        else:
+            merged.append(stretch)
+    return merged
+
+
+def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
+    """The same steps, with parts that come again in the same order made one cycle."""
+    at = 0
+    while at < len(pieces):
+        size, turns = _repeats(pieces, at)
+        if turns >= _TURNS:
+            cycle = tuple(piece.cycle[0] for piece in pieces[at : at + size])
+            yield Stretch(pieces[at].first, cycle, turns)
+            at += size * turns
+        else:
+            yield pieces[at]
+            at += 1
+
+
+def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
+    """The fewest parts that come at least three times from `at` on, and how often they come."""
+    for size in range(2, _LONGEST_CYCLE + 1):
+        end = at
+        while end < len(pieces) and len(pieces[end].cycle) == 1:
+            if end >= at + size and pieces[end].cycle != pieces[end - size].cycle:
+                break
+            end += 1
+        if (end - at) // size >= _TURNS:
+            return size, (end - at) // size
+    return 1, 1

@@ -1,0 +1,120 @@
+"""The report as text: the answer, then the evidence, in tables that fit the terminal."""
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from rich.console import Console
+from rich.text import Text
+
+from tracer.calltrace import CallTrace
+from tracer.errors import UnknownName
+from tracer.records import Optimizer
+from tracer.reporters.answer import question, sentences, some
+from tracer.reporters.layout import paragraph, shown
+from tracer.reporters.tables import ODD, TABLES, WRONG, By
+from tracer.reporters.tally import Tally, tallies
+
+_MANY_REPLICAS = 16
+
+
+def render(
+    trace: CallTrace, by: By | None = None, *, width: int | None = None, color: bool = False
+) -> str:
+    """The report on a trace: question, answer, notes, and tables; ends with a newline.
+
+    `by` picks one table and shows all of its rows; without it the report has every table that says
+    something, the long ones shortened with a line that says so. `width` is in terminal cells, 80 if
+    it is not given. `color` adds ANSI styles.
+
+    Raises `tracer.UnknownName` for a table that does not exist.
+    """
+    if by is not None and by not in get_args(By):
+        raise UnknownName(f"no table {by!r}: by is one of {', '.join(get_args(By))}")
+    width = max(20, width or 80)
+    lines = [*_head(trace, width)]
+    found = tallies(trace)
+    for each in found:
+        headline = _headline(each, named=len(found) > 1)
+        lines += [Text(), *paragraph(headline, width, style="bold")]
+        for table in _tables(each, by):
+            lines += [Text(), *TABLES[table](each, width, by is not None)]
+    return _printed(lines, width, color)
+
+
+def _printed(lines: Sequence[Text], width: int, color: bool) -> str:
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=False,
+        force_jupyter=False,
+        legacy_windows=False,
+    )
+    console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
+    return out.getvalue()
+
+
+# The top of the report.
+
+
+def _head(trace: CallTrace, width: int) -> Iterator[Text]:
+    yield from paragraph(question(trace), width, style="bold")
+    for pair in sentences(trace):
+        for sentence in pair:
+            yield from paragraph(sentence, width, "  ")
+    if not trace.complete:
+        yield Text()
+        warning = 'INCOMPLETE: not everything was seen, so the counts are "at least".'
+        yield from paragraph(warning, width, style=WRONG)
+    elif trace.notes:
+        yield Text()
+    for note in trace.notes:
+        text = shown(note) if not trace.complete else f"Note: {shown(note)}"
+        yield from paragraph(text, width, "  - " if not trace.complete else "", ODD)
+
+
+def _headline(found: Tally, named: bool) -> str:
+    """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
+    trace = found.trace
+    root, *nested = found.optimizers
+    around = f" around {', '.join(map(_class, nested))}" if nested else ""
+    unlike = root.name.replace("_", "").lower() != _class(root).replace("_", "").lower()
+    name = f' "{shown(root.name)}"' if named or unlike else ""
+    strategy = trace.environment.get("strategy", "")
+    under = f" under {shown(strategy)}" if strategy else ""
+    least = "" if trace.complete else "at least "
+    counts = [least + some(found.steps, "step"), some(len(found.variables), "variable")]
+    if len(found.replicas) > 1:
+        counts.append(some(len(found.replicas), "replica"))
+    if (workers := len({trace.replicas[each].worker for each in found.replicas})) > 1:
+        counts.append(some(workers, "worker"))
+    return f"{_class(root)}{name}{around} ({_made_by(root, trace)}){under}: {', '.join(counts)}"
+
+
+def _class(optimizer: Optimizer) -> str:
+    return shown(optimizer.class_name.rpartition(".")[2])
+
+
+def _made_by(root: Optimizer, trace: CallTrace) -> str:
+    """The Keras that an optimizer is of, as people call it."""
+    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
+    if root.class_name.startswith("tensorflow.python.keras."):
+        keras2 = "tensorflow.python.keras"
+    elif root.class_name.startswith("keras."):
+        keras2 = "Keras 2"
+    names = {"legacy": f"{keras2} legacy", "keras2": keras2, "keras3": "Keras 3"}
+    return {**names, "v1": "tf.compat.v1"}.get(root.kind, shown(root.kind))
+
+
+def _tables(found: Tally, by: By | None) -> list[By]:
+    if by is not None:
+        return [by]
+    tables: list[By] = ["variable"] if found.variables else []
+    if found.steps:
+        tables.append("step")
+    if len(found.replicas) > 1:
+        tables.append("worker" if len(found.replicas) > _MANY_REPLICAS else "replica")
+    return [*tables, "method"] if found.methods else tables

@@ -1,0 +1,121 @@
+"""Which variable is which: names, identities and the arguments that hide them."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from tracer import compat
+from tracer.calltrace import plain_name
+from tracer.records import Variable
+
+_TRACED_PER_VARIABLE = "_update_step_xla"
+"""tf_keras gives this function the variable and its id, so it is traced anew for each variable."""
+
+
+class VariableTable:
+    """The variables that were met, each with its index; held weakly, told apart by identity."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.rows: list[Variable] = []
+        self._note = note
+        self._lock = threading.RLock()
+        self._index: dict[int, tuple[ref[Any], int]] = {}
+        self._arguments: dict[str, int] = {}
+        self._names: Counter[str] = Counter()
+        self._inputs: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+
+    def index(self, variable: Any, graph: Any) -> int:
+        """The index of `variable`, or of the argument that it stands for in `graph`."""
+        own = canonical(variable)
+        if isinstance(graph, compat.FuncGraph):
+            argument = self._argument_name(variable, graph)
+            if argument is not None:
+                return self._argument(argument, own)
+        known = self._index.get(id(own))
+        if known is not None and known[0]() is own:
+            return known[1]
+        with self._lock:
+            index = self._add(plain_name(own), own, argument=False)
+            self._index[id(own)] = (ref(own), index)
+        return index
+
+    def identify(self) -> Callable[[object], int | None]:
+        """A function from a variable to its index; None for one that was not met."""
+        known = dict(self._index)
+
+        def find(variable: object) -> int | None:
+            own = canonical(variable)
+            found = known.get(id(own))
+            return found[1] if found is not None and found[0]() is own else None
+
+        return find
+
+    def _argument_name(self, variable: Any, graph: Any) -> str | None:
+        """The name of the argument by which a function around `graph` got `variable`, if it did.
+
+        While a function is traced its body sees the variable of this one call, but the graph will
+        serve every variable of that shape. The handle of such a variable is among the inputs of the
+        graph (`core/function/capture/capture_container.py`); one from a closure is only captured.
+        """
+        handle = _handle(variable)
+        for each in compat.graphs_around(graph):
+            inputs = self._inputs.get(each)
+            if inputs is None:
+                inputs = frozenset(id(tensor) for tensor in each.inputs)
+                self._inputs[each] = inputs
+            if id(handle) in inputs and not each.name.startswith(_TRACED_PER_VARIABLE):
+                names = [inner.op.name for outer, inner in each.captures if outer is handle]
+                return names[0] if names else "of a function"
+        return None
+
+    def _argument(self, name: str, own: Any) -> int:
+        with self._lock:
+            label = f"argument {name}"
+            if label not in self._arguments:
+                self._arguments[label] = self._add(label, own, argument=True)
+                self._note(
+                    f"a tf.function updates a variable that it gets as its argument {name!r}: "
+                    "which variable each update was of is not known, only how many there were"
+                )
+            return self._arguments[label]
+
+    def _add(self, name: str, own: Any, argument: bool) -> int:
+        self._names[name] += 1
+        number = self._names[name]
+        shape = tuple(getattr(own, "shape", ()) or ())
+        dtype = getattr(own.dtype, "name", str(own.dtype))
+        unique = f"{name}#{number}" if number > 1 else name
+        self.rows.append(Variable(unique, shape, dtype.removesuffix("_ref"), argument))
+        return len(self.rows) - 1
+
+
+def canonical(variable: Any) -> Any:
+    """The one object that stands for a variable, whatever copy or wrapper of it a method got.
+
+    A replica's copy knows the variable it is a copy of; TensorFlow keeps that on the copy or on its
+    handle (`distribute/values.py`).
+    """
+    for place in (variable, getattr(variable, "handle", None)):
+        container = getattr(place, "_distributed_container", None)
+        if container is not None:
+            return container() or variable
+    module = type(variable).__module__
+    if module.startswith("keras.") and hasattr(variable, "_value"):
+        return canonical(variable._value)
+    if module.startswith(("tf_keras.", "keras.")) and hasattr(variable, "_variable"):
+        return canonical(variable._variable)  # AutoCastVariable
+    return variable
+
+
+def device_of(variable: Any) -> str:
+    """Where the copy of `variable` is that the current replica updates."""
+    return str(getattr(_handle(variable), "device", "") or getattr(variable, "device", "") or "")
+
+
+def _handle(variable: Any) -> Any:
+    """The resource handle of a variable of TensorFlow or Keras; None if it has none."""
+    if not isinstance(variable, compat.ResourceVariable):
+        variable = getattr(variable, "_value", variable)
+    return getattr(variable, "handle", None)

@@ -1,0 +1,380 @@
+"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that tells of its calls.
+
+The object stays the same one, so every closure, checkpoint and registry that holds it is none the
+wiser; what the tracer knows is kept here and in `recorder`, never on the optimizer.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+from weakref import ref
+
+from tracer import compat
+from tracer.calltrace import CallTrace
+from tracer.errors import UnsupportedOptimizer
+from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
+from tracer.recorder import Frame, FrameRole, Recorder
+
+T = TypeVar("T")
+
+
+class _Binding:
+    """What is known of an optimizer that is or was wrapped."""
+
+    __slots__ = ("index", "optimizer", "recorder")
+
+    def __init__(self, optimizer: Any, recorder: Recorder, index: int) -> None:
+        key = id(optimizer)
+        self.optimizer = ref(optimizer, lambda _: _bindings.pop(key, None))
+        self.recorder = recorder
+        self.index = index
+
+
+_bindings: dict[int, _Binding] = {}
+_traced_classes: dict[type, type] = {}
+
+
+def wrap(optimizer: T) -> T:
+    """Trace every call of `optimizer` from now on; returns the same object.
+
+    Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
+    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. Functions
+    that were traced to graphs before are not counted; the trace then says that it is incomplete.
+
+    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer of TensorFlow.
+
+    >>> import keras, tracer
+    >>> optimizer = tracer.wrap(keras.optimizers.SGD())
+    >>> isinstance(optimizer, keras.optimizers.SGD)
+    True
+    """
+    family = list(_family(optimizer))
+    recorder = _recorder_for([each for each, _ in family])
+    for each, kind in family:
+        binding = _bindings.get(id(each))
+        if binding is None or binding.recorder is not recorder:
+            base = _base_class(each)
+            name = getattr(each, "name", None) or getattr(each, "_name", None) or base.__name__
+            if not isinstance(name, str):
+                name = base.__name__
+            index = recorder.add(each, name, f"{base.__module__}.{base.__qualname__}", kind)
+            _bindings[id(each)] = binding = _Binding(each, recorder, index)
+        if each is optimizer:
+            recorder.root = binding.index
+        if type(each) not in _traced_classes.values():
+            recorder.mark(binding.index)
+            _set_class(each, _traced_class(type(each), kind))
+    return optimizer
+
+
+def unwrap(optimizer: T) -> T:
+    """Stop tracing `optimizer` and give it back its class; returns the same object.
+
+    What was recorded stays readable. Raises `ValueError` if the optimizer is not wrapped.
+    """
+    if type(optimizer) not in _traced_classes.values():
+        raise ValueError(f"{_what(optimizer)} is not wrapped: there is nothing to unwrap")
+    for each, _ in _family(optimizer):
+        if type(each) in _traced_classes.values():
+            _set_class(each, type(each).__mro__[1])
+    return optimizer
+
+
+def trace_of(optimizer: object) -> CallTrace:
+    """The trace of a wrapped optimizer so far, frozen; training may go on.
+
+    It holds all the steps that were complete, of the outermost optimizer and those nested in it.
+    Raises `ValueError` if the optimizer was never wrapped.
+    """
+    binding = _bindings.get(id(optimizer))
+    if binding is None:
+        raise ValueError(f"{_what(optimizer)} was never wrapped: call tracer.wrap(optimizer) first")
+    return binding.recorder.trace()
+
+
+# Which optimizers.
+
+
+def _family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
+    """The optimizer and those nested in its attributes, each once, with their kinds."""
+    kind = _kind(optimizer)
+    seen = {id(optimizer)}
+    todo: list[tuple[Any, OptimizerKind]] = [(optimizer, kind)]
+    while todo:
+        each, kind = todo.pop(0)
+        yield each, kind
+        for value in _attributes(each):
+            nested = kind_of(type(value))
+            if nested is not None and id(value) not in seen:
+                seen.add(id(value))
+                todo.append((value, nested))
+
+
+def _attributes(optimizer: Any) -> Iterator[Any]:
+    for value in list(object.__getattribute__(optimizer, "__dict__").values()):
+        yield value
+        if isinstance(value, Mapping):
+            yield from list(value.values())
+        elif isinstance(value, list | tuple):
+            yield from list(value)
+
+
+def _kind(optimizer: object) -> OptimizerKind:
+    """The kind of `optimizer`; raises `UnsupportedOptimizer` with what would work."""
+    if isinstance(optimizer, type):
+        raise UnsupportedOptimizer(
+            f"wrap takes an optimizer, not a class: use tracer.wrap({optimizer.__name__}(...))"
+        )
+    kind = kind_of(type(optimizer))
+    if kind is None:
+        raise UnsupportedOptimizer(
+            f"cannot trace {_what(optimizer)}: wrap takes a TensorFlow optimizer, that is one of "
+            "keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy or "
+            "tf.compat.v1.train"
+        )
+    backend = getattr(sys.modules.get("keras"), "backend", None)
+    if kind.name == "keras3" and backend is not None and backend.backend() != "tensorflow":
+        raise UnsupportedOptimizer(
+            f"cannot trace {_what(optimizer)}: Keras runs on the {backend.backend()} backend; set "
+            "KERAS_BACKEND=tensorflow before keras is imported"
+        )
+    return kind
+
+
+def _what(optimizer: object) -> str:
+    if inspect.isroutine(optimizer):
+        return f"the function {optimizer.__name__}"
+    cls = type(optimizer)
+    return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
+
+
+def _recorder_for(family: Iterable[Any]) -> Recorder:
+    """The one recorder of a family: a new one, unless one of them was wrapped before."""
+    found: dict[int, Recorder] = {}
+    for each in family:
+        binding = _bindings.get(id(each))
+        if binding is not None:
+            found[id(binding.recorder)] = binding.recorder
+    used = [recorder for recorder in found.values() if recorder.trace().steps] or [*found.values()]
+    if len(used) > 1 and any(recorder.trace().steps for recorder in used):
+        raise UnsupportedOptimizer(
+            "two of the optimizers nested in this one have been traced on their own already: wrap "
+            "the outermost optimizer before they train"
+        )
+    return used[0] if used else Recorder()
+
+
+# The class.
+
+
+def _base_class(optimizer: Any) -> type:
+    cls = type(optimizer)
+    return cls.__mro__[1] if cls in _traced_classes.values() else cls
+
+
+def _set_class(optimizer: Any, cls: type) -> None:
+    """`optimizer.__class__ = cls`, past the property by which a traced class hides."""
+    object.__dict__["__class__"].__set__(optimizer, cls)
+
+
+def _traced_class(base: type, kind: OptimizerKind) -> type:
+    """The subclass of `base` that traces; one for each class.
+
+    To the program it is `base`: `optimizer.__class__` says so, because registries (Keras'
+    serialization, TensorFlow's checkpoints) are keyed by the class, and copies and pickles are of
+    the class `base`, untraced.
+    """
+    cached = _traced_classes.get(base)
+    if cached is not None:
+        return cached
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__class__": property(lambda self: base),
+    }
+    methods: list[tuple[str, FrameRole, ApplyMethod | None]] = [
+        *((name, "step", None) for name in kind.step_methods),
+        *((name, "group", None) for name in kind.group_methods),
+        *((apply.name, "apply", apply) for apply in kind.apply_methods),
+    ]
+    for name, role, apply in methods:
+        if hasattr(base, name):
+            members[name] = _traced_method(base, name, role, apply)
+    members |= _transparency(base)
+    traced: type = type(base)(base.__name__, (base,), members)
+    _traced_classes[base] = traced
+    return traced
+
+
+def _transparency(base: Any) -> dict[str, Any]:
+    """What keeps configs, copies, pickles and exports as they are without the tracer."""
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        reduced = base.__reduce_ex__(self, protocol)
+        if not isinstance(reduced, tuple):
+            return reduced
+        make, arguments, *rest = reduced
+        if getattr(make, "__self__", None) is type(self):  # a class method, as in Keras 3
+            make = getattr(base, make.__name__)
+        return (make, tuple(base if a is type(self) else a for a in arguments), *rest)
+
+    members: dict[str, Any] = {"__reduce_ex__": reduce}
+    if hasattr(base, "from_config"):
+        members["from_config"] = classmethod(
+            lambda cls, *args, **kwargs: base.from_config(*args, **kwargs)
+        )
+    if hasattr(base, "__deepcopy__"):
+
+        def deepcopy(self: Any, memo: Any) -> Any:
+            copied = base.__deepcopy__(self, memo)
+            if type(copied) is type(self) and id(copied) not in _bindings:
+                _set_class(copied, base)
+            return copied
+
+        members["__deepcopy__"] = deepcopy
+    if hasattr(base, "_trackable_children"):
+
+        def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+            found = base._trackable_children(self, save_type, **kwargs)
+            binding = _bindings.get(id(self))
+            if save_type != "savedmodel" or binding is None:
+                return found
+            counters = compat.AutoTrackable()
+            for name, variable in binding.recorder.children().items():
+                setattr(counters, name, variable)
+            return {**found, "_optimizer_tracer": counters}
+
+        members["_trackable_children"] = children
+    return members
+
+
+# The methods.
+
+
+def _traced_method(
+    base: type, name: str, role: FrameRole, apply: ApplyMethod | None
+) -> Callable[..., Any]:
+    """`base`'s method `name`, told of.
+
+    It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
+    decision goes by `__module__`. Optimizers read the signature of their own apply methods.
+    """
+    original = inspect.getattr_static(base, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _Call(base, name, role, apply, self, args, kwargs) as call:
+            call.result = call.original(*call.args, **call.kwargs)
+            return call.result
+
+    method.__name__ = name
+    method.__qualname__ = getattr(original, "__qualname__", name)
+    method.__module__ = getattr(original, "__module__", base.__module__)
+    method.__doc__ = getattr(original, "__doc__", None)
+    try:
+        function = getattr(base, name)
+        method.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):  # a method of C or with a signature that cannot be read
+        pass
+    return method
+
+
+class _Call:
+    """One call of a traced method, from its first to its last line.
+
+    A fault of the tracer is not the program's: it is told of once, and the call goes on.
+    """
+
+    __slots__ = ("_frame", "_recorder", "args", "kwargs", "original", "result")
+
+    autograph_info__ = None  # AutoGraph calls what has this as it is (autograph/impl/api.py)
+
+    def __init__(
+        self,
+        base: type,
+        name: str,
+        role: FrameRole,
+        apply: ApplyMethod | None,
+        optimizer: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.original = getattr(super(_traced_classes[base], optimizer), name)
+        self.args, self.kwargs = args, kwargs
+        self.result: Any = None
+        self._frame: Frame | None = None
+        binding = _bindings.get(id(optimizer))
+        if binding is None or binding.recorder.broken:
+            return
+        self._recorder = recorder = binding.recorder
+        try:
+            if apply is not None:
+                pair = args if len(args) > 1 else self._pair(apply)
+                self._frame = recorder.enter(binding.index, name, role, apply, pair[0], pair[1])
+            else:
+                self._frame = recorder.enter(binding.index, name, role)
+                if role == "step" and self._frame.parent is None:
+                    self._watch(optimizer, functools.partial(self._request, binding.index, name))
+        except Exception as error:
+            recorder.fault(error)
+
+    def __enter__(self) -> "_Call":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        frame = self._frame
+        if frame is not None:
+            try:
+                frame.result = self.result
+                self._recorder.leave(frame, kind is not None)
+            except Exception as fault:
+                self._recorder.fault(fault)
+
+    def _pair(self, apply: ApplyMethod) -> list[Any]:
+        """The gradient and the variable among the arguments, however they were passed."""
+        bound = inspect.signature(self.original).bind_partial(*self.args, **self.kwargs)
+        values = list(bound.arguments.values())
+        return [values[0], values[apply.variable]]
+
+    def _request(self, optimizer: int, method: str, pair: Any) -> None:
+        """Note one pair; what is none of a gradient and a variable, the framework will refuse."""
+        if isinstance(pair, tuple | list) and len(pair) == 2 and hasattr(pair[1], "dtype"):
+            try:
+                assert self._frame is not None
+                self._recorder.request(self._frame, optimizer, method, pair)
+            except Exception as error:
+                self._recorder.fault(error)
+
+    def _watch(self, optimizer: Any, tell: Callable[[Any], None]) -> None:
+        """Note the gradients that are handed over, without taking them from an iterator early."""
+        values = [*self.args, *self.kwargs.values()]
+        if not values:
+            return
+        pairs = values[0]
+        if self.original.__name__ == "apply":
+            variables: Any = values[1] if len(values) > 1 else None
+            if variables is None:
+                variables = getattr(optimizer, "_trainable_variables", ())
+            pairs = list(zip(pairs, variables, strict=False)) if _sized(pairs, variables) else ()
+        if isinstance(pairs, Collection):
+            for pair in pairs:
+                tell(pair)
+        elif isinstance(pairs, Iterator):
+            watched = _watched(pairs, tell)
+            if self.args:
+                self.args = (watched, *self.args[1:])
+            else:
+                self.kwargs = {**self.kwargs, next(iter(self.kwargs)): watched}
+
+
+def _sized(*values: Any) -> bool:
+    return all(isinstance(each, Collection) for each in values)
+
+
+def _watched(pairs: Iterator[Any], tell: Callable[[Any], None]) -> Iterator[Any]:
+    for pair in pairs:
+        tell(pair)
+        yield pair
