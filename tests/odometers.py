@@ -144,8 +144,7 @@ ODOMETERS: dict[str, Any] = {
 
 def odometer_applied_twice(kind: str, **options: Any) -> Any:
     """An odometer whose `apply_gradients` is overridden and calls the inherited one twice."""
-
-    base = ODOMETERS[kind]
+    base: Any = ODOMETERS[kind]
 
     class Twice(base):  # type: ignore[misc]
         def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from tracer.errors import TraceFileError, UnknownName, UnsupportedOptimizer
 
 if TYPE_CHECKING:
     from tracer.calltrace import CallTrace
+    from tracer.recording import record
     from tracer.reporters.tables import By
     from tracer.storage import load
     from tracer.wrapping import trace_of, unwrap, wrap
@@ -28,6 +29,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedOptimizer",
     "load",
+    "record",
     "report",
     "trace_of",
     "unwrap",
@@ -37,6 +39,7 @@ __all__ = [
 _HOMES = {
     "CallTrace": "tracer.calltrace",
     "load": "tracer.storage",
+    "record": "tracer.recording",
     "trace_of": "tracer.wrapping",
     "unwrap": "tracer.wrapping",
     "wrap": "tracer.wrapping",

@@ -6,7 +6,6 @@ the user did not import. The names are those of TensorFlow 2.21 (`training/optim
 `optimizers/legacy/optimizer_v2.py`) and Keras 3.15 (`optimizers/base_optimizer.py`).
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,8 +28,8 @@ class OptimizerKind:
     name: str
     base: str
     """The name of the base class."""
-    module: re.Pattern[str]
-    """What the name of the base class's module is."""
+    homes: tuple[str, ...]
+    """The modules that define it, in the versions of TensorFlow and Keras that there are."""
     step_methods: tuple[str, ...]
     """The methods of which one outermost execution is a step."""
     group_methods: tuple[str, ...]
@@ -49,7 +48,13 @@ KINDS = (
     OptimizerKind(
         "legacy",
         "OptimizerV2",
-        re.compile(r"(tf_keras|keras|tensorflow\.python\.keras)\..*optimizer_v2"),
+        (
+            "tf_keras.src.optimizers.legacy.optimizer_v2",
+            "keras.src.optimizers.legacy.optimizer_v2",  # 2.13 to 2.15
+            "keras.optimizers.legacy.optimizer_v2",  # 2.11 and 2.12
+            "keras.optimizers.optimizer_v2.optimizer_v2",
+            "tensorflow.python.keras.optimizer_v2.optimizer_v2",
+        ),
         ("apply_gradients",),
         ("_distributed_apply",),
         _RESOURCE_METHODS,
@@ -57,7 +62,11 @@ KINDS = (
     OptimizerKind(
         "keras2",
         "_BaseOptimizer",
-        re.compile(r"(tf_keras|keras)(\.src)?\.optimizers\.(optimizer|optimizer_experimental\..*)"),
+        (
+            "tf_keras.src.optimizers.optimizer",
+            "keras.src.optimizers.optimizer",  # 2.13 to 2.15
+            "keras.optimizers.optimizer_experimental.optimizer",  # 2.11 and 2.12
+        ),
         ("apply_gradients",),
         ("_distributed_apply_gradients_fn",),
         (ApplyMethod("update_step", None),),
@@ -65,7 +74,7 @@ KINDS = (
     OptimizerKind(
         "keras3",
         "BaseOptimizer",
-        re.compile(r"keras\.src\.optimizers\.base_optimizer"),
+        ("keras.src.optimizers.base_optimizer",),
         ("apply_gradients", "apply"),
         ("_distributed_tf_update_step",),
         (ApplyMethod("update_step", None),),
@@ -73,7 +82,7 @@ KINDS = (
     OptimizerKind(
         "v1",
         "Optimizer",
-        re.compile(r"tensorflow\.python\.training\.optimizer"),
+        ("tensorflow.python.training.optimizer",),
         ("apply_gradients",),
         ("_distributed_apply",),
         (
@@ -86,6 +95,14 @@ KINDS = (
 )
 
 
+MAKERS = (
+    *((home, kind.base) for kind in KINDS for home in kind.homes),
+    # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
+    ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),
+)
+"""The classes, as (module, name), of which one `__init__` runs whenever an optimizer is made."""
+
+
 def kind_of(cls: type) -> OptimizerKind | None:
     """The kind of an optimizer's class, or None if it is no optimizer that `tracer` knows.
 
@@ -94,6 +111,6 @@ def kind_of(cls: type) -> OptimizerKind | None:
     """
     for base in cls.__mro__:
         for kind in KINDS:
-            if base.__name__ == kind.base and kind.module.fullmatch(base.__module__):
+            if base.__name__ == kind.base and base.__module__ in kind.homes:
                 return kind
     return None

@@ -37,6 +37,9 @@ from tracer.snapshot import Reading
 ROWS = 4096
 """How many runs may end between two readings before detail is lost. 128 KiB a replica."""
 
+_ATTEMPTS = 5
+"""How often a reading is taken anew while graphs run and detail seems to be lost."""
+
 _raw = tf.raw_ops
 
 
@@ -113,7 +116,7 @@ class Ledger:
         """The number of steps so far, and what each counter says of them."""
         with self._lock, compat.init_scope():
             before = -1
-            while True:
+            for _ in range(_ATTEMPTS):
                 steps = int(self._read(self._clock)[0]) - 1
                 states = [self._read(counter.variable) for counter in self._counters]
                 self._drain()
@@ -123,8 +126,9 @@ class Ledger:
                 short = any(r.total > sum(run.total for run in r.runs) for r in readings)
                 # A graph that runs meanwhile may have been caught between two of its writes.
                 if not short or steps == before:
-                    return steps, list(zip(self._keys, readings, strict=True))
+                    break
                 before = steps
+            return steps, list(zip(self._keys, readings, strict=True))
 
     def children(self) -> dict[str, Any]:
         """The variables that an exported function captures, by name."""

@@ -11,7 +11,7 @@ import re
 import threading
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
@@ -22,7 +22,7 @@ from tracer.kinds import ApplyMethod, OptimizerKind
 from tracer.ledger import HostLog, Ledger
 from tracer.records import Kind, Method, Optimizer, Replica, Role, TraceData
 from tracer.snapshot import BlockKey, Reading, Site
-from tracer.variables import VariableTable, canonical, device_of
+from tracer.variables import VariableTable, canonical, device_of, finder
 
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
@@ -55,7 +55,7 @@ class _Traced(NamedTuple):
     """An optimizer of this recorder, held weakly."""
 
     optimizer: ref[Any]
-    name: str
+    name: Callable[[], str]
     class_name: str
     kind: OptimizerKind
 
@@ -68,6 +68,7 @@ class Moment(NamedTuple):
 
     readings: _Readings
     calls: Sequence[Sequence[int]]
+    unseen: dict[int, int]
 
 
 def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
@@ -145,13 +146,18 @@ class Recorder:
 
     # Optimizers.
 
-    def add(self, optimizer: Any, name: str, class_name: str, kind: OptimizerKind) -> int:
-        """Take in an optimizer, the root first; returns its index."""
+    def add(
+        self, optimizer: Any, name: Callable[[], str], class_name: str, kind: OptimizerKind
+    ) -> int:
+        """Take in an optimizer; returns its index."""
         with self._lock:
-            taken = [traced.name.split("#")[0] for traced in self._optimizers].count(name)
-            unique = f"{name}#{taken + 1}" if taken else name
-            self._optimizers.append(_Traced(ref(optimizer), unique, class_name, kind))
+            self._optimizers.append(_Traced(ref(optimizer), name, class_name, kind))
             return len(self._optimizers) - 1
+
+    @property
+    def used(self) -> bool:
+        """Whether any call was seen."""
+        return bool(self._calls)
 
     def mark(self, index: int) -> None:
         """Note how far an optimizer that was used before has come; its graphs were not seen."""
@@ -438,18 +444,26 @@ class Recorder:
     def now(self) -> Moment:
         """What has been counted so far, for a trace that counts from here."""
         with self._lock:
-            return Moment(self._read(), [list(count) for count in self._calls])
+            readings = self._read()
+            calls = [list(count) for count in self._calls]
+            return Moment(readings, calls, self._unseen(readings))
 
-    def trace(self, since: Moment | None = None) -> CallTrace:
-        """A frozen trace of everything up to the last complete step of each replica.
+    def trace(self) -> CallTrace:
+        """A frozen trace of everything up to the last complete step of each replica."""
+        data, objects = self.part(None)
+        return CallTrace(data, identify=finder(objects))
 
-        With `since`, of what came after that moment; its steps are then numbered from 1 again.
+    def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
+        """The trace of what came after the moment `since`, its steps numbered from 1 again.
+
+        With it, for each variable of the trace the object, if there is one.
         """
         with self._lock:
             sites = list(self._sites)
-            before = Moment({}, []) if since is None else since
+            before = Moment({}, [], {}) if since is None else since
             readings: dict[int, tuple[int, list[tuple[BlockKey, Reading]]]] = {}
-            for replica, (steps, blocks) in self._read().items():
+            absolute = self._read()
+            for replica, (steps, blocks) in absolute.items():
                 past, known = before.readings.get(replica, (0, {}))
                 readings[replica] = (steps - past, [])
                 for key, (block, reading) in blocks.items():
@@ -461,17 +475,21 @@ class Recorder:
                 sites, self._calls, chain(before.calls, repeat((0, 0))), strict=False
             ):
                 calls[site] = (eager - old_calls[0], tracing - old_calls[1])
+            names_of = snapshot.distinct(each.name() for each in self._optimizers)
             names = dict.fromkeys(site.method for site in sites)
             steps_by = {m for each in self._optimizers for m in each.kind.step_methods}
             methods = {name: index for index, name in enumerate(names)}
             ids = sorted({site.replica for site in sites} | set(readings))
             replicas = {id: index for index, id in enumerate(ids)}
             blocks_, lost = snapshot.blocks_of(self.root, readings, methods, replicas)
-            notes = [*self._notes, *self._unseen(readings), *lost]
+            notes = [*self._notes, *lost]
+            for index, unseen in self._unseen(absolute).items():
+                if unseen > before.unseen.get(index, 0):
+                    notes.append(_late(names_of[index], unseen - before.unseen.get(index, 0)))
             data = TraceData(
                 optimizers=tuple(
-                    Optimizer(each.name, each.class_name, each.kind.name, self.root)
-                    for each in self._optimizers
+                    Optimizer(name, each.class_name, each.kind.name, self.root)
+                    for name, each in zip(names_of, self._optimizers, strict=True)
                 ),
                 variables=tuple(self._variables.rows),
                 methods=tuple(Method(n, "step" if n in steps_by else "apply") for n in names),
@@ -482,21 +500,23 @@ class Recorder:
                 notes=tuple(notes),
                 environment=compat.versions() | {"strategy": self._strategy},
             )
-            return CallTrace(data, identify=self._variables.identify())
+            return data, list(self._variables.objects)
 
-    def _unseen(self, readings: Any) -> Iterator[str]:
-        """A note for each optimizer whose `iterations` moved more than the steps that were seen."""
+    def _unseen(self, readings: _Readings) -> dict[int, int]:
+        """For each optimizer by how much its `iterations` moved more than the steps seen of it."""
         steps = max((steps for steps, _ in readings.values()), default=0)
+        unseen = {}
         for index, (iterations, seen) in self._marks.items():
-            traced = self._optimizers[index]
-            now = _iterations(traced.optimizer())
-            if now is not None and now - iterations > steps - seen:
-                unseen = (now - iterations) - (steps - seen)
-                yield (
-                    f"{traced.name}: {unseen} steps ran in graphs traced before the tracer came "
-                    "and are not counted; wrap the optimizer before it trains (or `iterations` was "
-                    "set by hand, as a checkpoint does)"
-                )
+            now = _iterations(self._optimizers[index].optimizer())
+            unseen[index] = 0 if now is None else max(0, (now - iterations) - (steps - seen))
+        return unseen
+
+
+def _late(name: str, steps: int) -> str:
+    return (
+        f"{name}: {steps} steps ran in graphs traced before the tracer came and are not counted; "
+        "wrap the optimizer before it trains (or `iterations` was set, as by a checkpoint)"
+    )
 
 
 def kind_of_gradient(gradient: Any) -> Kind:

@@ -1,6 +1,6 @@
 """Puts a trace together from what capture counted. No TensorFlow."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -36,6 +36,16 @@ class Reading(NamedTuple):
     runs: Sequence[Run]
     graphs: int = 0
     idle: int = 0
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, a repeated one with its number: `["a", "a#2"]`."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name}#{seen[name]}" if seen[name] > 1 else name)
+    return found
 
 
 def since(reading: Reading, before: Reading, steps: int) -> Reading:

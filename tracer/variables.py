@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -19,6 +19,7 @@ class VariableTable:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.rows: list[Variable] = []
+        self.objects: list[ref[Any] | None] = []  # for each row its variable; None for an argument
         self._note = note
         self._lock = threading.RLock()
         self._index: dict[int, tuple[ref[Any], int]] = {}
@@ -40,17 +41,6 @@ class VariableTable:
             index = self._add(plain_name(own), own, argument=False)
             self._index[id(own)] = (ref(own), index)
         return index
-
-    def identify(self) -> Callable[[object], int | None]:
-        """A function from a variable to its index; None for one that was not met."""
-        known = dict(self._index)
-
-        def find(variable: object) -> int | None:
-            own = canonical(variable)
-            found = known.get(id(own))
-            return found[1] if found is not None and found[0]() is own else None
-
-        return find
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
@@ -87,8 +77,22 @@ class VariableTable:
         shape = tuple(getattr(own, "shape", ()) or ())
         dtype = getattr(own.dtype, "name", str(own.dtype))
         unique = f"{name}#{number}" if number > 1 else name
+        self.objects.append(None if argument else ref(own))
         self.rows.append(Variable(unique, shape, dtype.removesuffix("_ref"), argument))
         return len(self.rows) - 1
+
+
+def finder(objects: Sequence[ref[Any] | None]) -> Callable[[object], int | None]:
+    """A function from a variable to its place in `objects`; to None if it is not among them."""
+    known = {id(own): index for index, o in enumerate(objects) if o and (own := o()) is not None}
+
+    def find(variable: object) -> int | None:
+        own = canonical(variable)
+        index = known.get(id(own))
+        found = None if index is None else objects[index]
+        return index if found is not None and found() is own else None
+
+    return find
 
 
 def canonical(variable: Any) -> Any:
@@ -97,10 +101,11 @@ def canonical(variable: Any) -> Any:
     A replica's copy knows the variable it is a copy of; TensorFlow keeps that on the copy or on its
     handle (`distribute/values.py`).
     """
-    for place in (variable, getattr(variable, "handle", None)):
-        container = getattr(place, "_distributed_container", None)
-        if container is not None:
-            return container() or variable
+    container = getattr(variable, "_distributed_container", None)
+    if container is None and isinstance(variable, compat.ResourceVariable):
+        container = getattr(variable.handle, "_distributed_container", None)
+    if container is not None:
+        return container() or variable
     module = type(variable).__module__
     if module.startswith("keras.") and hasattr(variable, "_value"):
         return canonical(variable._value)

@@ -23,17 +23,19 @@ T = TypeVar("T")
 class _Binding:
     """What is known of an optimizer that is or was wrapped."""
 
-    __slots__ = ("index", "optimizer", "recorder")
+    __slots__ = ("index", "optimizer", "recorder", "settled")
 
     def __init__(self, optimizer: Any, recorder: Recorder, index: int) -> None:
         key = id(optimizer)
         self.optimizer = ref(optimizer, lambda _: _bindings.pop(key, None))
         self.recorder = recorder
         self.index = index
+        self.settled = False  # whether its nested optimizers were looked for when it first stepped
 
 
 _bindings: dict[int, _Binding] = {}
 _traced_classes: dict[type, type] = {}
+_plain_classes: dict[type, type] = {}
 
 
 def wrap(optimizer: T) -> T:
@@ -50,20 +52,15 @@ def wrap(optimizer: T) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    family = list(_family(optimizer))
-    recorder = _recorder_for([each for each, _ in family])
-    for each, kind in family:
+    members = list(family(optimizer))
+    recorder = _recorder_for([each for each, _ in members])
+    for each, kind in members:
         binding = _bindings.get(id(each))
         if binding is None or binding.recorder is not recorder:
-            base = _base_class(each)
-            name = getattr(each, "name", None) or getattr(each, "_name", None) or base.__name__
-            if not isinstance(name, str):
-                name = base.__name__
-            index = recorder.add(each, name, f"{base.__module__}.{base.__qualname__}", kind)
-            _bindings[id(each)] = binding = _Binding(each, recorder, index)
-        if each is optimizer:
-            recorder.root = binding.index
-        if type(each) not in _traced_classes.values():
+            binding = _bind(each, recorder, kind)
+            if each is optimizer:
+                recorder.root = binding.index
+        if not is_traced(each):
             recorder.mark(binding.index)
             _set_class(each, _traced_class(type(each), kind))
     return optimizer
@@ -74,11 +71,11 @@ def unwrap(optimizer: T) -> T:
 
     What was recorded stays readable. Raises `ValueError` if the optimizer is not wrapped.
     """
-    if type(optimizer) not in _traced_classes.values():
+    if not is_traced(optimizer):
         raise ValueError(f"{_what(optimizer)} is not wrapped: there is nothing to unwrap")
-    for each, _ in _family(optimizer):
-        if type(each) in _traced_classes.values():
-            _set_class(each, type(each).__mro__[1])
+    for each, _ in family(optimizer):
+        if is_traced(each):
+            _set_class(each, _plain_classes[type(each)])
     return optimizer
 
 
@@ -94,10 +91,63 @@ def trace_of(optimizer: object) -> CallTrace:
     return binding.recorder.trace()
 
 
+def is_traced(optimizer: object) -> bool:
+    """Whether `optimizer` is wrapped now."""
+    return type(optimizer) in _plain_classes
+
+
+def recorder_of(optimizer: object) -> Recorder | None:
+    """The recorder of an optimizer that is or was wrapped."""
+    binding = _bindings.get(id(optimizer))
+    return None if binding is None else binding.recorder
+
+
+def join(optimizer: Any) -> Recorder:
+    """Wrap an optimizer; returns its recorder."""
+    wrap(optimizer)
+    return _bindings[id(optimizer)].recorder
+
+
+def adopt(optimizer: Any) -> Recorder:
+    """Wrap an optimizer in the making; what is nested in it follows at its first step."""
+    kind = _kind(optimizer)
+    binding = _bindings.get(id(optimizer))
+    if binding is None:
+        binding = _bind(optimizer, Recorder(), kind)
+    if not is_traced(optimizer):
+        _set_class(optimizer, _traced_class(type(optimizer), kind))
+    return binding.recorder
+
+
+def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> _Binding:
+    base = _plain_classes.get(type(optimizer), type(optimizer))
+
+    def name() -> str:
+        for attribute in ("name", "_name"):  # asked late: an optimizer in the making has none yet
+            found = getattr(binding.optimizer(), attribute, None)
+            if isinstance(found, str) and found:
+                return found
+        return base.__name__
+
+    index = recorder.add(optimizer, name, f"{base.__module__}.{base.__qualname__}", kind)
+    binding = _bindings[id(optimizer)] = _Binding(optimizer, recorder, index)
+    return binding
+
+
+def _settle(optimizer: Any, binding: _Binding) -> _Binding:
+    """Before its first step: bring in what was nested in it since it was wrapped."""
+    binding.settled = True
+    try:
+        wrap(optimizer)
+    except UnsupportedOptimizer as error:
+        binding.recorder.note(str(error))
+    return _bindings[id(optimizer)]
+
+
 # Which optimizers.
 
 
-def _family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
+def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
     """The optimizer and those nested in its attributes, each once, with their kinds."""
     kind = _kind(optimizer)
     seen = {id(optimizer)}
@@ -150,28 +200,19 @@ def _what(optimizer: object) -> str:
     return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
 
 
-def _recorder_for(family: Iterable[Any]) -> Recorder:
+def _recorder_for(members: Iterable[Any]) -> Recorder:
     """The one recorder of a family: a new one, unless one of them was wrapped before."""
-    found: dict[int, Recorder] = {}
-    for each in family:
-        binding = _bindings.get(id(each))
-        if binding is not None:
-            found[id(binding.recorder)] = binding.recorder
-    used = [recorder for recorder in found.values() if recorder.trace().steps] or [*found.values()]
-    if len(used) > 1 and any(recorder.trace().steps for recorder in used):
+    found = {id(r): r for each in members if (r := recorder_of(each)) is not None}
+    used = [recorder for recorder in found.values() if recorder.used]
+    if len(used) > 1:
         raise UnsupportedOptimizer(
             "two of the optimizers nested in this one have been traced on their own already: wrap "
             "the outermost optimizer before they train"
         )
-    return used[0] if used else Recorder()
+    return (used or list(found.values()) or [Recorder()])[0]
 
 
 # The class.
-
-
-def _base_class(optimizer: Any) -> type:
-    cls = type(optimizer)
-    return cls.__mro__[1] if cls in _traced_classes.values() else cls
 
 
 def _set_class(optimizer: Any, cls: type) -> None:
@@ -207,6 +248,7 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
     members |= _transparency(base)
     traced: type = type(base)(base.__name__, (base,), members)
     _traced_classes[base] = traced
+    _plain_classes[traced] = base
     return traced
 
 
@@ -309,6 +351,8 @@ class _Call:
         binding = _bindings.get(id(optimizer))
         if binding is None or binding.recorder.broken:
             return
+        if role == "step" and not binding.settled:
+            binding = _settle(optimizer, binding)
         self._recorder = recorder = binding.recorder
         try:
             if apply is not None:

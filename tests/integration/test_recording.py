@@ -1,0 +1,153 @@
+"""`tracer.record` finds every optimizer that is used in its block, however it was made."""
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tracer
+from tracer import kinds, wrapping
+
+legacy = tf_keras.optimizers.legacy
+
+
+def _step(optimizer: Any, *weights: Any) -> None:
+    optimizer.apply_gradients([(tf.ones_like(weight), weight) for weight in weights])
+
+
+def _inits() -> list[Any]:
+    found = [getattr(sys.modules.get(home), name, None) for home, name in kinds.MAKERS]
+    return [vars(cls)["__init__"] for cls in found if cls is not None]
+
+
+def test_made_before_and_in_the_block_wrapped_or_not() -> None:
+    weight = tf.Variable([0.0])
+    before, wrapped = legacy.SGD(1.0), tracer.wrap(legacy.SGD(1.0))
+    _step(before, weight)
+    _step(wrapped, weight)
+    _step(wrapped, weight)
+    inits = _inits()
+    with tracer.record() as recording:
+        inside = legacy.SGD(1.0)
+        for optimizer in (before, wrapped, wrapped, inside):
+            _step(optimizer, weight)
+        assert recording.trace().updates() == 4
+    _step(before, weight)
+    _step(wrapped, weight)
+    trace = recording.trace()
+    assert (trace.updates(), trace.complete, len(trace.variables)) == (4, True, 1)
+    assert trace.count("updates", by="optimizer") == {("SGD",): 1, ("SGD#2",): 2, ("SGD#3",): 1}
+    assert trace.updates(variable=weight) == 4
+    assert [wrapping.is_traced(each) for each in (before, wrapped, inside)] == [False, True, False]
+    assert tracer.trace_of(wrapped).updates() == 5
+    assert _inits() == inits
+
+
+def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
+    weight = tf.Variable([0.0])
+    optimizer = tracer.wrap(legacy.SGD(1.0))
+    run = tf.function(lambda: _step(optimizer, weight))
+    for _ in range(3):
+        run()
+    _step(optimizer, weight)
+    with tracer.record() as recording:
+        for _ in range(5):
+            run()
+        _step(optimizer, weight)
+    run()
+    trace = recording.trace()
+    assert (trace.steps, trace.updates(), trace.calls("apply_gradients")) == (6, 6, 1)
+    assert list(trace.per_step("updates")) == [(1, 6, 1)]
+    assert weight.numpy() == [-11.0]
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "by name": lambda: _compiled(keras, "adam"),
+    "by name, tf_keras": lambda: _compiled(tf_keras, "adam"),
+    "deserialized": lambda: keras.optimizers.deserialize(
+        keras.optimizers.serialize(keras.optimizers.SGD())
+    ),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+    "loss scale, legacy": lambda: tf_keras.mixed_precision.LossScaleOptimizer(legacy.SGD()),
+    "loss scale, keras2": lambda: tf_keras.mixed_precision.LossScaleOptimizer(
+        tf_keras.optimizers.SGD()
+    ),
+    "subclass": lambda: type("Mine", (keras.optimizers.SGD,), {})(),
+    "v1": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
+}
+
+
+def _compiled(library: Any, name: str) -> Any:
+    model = library.Sequential([library.layers.Dense(1)])
+    model.compile(name, "mse")
+    return model.optimizer
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_however_it_is_made(how: str) -> None:
+    with tracer.record() as recording:
+        optimizer = MAKERS[how]()
+        modern = isinstance(optimizer, keras.optimizers.Optimizer)
+        weight = (keras.Variable if modern else tf.Variable)([0.0])
+        for _ in range(3):
+            _step(optimizer, weight)
+    trace = recording.trace()
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
+    assert not wrapping.is_traced(optimizer)
+
+
+def test_a_loss_scale_made_before_counts_its_steps_once() -> None:
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    weight = keras.Variable([0.0])
+    with tracer.record() as recording:
+        for gradient in (1.0, np.inf, 1.0):
+            optimizer.apply_gradients([(tf.constant([gradient]), weight)])
+    trace = recording.trace()
+    assert (trace.steps, trace.updates()) == (3, 2)
+    assert [each.root for each in trace.optimizers] == [0, 0]
+
+
+def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
+    weight = tf.Variable([0.0])
+    optimizer = legacy.SGD(1.0)
+    run = tf.function(lambda: _step(optimizer, weight))
+    run()
+    with tracer.record() as recording:
+        run()
+        run()
+    trace = recording.trace()
+    assert not trace.complete
+    assert "2 steps ran in graphs traced before the tracer came" in trace.notes[0]
+
+
+def test_an_optimizer_that_died_is_still_counted() -> None:
+    weight = tf.Variable([0.0])
+    with tracer.record() as recording:
+        for _ in range(3):
+            _step(legacy.SGD(1.0), weight)
+            gc.collect()
+    assert recording.trace().updates() == 3
+
+
+def test_blocks_nest() -> None:
+    weight = tf.Variable([0.0])
+    with tracer.record() as outer:
+        _step(legacy.SGD(1.0), weight)
+        with tracer.record() as inner:
+            _step(legacy.SGD(1.0), weight)
+        _step(legacy.SGD(1.0), weight)
+    assert (outer.trace().updates(), inner.trace().updates()) == (3, 1)
+
+
+def test_an_error_in_the_block_leaves_nothing_patched() -> None:
+    inits = _inits()
+    with pytest.raises(ZeroDivisionError), tracer.record() as recording:
+        raise ZeroDivisionError
+    assert recording.trace().steps == 0
+    assert _inits() == inits

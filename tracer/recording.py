@@ -1,0 +1,185 @@
+"""`record`: every optimizer that is used while a block runs, wrapped or not, made before or in it.
+
+No single hook finds every optimizer. Those that exist are found by one sweep over the objects that
+the garbage collector knows, those that are made later by the `__init__` of their base class. A base
+class that is not imported yet is patched when it is; until then no TensorFlow is imported here.
+"""
+
+import functools
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import wrapt
+
+from tracer import combining
+from tracer.calltrace import CallTrace
+from tracer.kinds import MAKERS, kind_of
+from tracer.records import TraceData
+
+if TYPE_CHECKING:
+    from tracer.recorder import Moment, Recorder
+
+
+class Recording:
+    """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
+
+    def __init__(self) -> None:
+        self._since: dict[Recorder, Moment | None] = {}
+        self._wrapped: list[ref[Any]] = []
+        self._missed: set[str] = set()
+        self._end: CallTrace | None = None
+
+    def trace(self) -> CallTrace:
+        """A frozen trace of what ran since the block began, of every optimizer that was used."""
+        if self._end is not None:
+            return self._end
+        parts = [recorder.part(since) for recorder, since in list(self._since.items())]
+        notes = [
+            f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
+            for name in sorted(self._missed)
+        ]
+        data, objects = combining.combine([part for part in parts if _ran(part[0])], notes)
+        if not objects:
+            return CallTrace(data)
+        from tracer.variables import finder
+
+        return CallTrace(data, identify=finder(objects))
+
+    def _take(self, optimizer: Any, *, making: bool = False) -> None:
+        """Trace an optimizer from now on, until the block ends if it was not traced before."""
+        from tracer import wrapping
+
+        traced = wrapping.is_traced(optimizer)
+        recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
+        self._since.setdefault(recorder, None if making else recorder.now())
+        if not traced:
+            self._wrapped.append(ref(optimizer))
+
+    def _begin(self) -> None:
+        found = list(_optimizers())
+        if found:
+            from tracer.wrapping import family
+
+            inner = {id(n) for each in found for n, _ in family(each) if n is not each}
+            for each in found:
+                if id(each) not in inner:
+                    self._take(each)
+
+    def _finish(self) -> None:
+        found = list(_optimizers())
+        if found:
+            from tracer import wrapping
+
+            unseen = [each for each in found if wrapping.recorder_of(each) is None]
+            self._missed = {type(each).__name__ for each in unseen}
+        self._end = self.trace()
+        for each in self._wrapped:
+            optimizer = each()
+            if optimizer is not None and wrapping.is_traced(optimizer):
+                wrapping.unwrap(optimizer)
+        self._since.clear()
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Trace every optimizer that is used in the block; yields a `Recording`.
+
+    An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
+    block does not count: steps are numbered from 1. Functions that were traced to graphs before,
+    with an optimizer that was not wrapped, are not counted; the trace then says so.
+
+    >>> import tensorflow as tf, tracer
+    >>> weight = tf.Variable([1.0])
+    >>> with tracer.record() as recording:
+    ...     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
+    >>> recording.trace().updates()
+    1
+    """
+    recording = Recording()
+    with _lock:
+        _active.append(recording)
+        _watch()
+    try:
+        recording._begin()
+        yield recording
+    finally:
+        with _lock:
+            _active.remove(recording)
+            if not _active:
+                _restore()
+        recording._finish()
+
+
+def _ran(data: TraceData) -> bool:
+    return (
+        bool(data.notes)
+        or any(block.total for block in data.blocks)
+        or any(calls.eager or calls.tracing for calls in data.calls)
+    )
+
+
+def _optimizers() -> Iterator[Any]:
+    """Every optimizer that is alive. Asks types only: `isinstance` would run foreign properties."""
+    kinds: dict[type, bool] = {}
+    for each in gc.get_objects():
+        cls = type(each)
+        if cls not in kinds:
+            kinds[cls] = not issubclass(cls, type) and kind_of(cls) is not None
+        if kinds[cls]:
+            yield each
+
+
+# The hook for those that are made later.
+
+_lock = threading.RLock()
+_active: list[Recording] = []
+_patched: dict[type, Callable[..., None]] = {}
+_watching: set[str] = set()
+
+
+def _watch() -> None:
+    """Patch the classes that are imported, and each other one when it is imported."""
+    for home in dict.fromkeys(home for home, _ in MAKERS):
+        if home in sys.modules:
+            _patch(sys.modules[home])
+        elif home not in _watching:
+            _watching.add(home)
+            wrapt.register_post_import_hook(_imported, home)
+
+
+def _imported(module: ModuleType) -> None:
+    with _lock:
+        if _active:
+            _patch(module)
+
+
+def _patch(module: ModuleType) -> None:
+    for home, name in MAKERS:
+        cls = getattr(module, name, None)
+        if home == module.__name__ and cls is not None and cls not in _patched:
+            _patched[cls] = cls.__init__
+            cls.__init__ = _telling(cls.__init__)
+
+
+def _telling(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if kind_of(type(self)) is not None:
+            for recording in list(_active):
+                recording._take(self, making=True)
+
+    return __init__
+
+
+def _restore() -> None:
+    for cls, original in _patched.items():
+        cls.__init__ = original  # type: ignore[misc]  # it is what was there before
+    _patched.clear()
