@@ -3,7 +3,9 @@
 The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
 """
 
+import gc
 import platform
+import re
 import sys
 from typing import Any
 
@@ -24,6 +26,7 @@ __all__ = [
     "device",
     "eager_outside_functions",
     "graphs_around",
+    "graphs_updated_by",
     "has_strategy",
     "host_callback",
     "in_eager",
@@ -104,6 +107,24 @@ def graphs_around(graph: Any) -> list[Any]:
     while isinstance(graph := graph.outer_graph, FuncGraph):
         graphs.append(graph)
     return graphs
+
+
+def graphs_updated_by(name: str) -> list[Any]:
+    """The graphs that hold updates by an untraced v1 optimizer of this name.
+
+    `apply_gradients` puts them under `name/update_...` (`training/optimizer.py`). A graph with a
+    counter of the tracer's is left out.
+    """
+    update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+    found = []
+    for graph in gc.get_objects():
+        if issubclass(type(graph), ops.Graph):
+            operations = graph.get_operations()
+            if any(update.search(op.name) for op in operations) and not any(
+                op.type in ("ResourceScatterUpdate", "PyFunc") for op in operations
+            ):
+                found.append(graph)
+    return found
 
 
 def versions() -> dict[str, str]:

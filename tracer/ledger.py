@@ -64,6 +64,7 @@ class _Counter:
         self.graphs = 0
         self.idle = 0
         self.taken_at = 0
+        self.outside = False
         self.graph: ref[Any] | None = None
 
 
@@ -82,8 +83,11 @@ class Ledger:
         self._drained = 0
         self._lock = threading.Lock()
 
-    def count(self, key: Hashable, lifetime: Any, step: bool) -> None:
+    def count(self, key: Hashable, lifetime: Any, step: bool, outside: bool = False) -> None:
         """Add the counter of the block `key` to the current graph.
+
+        `step` is True if the block is a step, `outside` if it is in none, so that its steps say
+        nothing.
 
         When `lifetime`, the outermost graph around it, is gone, the counter serves the next block
         with an equal key: graph tracing again and again does not grow the ledger, and should the
@@ -91,6 +95,7 @@ class Ledger:
         """
         with self._lock:
             counter = self._take(key)
+            counter.outside = outside
             counter.graphs += 1
             counter.graph = ref(lifetime, lambda _: self._dropped.append(counter))
         with compat.device(self.device), compat.stop_recording():
@@ -123,7 +128,11 @@ class Ledger:
                 readings = [
                     self._reading(c, s, steps) for c, s in zip(self._counters, states, strict=True)
                 ]
-                short = any(r.total > sum(run.total for run in r.runs) for r in readings)
+                short = any(
+                    reading.total > sum(run.total for run in reading.runs)
+                    for counter, reading in zip(self._counters, readings, strict=True)
+                    if not counter.outside
+                )
                 # A graph that runs meanwhile may have been caught between two of its writes.
                 if not short or steps == before:
                     break
@@ -177,7 +186,7 @@ class Ledger:
         rows = [each for each in self._rows[counter.number] if 0 < each.total < now.total]
         if not now.total:
             return Reading(0, [], counter.graphs, counter.idle + (counter.graph is not None))
-        runs = _chain([*rows, now])
+        runs = [] if counter.outside else _chain([*rows, now])
         total = now.total
         if runs and runs[-1].last > steps:  # of a step that is still under way
             kept = [cut for run in runs if (cut := _cut(run, steps)) is not None]

@@ -129,6 +129,7 @@ class Recorder:
         self._local = threading.local()
         self._optimizers: list[_Traced] = []
         self._marks: dict[int, tuple[int, int]] = {}
+        self._suspects: list[tuple[int, ref[Any]]] = []
         self.root = 0
         self._variables = VariableTable(self.note)
         self._sites: dict[Site, int] = {}
@@ -160,12 +161,21 @@ class Recorder:
         return bool(self._calls)
 
     def mark(self, index: int) -> None:
-        """Note how far an optimizer that was used before has come; its graphs were not seen."""
-        optimizer = self._optimizers[index].optimizer()
+        """Note how far an optimizer that was used before has come; its graphs were not seen.
+
+        Where it has no count of its own steps that can be read, its graphs are looked for.
+        """
+        traced = self._optimizers[index]
+        optimizer = traced.optimizer()
         iterations = _iterations(optimizer)
         used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
         if iterations is not None and (iterations or used):
             self._marks[index] = (iterations, self._step_count())
+        elif traced.kind.name == "v1":
+            graphs = compat.graphs_updated_by(traced.name())
+            self._suspects += [(index, ref(graph)) for graph in graphs]
+        elif iterations is None and getattr(optimizer, "_iterations", None) is not None:
+            self.note(_early(traced.name()))
 
     # Calls.
 
@@ -367,7 +377,8 @@ class Recorder:
                 device = self._devices.get(block.replica, "")
                 ledger = Ledger(device, self._steps[block.replica])
                 self._ledgers[block.replica] = ledger
-        ledger.count(block, compat.graphs_around(graph)[-1], block.step)
+        lifetime = compat.graphs_around(graph)[-1]
+        ledger.count(block, lifetime, block.step, block.outside)
 
     def _count_in_session(self, block: _Block, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
@@ -376,6 +387,14 @@ class Recorder:
         which the user's program runs, and its name stay what they were.
         """
         self._graphs[block] += 1
+        kinds = {traced.kind.name for traced in self._optimizers}
+        if kinds & {"keras2", "keras3"}:
+            self.note(
+                "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
+                "does not run its updates, so a Session that runs it updates nothing, and nothing "
+                "is counted; use tf_keras.optimizers.legacy or tf.compat.v1.train"
+            )
+            return
         result = getattr(frame.result, "op", frame.result)
         if not hasattr(result, "_add_control_input"):
             self.note(
@@ -486,6 +505,9 @@ class Recorder:
             for index, unseen in self._unseen(absolute).items():
                 if unseen > before.unseen.get(index, 0):
                     notes.append(_late(names_of[index], unseen - before.unseen.get(index, 0)))
+            for index, graph in self._suspects:
+                if self._variables.met_in(graph()) and _early(names_of[index]) not in notes:
+                    notes.append(_early(names_of[index]))
             data = TraceData(
                 optimizers=tuple(
                     Optimizer(name, each.class_name, each.kind.name, self.root)
@@ -516,6 +538,13 @@ def _late(name: str, steps: int) -> str:
     return (
         f"{name}: {steps} steps ran in graphs traced before the tracer came and are not counted; "
         "wrap the optimizer before it trains (or `iterations` was set, as by a checkpoint)"
+    )
+
+
+def _early(name: str) -> str:
+    return (
+        f"{name}: a graph with updates by an optimizer of this name was built before it was "
+        "wrapped; what that graph runs is not counted, so wrap the optimizer first"
     )
 
 
