@@ -44,7 +44,8 @@ class CallTrace:
 
     - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
       `"none"`.
-    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself.
+    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
+      for all of its shards.
     - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
     - `replica`: its id, an int; `worker`: its name, as TensorFlow has it (`"worker:0"`).
     - `optimizer`: its name or a glob.
@@ -63,6 +64,11 @@ class CallTrace:
         self._identify = identify
 
     # What the trace holds.
+
+    @property
+    def data(self) -> TraceData:
+        """All of it, as the plain records that a trace file holds."""
+        return self._data
 
     @property
     def optimizers(self) -> tuple[Optimizer, ...]:
@@ -103,6 +109,11 @@ class CallTrace:
     def complete(self) -> bool:
         """False if something was not seen; `notes` say what."""
         return self._data.complete
+
+    @property
+    def finished(self) -> bool:
+        """False for the file of a run that still went on, or that was killed: see `tracer run`."""
+        return self._data.finished
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -230,11 +241,17 @@ class CallTrace:
     def save(self, path: str | Path) -> None:
         """Write the trace to `path`, a trace file that `tracer.load` reads.
 
+        In a folder that exists the file is named by the worker (`worker-0.json`), so that each
+        worker of a run can save to the same folder, which `tracer.load` then reads as one run.
+
         Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
         """
         from tracer.storage import save
 
-        save(self._data, Path(path))
+        path = Path(path)
+        if path.is_dir():
+            path /= ("+".join(self.workers).replace(":", "-") or "trace") + ".json"
+        save(self._data, path)
 
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
@@ -299,16 +316,23 @@ class CallTrace:
     def _variables(self, variable: object) -> frozenset[int]:
         names = [each.name for each in self.variables]
         if isinstance(variable, str):
-            return self._named("variable", variable, names)
+            return self._shards(variable) or self._named("variable", variable, names)
         index = self._identify(variable)
         if index is not None:
             return frozenset({index})
+        if type(variable).__name__ == "ShardedVariable":
+            return frozenset[int]().union(*map(self._variables, variable.variables))  # type: ignore[attr-defined]
         name = plain_name(variable)
         if sum(known.split("#")[0] == name for known in names) > 1:
             raise unknown_name("variable that can be told by the object alone:", name, names)
         if name not in names:  # and it is no glob: a path may hold brackets
             raise unknown_name("variable", name, names)
         return frozenset({names.index(name)})
+
+    def _shards(self, name: str) -> frozenset[int]:
+        """The shards of the sharded variable `name`, which has no updates of its own."""
+        parts = [index for index, each in enumerate(self.variables) if each.part_of == name]
+        return frozenset(parts)
 
     def _weights(self, what: What, chosen: _Filter) -> Iterator[tuple[Block, int]]:
         """Each block with what one execution of it adds to the count."""

@@ -7,7 +7,7 @@ import gc
 import platform
 import re
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager import context as eager_context, record
@@ -34,7 +34,7 @@ __all__ = [
     "make_variable",
     "replica_id",
     "stop_recording",
-    "strategy_name",
+    "surroundings",
     "update_replica_id",
     "versions",
 ]
@@ -89,11 +89,34 @@ def update_replica_id() -> int | None:
     return 0
 
 
-def strategy_name() -> str:
-    """The class of the current strategy, empty for the default one."""
-    if not distribute_lib.has_strategy():
-        return ""
-    return type(distribute_lib.get_strategy()).__name__
+class Surroundings(NamedTuple):
+    """Where an optimizer runs, as its strategy says."""
+
+    strategy: str
+    worker: str
+    """This process, as TensorFlow names it: `worker:0`; empty if it is no cluster."""
+    cluster: tuple[str, ...]
+    """All the processes that train."""
+
+
+def surroundings() -> Surroundings:
+    """The current strategy and, from its cluster resolver, the worker that this process is."""
+    strategy = distribute_lib.get_strategy()
+    name = type(strategy).__name__ if distribute_lib.has_strategy() else ""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return Surroundings(name, "", ())
+    jobs = resolver.cluster_spec().as_dict()
+    return Surroundings(
+        name,
+        f"{resolver.task_type}:{resolver.task_id or 0}",
+        tuple(
+            f"{job}:{index}"
+            for job in sorted(jobs)
+            if job in ("chief", "worker")
+            for index in range(len(jobs[job]))
+        ),
+    )
 
 
 def host_callback(function: Any) -> Any:

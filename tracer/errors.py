@@ -16,6 +16,10 @@ class TraceFileError(ValueError):
     """Raised for a trace file that cannot be read or written; names the file and the reason."""
 
 
+class MergeError(ValueError):
+    """Raised by `tracer.merge` for traces that are not of one run; names the difference."""
+
+
 def unknown_name(noun: str, name: object, known: Iterable[object]) -> UnknownName:
     """The error for a `name` that is not in `known`, with the near ones listed."""
     names = [str(each) for each in known]

@@ -141,7 +141,7 @@ class Recorder:
         self._logs: dict[_Block, HostLog] = {}
         self._graphs: Counter[_Block] = Counter()
         self._active: list[Frame] = []
-        self._strategy = ""
+        self._where = compat.Surroundings("", "", ())
         self._notes: dict[str, None] = {}
         self.broken = False
 
@@ -213,8 +213,8 @@ class Recorder:
                 self._calls[frame.site][place is not _EAGER] += 1
             if role == "step":
                 self._active.append(frame)
-                if distributed and not self._strategy:
-                    self._strategy = compat.strategy_name()
+                if distributed and not self._where.strategy:
+                    self._where = compat.surroundings()
         stack.append(frame)
         return frame
 
@@ -515,12 +515,15 @@ class Recorder:
                 ),
                 variables=tuple(self._variables.rows),
                 methods=tuple(Method(n, "step" if n in steps_by else "apply") for n in names),
-                replicas=tuple(Replica("", id, self._devices.get(id, "")) for id in ids),
+                replicas=tuple(
+                    Replica(self._where.worker, id, self._devices.get(id, "")) for id in ids
+                ),
                 blocks=tuple(blocks_),
                 calls=tuple(snapshot.calls_of(calls, methods, replicas)),
                 complete=not notes,
-                notes=tuple(notes),
-                environment=compat.versions() | {"strategy": self._strategy},
+                notes=(*_remarks(self._where), *notes),
+                environment=compat.versions()
+                | {"strategy": self._where.strategy, "cluster": ", ".join(self._where.cluster)},
             )
             return data, list(self._variables.objects)
 
@@ -539,6 +542,16 @@ def _late(name: str, steps: int) -> str:
         f"{name}: {steps} steps ran in graphs traced before the tracer came and are not counted; "
         "wrap the optimizer before it trains (or `iterations` was set, as by a checkpoint)"
     )
+
+
+def _remarks(where: compat.Surroundings) -> list[str]:
+    """What a reader should know of how the optimizer ran, though nothing was missed."""
+    if not where.strategy.startswith("ParameterServerStrategy"):
+        return []
+    return [
+        f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
+        "counters are on the parameter servers, so which worker ran an update is not known"
+    ]
 
 
 def _early(name: str) -> str:

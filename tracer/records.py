@@ -155,6 +155,8 @@ class Variable(msgspec.Struct, frozen=True):
     dtype: str
     argument: bool = False
     """True for a `tf.function` argument: which variable it stood for, the trace cannot know."""
+    part_of: str = ""
+    """The name of the sharded variable that it is a shard of; empty for a whole one."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -240,6 +242,9 @@ class TraceData(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     """Versions and the strategy, for people: `{"tensorflow": "2.21.0", ...}`."""
+    finished: bool = True
+    """False if the run went on when this was written: it is all that is left of one that was
+    killed."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

@@ -39,6 +39,7 @@ import msgspec
 
 from tracer.calltrace import CallTrace
 from tracer.errors import TraceFileError
+from tracer.merging import merge
 from tracer.records import (
     Block,
     Calls,
@@ -120,6 +121,7 @@ class _File(msgspec.Struct, frozen=True):
     lists: tuple[_Indices, ...]
     blocks: tuple[_Block, ...]
     calls: tuple[_Calls, ...]
+    finished: bool = True
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -158,15 +160,23 @@ def save(data: TraceData, path: Path) -> None:
 
 
 def load(path: str | Path) -> CallTrace:
-    """Read the trace file at `path`, as written by `CallTrace.save`.
+    """Read the trace file at `path`, as written by `CallTrace.save`, or a folder of such files.
 
-    Raises `tracer.TraceFileError` if there is none, or if it is damaged, of another program, of a
+    A folder is a run: its `*.json` files are its workers' traces, merged as by `tracer.merge`.
+
+    Raises `tracer.MergeError` if the files of a folder are not of one run, and
+    `tracer.TraceFileError` if there is none, or if it is damaged, of another program, of a
     newer `tracer`, or larger than `MAX_BYTES`.
 
     >>> load("no/such/file.json")
     Traceback (most recent call last):
     tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
     """
+    if Path(path).is_dir():
+        files = sorted(Path(path).glob("*.json"))
+        if not files:
+            raise _error(path, "is a folder without a trace file (*.json)")
+        return merge(load(each) for each in files)
     try:
         content = _read(Path(path))
     except OSError as error:
@@ -310,6 +320,7 @@ def _to_file(data: TraceData) -> _File:
         tuple(_to_ranges(variables) for variables in lists),
         blocks,
         calls,
+        data.finished,
     )
 
 
@@ -346,6 +357,7 @@ def _from_file(file: _File) -> TraceData:
         file.complete,
         file.notes,
         file.environment,
+        file.finished,
     )
 
 

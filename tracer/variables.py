@@ -90,7 +90,8 @@ class VariableTable:
         dtype = getattr(own.dtype, "name", str(own.dtype))
         unique = f"{name}#{number}" if number > 1 else name
         self.objects.append(None if argument else ref(own))
-        self.rows.append(Variable(unique, shape, dtype.removesuffix("_ref"), argument))
+        dtype = dtype.removesuffix("_ref")
+        self.rows.append(Variable(unique, shape, dtype, argument, _whole(own, name)))
         return len(self.rows) - 1
 
 
@@ -124,6 +125,15 @@ def canonical(variable: Any) -> Any:
     if module.startswith(("tf_keras.", "keras.")) and hasattr(variable, "_variable"):
         return canonical(variable._variable)  # AutoCastVariable
     return variable
+
+
+def _whole(own: Any, name: str) -> str:
+    """The name of the sharded variable that `own` is a shard of; empty if it is none.
+
+    The shards are named `NAME/part_0` and so on; the `ShardedVariable` itself has no name of its
+    own (`distribute/sharded_variable.py`).
+    """
+    return name.rpartition("/part_")[0] if hasattr(own, "_sharded_container") else ""
 
 
 def device_of(variable: Any) -> str:

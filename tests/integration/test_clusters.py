@@ -1,0 +1,92 @@
+"""Real processes on this machine: several workers, parameter servers, and their merged traces."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import cluster
+import pytest
+
+import tracer
+
+STEPS = 200
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids="{} workers".format)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folder of a finished run, and its number of workers."""
+    folder = tmp_path_factory.mktemp("run")
+    spec = cluster.addresses(worker=request.param)
+    with cluster.running("mirrored_workers.py", spec, folder) as tasks:
+        for task in tasks.values():
+            task.wait()
+    return folder, request.param
+
+
+@pytest.mark.parametrize(
+    "cell", ["legacy-loop", "keras2-loop", "keras3-loop", "legacy-fit", "keras2-fit"]
+)
+def test_each_worker_agrees_with_its_odometer(run: Any, cell: str) -> None:
+    folder, workers = run
+    merged = tracer.load(folder / cell)
+    assert merged.complete, merged.notes
+    assert merged.workers == tuple(f"worker:{index}" for index in range(workers))
+    assert merged.steps == STEPS
+    for index in range(workers):
+        alone = tracer.load(folder / cell / f"worker-{index}.json")
+        assert alone.workers == (f"worker:{index}",)
+        truth = json.loads((folder / f"{cell}.worker-{index}.truth").read_text())
+        for trace, worker in ((alone, None), (merged, f"worker:{index}")):
+            for name, (dense, sparse) in truth.items():
+                name = name.removesuffix(":0")
+                assert dense + sparse == STEPS
+                for kind, count in (("dense", dense), ("sparse", sparse)):
+                    assert trace.updates(kind, variable=name, worker=worker) == count  # type: ignore[arg-type]
+            assert list(trace.per_step("updates", worker=worker)) == [(1, STEPS, len(truth))]
+    assert merged.updates() == workers * STEPS * len(truth)
+
+
+def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:
+    folder, workers = run
+    source = folder / "legacy-loop"
+    for index in range(workers - 1):
+        name = f"worker-{index}.json"
+        (tmp_path / name).write_bytes((source / name).read_bytes())
+    trace = tracer.load(tmp_path)
+    assert not trace.complete
+    assert trace.notes == (
+        f"worker:{workers - 1}: there is no trace of this worker, so what it ran is not counted",
+    )
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "a worker restarts"])
+def test_parameter_servers(killed: bool, tmp_path: Path) -> None:
+    if killed:
+        (tmp_path / "pause").touch()
+    spec = cluster.addresses(chief=1, worker=2, ps=1)
+    with cluster.running("parameter_servers.py", spec, tmp_path) as tasks:
+        if killed:
+            limit = time.monotonic() + cluster.LIMIT
+            while not (tmp_path / "half").exists() and tasks["chief:0"].process.poll() is None:
+                assert time.monotonic() < limit
+                time.sleep(0.05)
+            tasks["worker:1"].end()
+            tasks["worker:1"] = cluster.Task("parameter_servers.py", spec, "worker", 1, tmp_path)
+            (tmp_path / "on").touch()
+        tasks["chief:0"].wait()
+    for kind in ("legacy", "keras2"):
+        trace = tracer.load(tmp_path / f"{kind}.json")
+        truth = json.loads((tmp_path / f"{kind}.truth").read_text())
+        scheduled = truth["scheduled"]
+        assert truth["bias"] == scheduled
+        assert trace.steps == scheduled
+        assert trace.updates(variable="bias") == scheduled
+        assert list(truth["shards"].values()) == [[scheduled], [scheduled]]
+        for name in truth["shards"]:
+            assert trace.updates(variable=name.removesuffix(":0")) == scheduled
+        assert trace.updates(variable="table") == 2 * scheduled
+        assert truth["by object"] == [2 * scheduled, scheduled]
+        assert {each.part_of for each in trace.variables} == {"table", ""}
+        assert trace.workers == ("",)
+        assert "which worker ran an update is not known" in trace.notes[0]
