@@ -112,13 +112,17 @@ def canonical(variable: Any) -> Any:
     """The one object that stands for a variable, whatever copy or wrapper of it a method got.
 
     A replica's copy knows the variable it is a copy of; TensorFlow keeps that on the copy or on its
-    handle (`distribute/values.py`).
+    handle (`distribute/values.py`), and for a central storage on the one copy
+    (`distribute/ps_values.py`).
     """
     container = getattr(variable, "_distributed_container", None)
+    if container is None:
+        container = getattr(variable, "_aggregating_container", None)
     if container is None and isinstance(variable, compat.ResourceVariable):
         container = getattr(variable.handle, "_distributed_container", None)
-    if container is not None:
-        return container() or variable
+    whole = None if container is None else container()
+    if whole is not None:  # never its truth: that would add an op to the graph
+        return whole
     module = type(variable).__module__
     if module.startswith("keras.") and hasattr(variable, "_value"):
         return canonical(variable._value)
