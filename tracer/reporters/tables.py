@@ -70,18 +70,25 @@ def by_step(found: Tally, width: int, everything: bool) -> list[Text]:
 
 
 def by_replica(found: Tally, width: int, everything: bool) -> list[Text]:
-    """A row for each replica."""
+    """A row for each replica; one with fewer updates than the others says since when."""
     workers = len(_workers(found)) > 1
+    behind = _behind(found, [[index] for index in found.replicas])
     columns = [Column("worker", left=True)] * workers
-    columns += [Column("steps"), *_KINDS, Column("device", drop=4, left=True)]
+    columns += [
+        Column("steps"),
+        *_KINDS,
+        *_BEHIND[: any(behind)],
+        Column("device", drop=4, left=True),
+    ]
     rows = []
     devices = _devices(found)
-    for index in found.replicas:
+    for index, late in zip(found.replicas, behind, strict=True):
         replica = found.trace.replicas[index]
         worker = (shown(replica.worker),) * workers
         counts = (found.steps_on[index], *(found.total(m, index) for m in _MEASURES))
-        style = ODD if found.steps_on[index] < found.steps else ""
-        cells = (*worker, *(f"{count:,}" for count in counts), devices[index])
+        style = ODD if found.steps_on[index] < found.steps or late else ""
+        lag = (late or "-",) * any(behind)
+        cells = (*worker, *(f"{count:,}" for count in counts), *lag, devices[index])
         rows.append(Row(str(replica.id), cells, style=style))
     lines = Table("replica", columns, rows if everything else rows[:_FEW]).lines(width)
     if len(rows) > _FEW and not everything:
@@ -92,14 +99,31 @@ def by_replica(found: Tally, width: int, everything: bool) -> list[Text]:
 
 def by_worker(found: Tally, width: int, everything: bool) -> list[Text]:
     """A row for each worker, with its replicas together."""
+    workers = _workers(found)
+    behind = _behind(found, list(workers.values()))
     rows = []
-    for worker, replicas in _workers(found).items():
+    for (worker, replicas), late in zip(workers.items(), behind, strict=True):
         steps = max(found.steps_on[each] for each in replicas)
         sums = (sum(found.total(measure, each) for each in replicas) for measure in _MEASURES)
-        cells = tuple(f"{count:,}" for count in (len(replicas), steps, *sums))
-        rows.append(Row(shown(worker) or "(local)", cells))
-    columns = (Column("replicas", drop=2), Column("steps"), *_KINDS)
+        lag = (late or "-",) * any(behind)
+        cells = (*(f"{count:,}" for count in (len(replicas), steps, *sums)), *lag)
+        rows.append(Row(shown(worker) or "(local)", cells, style=ODD if late else ""))
+    columns = (Column("replicas", drop=2), Column("steps"), *_KINDS, *_BEHIND[: any(behind)])
     return Table("worker", columns, rows).lines(width)
+
+
+def _behind(found: Tally, groups: Sequence[Sequence[int]]) -> list[str]:
+    """For each group of replicas how many updates it is behind the first of those with most."""
+    totals = [sum(found.total(tally.updates, each) for each in group) for group in groups]
+    if len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
+        return [""] * len(groups)
+    leaders = groups[totals.index(max(totals))]
+    late = []
+    for group, total in zip(groups, totals, strict=True):
+        missing, since = (0, None) if total == max(totals) else found.behind(group, leaders)
+        step = "" if since is None else f" since step {since:,}"
+        late.append(f"{missing:,}{step}" if missing else "")
+    return late
 
 
 def by_method(found: Tally, width: int, everything: bool) -> list[Text]:
@@ -129,6 +153,7 @@ TABLES: dict[By, Callable[[Tally, int, bool], list[Text]]] = {
     "worker": by_worker,
     "method": by_method,
 }
+_BEHIND = (Column("behind", drop=3, left=True),)
 _MEASURES = (tally.updates, tally.dense, tally.sparse)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from tracer.calltrace import CallTrace
-from tracer.records import Block, Kind, Optimizer, Role, Run, contribution
+from tracer.records import Block, Kind, Optimizer, Role, Run, contribution, segments
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]
@@ -118,9 +118,8 @@ class Tally:
     def variables(self) -> tuple[int, ...]:
         """The indices of the variables that this optimizer was asked to update, or traced for."""
         asked = {i for block in self.blocks for entry in block.entries for i in entry.variables}
-        called = {variable for _, variable, _ in self._calls}
-        names = enumerate(self.trace.variables)
-        return tuple(i for i, each in names if i in asked or each.name in called)
+        called = {variable for variables in self._calls.values() for variable in variables}
+        return tuple(i for i in range(len(self.trace.variables)) if i in asked or i in called)
 
     @cached_property
     def methods(self) -> tuple[int, ...]:
@@ -131,17 +130,49 @@ class Tally:
             for entry in block.entries
             if entry.role != "request"
         }
-        called = {method for method, _, _ in self._calls}
-        names = enumerate(self.trace.methods)
-        return tuple(i for i, each in names if i in used or each.name in called)
+        known = range(len(self.trace.methods))
+        return tuple(i for i in known if i in used or i in self._calls)
 
     def total(self, measure: Measure, replica: int | None = None) -> int:
         """The count over the whole trace, or on one replica."""
-        return sum(
-            block.total * measure(block)
-            for block in self.blocks
-            if replica is None or block.replica == replica
+        blocks = self.blocks if replica is None else self._blocks_on[replica]
+        return sum(block.total * measure(block) for block in blocks)
+
+    @cached_property
+    def _blocks_on(self) -> dict[int, list[Block]]:
+        found: dict[int, list[Block]] = {replica: [] for replica in self.replicas}
+        for block in self.blocks:
+            found[block.replica].append(block)
+        return found
+
+    def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
+        """By how many updates `replicas` are behind `leaders`, and since which step.
+
+        None for the step if their steps are alike as far as they are known.
+        """
+        missing = sum(self.total(updates, each) for each in leaders) - sum(
+            self.total(updates, each) for each in replicas
         )
+        ours, theirs = (self._updates_by_step(each) for each in (replicas, leaders))
+        mine, its = next(ours, None), next(theirs, None)
+        while mine is not None and its is not None:
+            if mine[2] < its[2]:
+                return missing, max(mine[0], its[0])
+            if mine[1] <= its[1]:
+                mine = next(ours, None)
+            else:
+                its = next(theirs, None)
+        return missing, None
+
+    def _updates_by_step(self, replicas: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        weighted = [
+            (run, run.times * number)
+            for replica in replicas
+            for block in self._blocks_on[replica]
+            if (number := updates(block))
+            for run in block.runs
+        ]
+        return segments(weighted, self.steps)
 
     def outside(self, measure: Measure) -> int:
         """That part of the total which ran outside any step."""
@@ -163,7 +194,7 @@ class Tally:
         """
         by_worker: dict[str, tuple[int, int]] = {}
         for replica in self.replicas:
-            blocks = [b for b in self.blocks if b.replica == replica and measure(b)]
+            blocks = [block for block in self._blocks_on[replica] if measure(block)]
             traced, idle = sum(b.graphs for b in blocks), sum(b.idle for b in blocks)
             worker = self.trace.replicas[replica].worker
             by_worker[worker] = max(by_worker.get(worker, (0, 0)), (traced, idle))
@@ -171,22 +202,25 @@ class Tally:
 
     def calls(self, method: int) -> tuple[int, int]:
         """How often Python called the method: eagerly, and while tracing a graph."""
-        name = self.trace.methods[method].name
-        counts = Counter[str]()
-        for (called, _, context), number in self._calls.items():
-            counts[context] += number if called == name else 0
-        return counts["eager"], counts["tracing"]
+        counts = self._calls.get(method, {}).values()
+        return sum(eager for eager, _ in counts), sum(tracing for _, tracing in counts)
 
     @cached_property
-    def _calls(self) -> dict[tuple[str, str | None, str], int]:
-        """The Python calls by method, variable and context."""
-        names = {each.name for each in self.optimizers}
-        counts = self.trace.count("calls", by=("optimizer", "method", "variable", "context"))
-        mine: Counter[tuple[str, str | None, str]] = Counter()
-        for (optimizer, method, variable, context), number in counts.items():
-            if optimizer in names:
-                mine[method, variable, context] += number
-        return mine
+    def _calls(self) -> dict[int, dict[int | None, tuple[int, int]]]:
+        """The Python calls, eager and while tracing, by method and variable."""
+        groups: Counter[tuple[int, tuple[int, ...], bool]] = Counter()
+        for calls in self.trace.data.calls:
+            if self.trace.optimizers[calls.optimizer].root == self.root:
+                groups[calls.method, calls.variables, False] += calls.eager
+                groups[calls.method, calls.variables, True] += calls.tracing
+        found: dict[int, dict[int | None, tuple[int, int]]] = {}
+        for (method, variables, tracing), number in groups.items():
+            of_method = found.setdefault(method, {})
+            for variable in variables or (None,):
+                eager, traced = of_method.get(variable, (0, 0))
+                add = (0, number) if tracing else (number, 0)
+                of_method[variable] = (eager + add[0], traced + add[1])
+        return found
 
     def stretches(self, *measures: Measure, replica: int | None = None) -> list[Stretch]:
         """What each step counted by each of `measures`: every step from 1 on, equal ones folded."""
@@ -203,8 +237,8 @@ class Tally:
     def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
         """The steps as the runs give them, before cycles are looked for."""
         weighted = []
-        for block in self.blocks:
-            if not block.outside and (replica is None or block.replica == replica):
+        for block in self.blocks if replica is None else self._blocks_on[replica]:
+            if not block.outside:
                 weights = tuple(measure(block) for measure in measures)
                 if any(weights):
                     weighted += [(run, weights) for run in block.runs]
