@@ -1,0 +1,193 @@
+"""Merging the workers' traces of a run."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import tracer
+from tracer.calltrace import CallTrace
+from tracer.records import (
+    Block,
+    Calls,
+    Entry,
+    Method,
+    Optimizer,
+    Replica,
+    Run,
+    TraceData,
+    Variable,
+)
+
+CLUSTER = "worker:0, worker:1, worker:10, worker:2"
+
+
+def worker(name: str, steps: int = 10, variables: tuple[str, ...] = ("a", "b")) -> TraceData:
+    """A worker with two replicas whose steps update each variable once."""
+    indices = tuple(range(len(variables)))
+    return TraceData(
+        optimizers=(Optimizer("adam", "keras.Adam", "keras3", 0),),
+        variables=tuple(Variable(each, (2, 3), "float32") for each in variables),
+        methods=(Method("apply", "step"), Method("update_step", "apply")),
+        replicas=(Replica(name, 0, "CPU:0"), Replica(name, 1, "CPU:1")),
+        blocks=tuple(
+            Block(
+                root=0,
+                replica=replica,
+                context="graph",
+                function="train",
+                step=True,
+                entries=(
+                    Entry(0, 0, "step", None, ()),
+                    Entry(0, 1, "update", "dense", indices),
+                ),
+                total=steps,
+                runs=(Run(1, 1, steps),),
+                graphs=1,
+            )
+            for replica in (0, 1)
+        ),
+        calls=(Calls(0, 1, "dense", 0, indices, 0, 1),),
+        environment={"cluster": CLUSTER},
+    )
+
+
+def merged(*parts: TraceData) -> CallTrace:
+    return tracer.merge(CallTrace(part) for part in parts)
+
+
+ALL = [worker(f"worker:{index}", steps=10 - index % 10) for index in (10, 1, 0, 2)]
+
+
+def test_counts_add_up_and_stay_apart() -> None:
+    trace = merged(*ALL)
+    assert trace.complete
+    assert trace.steps == 10
+    assert trace.updates() == sum(part.blocks[0].total * 4 for part in ALL)
+    assert trace.updates(worker="worker:2") == 8 * 2 * 2
+    assert trace.updates(worker="worker:2", replica=1, variable="a", step=range(1, 5)) == 4
+    assert trace.calls("update_step") == 4 * 2
+    assert [each.worker for each in trace.replicas[::2]] == [
+        "worker:0",
+        "worker:1",
+        "worker:2",
+        "worker:10",
+    ]
+
+
+def test_variables_and_methods_in_another_order_are_the_same() -> None:
+    other = worker("worker:1", 7, ("b", "a"))
+    only_b = msgspec.structs.replace(
+        other.blocks[0], entries=(Entry(0, 1, "update", "sparse", (0,)),)
+    )
+    other = msgspec.structs.replace(
+        other, blocks=(only_b,), methods=(Method("apply_gradients", "step"), other.methods[1])
+    )
+    trace = merged(worker("worker:0"), other)
+    assert trace.updates("sparse") == trace.updates("sparse", variable="b") == 7
+    assert trace.updates("dense", variable="a") == 20
+
+
+def test_a_missing_worker_is_said() -> None:
+    trace = merged(ALL[0], ALL[2])
+    assert not trace.complete
+    assert [note.partition(":")[2].partition(":")[0] for note in trace.notes] == ["1", "2"]
+    assert trace.notes[0].startswith("worker:1: there is no trace of this worker")
+
+
+def test_notes_say_whose_they_are() -> None:
+    noted = msgspec.structs.replace(ALL[0], notes=("detail was lost",), complete=False)
+    trace = merged(noted, *ALL[1:])
+    assert trace.notes == ("worker:10: detail was lost",)
+    assert not trace.complete
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "there is no trace to merge"),
+        ([ALL[0], ALL[0]], "two of the traces are of worker:10, replica 0"),
+        (
+            [ALL[0], worker("worker:1", 3, ("a", "c"))],
+            "worker:10 has the variable b, worker:1 has not",
+        ),
+        (
+            [
+                ALL[0],
+                msgspec.structs.replace(
+                    ALL[1], optimizers=(Optimizer("sgd", "keras.SGD", "keras3", 0),)
+                ),
+            ],
+            r"worker:1 has the optimizers sgd \(keras.SGD\), worker:10 has adam \(keras.Adam\)",
+        ),
+        (
+            [
+                ALL[0],
+                msgspec.structs.replace(
+                    ALL[1], variables=(Variable("a", (9,), "float32"), ALL[1].variables[1])
+                ),
+            ],
+            r"a float32\[9\] in worker:1 is a float32\[2, 3\] in worker:10",
+        ),
+    ],
+)
+def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) -> None:
+    with pytest.raises(tracer.MergeError, match=message) as caught:
+        merged(*parts)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_a_run(tmp_path: Path) -> None:
+    for part in ALL:
+        CallTrace(part).save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"worker-{index}.json" for index in (0, 1, 10, 2)
+    ]
+    assert tracer.load(tmp_path) == merged(*ALL)
+    merged(*ALL).save(tmp_path / "all.json")
+    assert tracer.load(tmp_path / "all.json") == merged(*ALL)
+
+
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(tracer.TraceFileError, match="without a trace file"):
+        tracer.load(tmp_path)
+
+
+def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
+    names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
+    one = worker("worker:0", 100_000, names)
+    one = msgspec.structs.replace(
+        one,
+        replicas=tuple(Replica("worker:0", index, f"CPU:{index}") for index in range(8)),
+        blocks=tuple(
+            msgspec.structs.replace(one.blocks[0], replica=replica) for replica in range(8)
+        ),
+        environment={},
+    )
+    CallTrace(one).save(tmp_path / "0000.json")
+    text = (tmp_path / "0000.json").read_text()
+    for index in range(1, 1024):
+        (tmp_path / f"{index:04}.json").write_text(text.replace("worker:0", f"worker:{index}"))
+    code = """
+        import json, resource, sys, time
+        import tracer
+        start = time.process_time()
+        trace = tracer.load(sys.argv[1])
+        seconds = time.process_time() - start
+        megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps([seconds, megabytes, len(trace.workers), trace.updates()]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    seconds, megabytes, workers, updates = json.loads(done.stdout)
+    assert (workers, updates) == (1024, 1024 * 8 * 500 * 100_000)
+    assert megabytes < 1000
+    assert seconds < 5
