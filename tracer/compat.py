@@ -66,15 +66,19 @@ def make_variable(initial: Any, where: str) -> Any:
 
 
 def replica_id() -> int | None:
-    """The id of the current replica; None in a cross-replica context.
+    """The id of the current replica in its worker; None in a cross-replica context.
 
-    The public `replica_id_in_sync_group` is a tensor and would add an op to the user's graph.
+    The public `replica_id_in_sync_group` is a tensor and would add an op to the user's graph. With
+    several workers it numbers the replicas of all of them, while the ids in `extended.update` begin
+    at 0 in each (`distribute/collective_all_reduce_strategy.py`).
     """
     replica = distribute_lib.get_replica_context()
     if replica is None:
         return None
     number = replica._replica_id_in_sync_group
-    return number if isinstance(number, int) else 0
+    if not isinstance(number, int):
+        return 0
+    return int(replica.strategy.extended._get_local_replica_id(number))
 
 
 def update_replica_id() -> int | None:
@@ -102,7 +106,9 @@ class Surroundings(NamedTuple):
 def surroundings() -> Surroundings:
     """The current strategy and, from its cluster resolver, the worker that this process is."""
     strategy = distribute_lib.get_strategy()
-    name = type(strategy).__name__ if distribute_lib.has_strategy() else ""
+    # The public name: MultiWorkerMirroredStrategy is the class CollectiveAllReduceStrategy.
+    names = getattr(type(strategy), "_tf_api_names", ()) or (type(strategy).__name__,)
+    name = names[0].rpartition(".")[2] if distribute_lib.has_strategy() else ""
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.task_type:
         return Surroundings(name, "", ())

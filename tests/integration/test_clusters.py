@@ -33,6 +33,10 @@ def test_each_worker_agrees_with_its_odometer(run: Any, cell: str) -> None:
     assert merged.complete, merged.notes
     assert merged.workers == tuple(f"worker:{index}" for index in range(workers))
     assert merged.steps == STEPS
+    assert [(each.worker, each.id) for each in merged.replicas] == [
+        (f"worker:{index}", 0) for index in range(workers)
+    ]
+    assert list(merged.steps_by_replica().values()) == [STEPS] * workers
     for index in range(workers):
         alone = tracer.load(folder / cell / f"worker-{index}.json")
         assert alone.workers == (f"worker:{index}",)
