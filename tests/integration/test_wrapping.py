@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 import keras
+import odometers
 import pytest
 import tensorflow as tf
 import tf_keras
@@ -187,3 +188,39 @@ def test_a_keras_that_was_not_imported_stays_so() -> None:
 def test_the_public_names_resolve() -> None:
     assert sorted(tracer.__all__) == dir(tracer)
     assert all(getattr(tracer, name) is not None for name in tracer.__all__)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3", "v1"])
+def test_no_merge_call_is_added(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    context = tf.distribute.ReplicaContext
+    original = context.merge_call
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("merge_call")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(context, "merge_call", counted)
+    counts = []
+    for traced in (False, True):
+        strategy = tf.distribute.MirroredStrategy(
+            ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+        )
+        with strategy.scope():
+            optimizer = odometers.ODOMETERS[kind]()
+            variables = odometers.make_variables(kind)
+            if kind == "keras3":
+                optimizer.build(list(variables.values()))
+        if traced:
+            tracer.wrap(optimizer)
+        calls.clear()
+        _run_replicas(strategy, optimizer, variables)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
+
+
+def _run_replicas(strategy: Any, optimizer: Any, variables: dict[str, Any]) -> None:
+    def replica() -> None:
+        optimizer.apply_gradients(odometers.gradients(variables))
+
+    tf.function(lambda: strategy.run(replica))()
