@@ -132,7 +132,8 @@ class Recorder:
         self._suspects: list[tuple[int, ref[Any]]] = []
         self.root = 0
         self._variables = VariableTable(self.note)
-        self._sites: dict[Site, int] = {}
+        self._sites: list[Site] = []
+        self._numbers: dict[Site, int] = {}  # the place of each site in `_sites`
         self._applies: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
         self._calls: list[list[int]] = []  # for each site [eager, tracing]
         self._devices: dict[int, str] = {}
@@ -169,12 +170,13 @@ class Recorder:
         optimizer = traced.optimizer()
         iterations = _iterations(optimizer)
         used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
-        if iterations is not None and (iterations or used):
-            self._marks[index] = (iterations, self._step_count())
+        if iterations is not None:
+            if iterations or used:
+                self._marks[index] = (iterations, self._step_count())
         elif traced.kind.name == "v1":
             graphs = compat.graphs_updated_by(traced.name())
             self._suspects += [(index, ref(graph)) for graph in graphs]
-        elif iterations is None and getattr(optimizer, "_iterations", None) is not None:
+        elif traced.kind.name == "legacy" and getattr(optimizer, "_iterations", None) is not None:
             self.note(_early(traced.name()))
 
     # Calls.
@@ -244,11 +246,12 @@ class Recorder:
 
     def _site(self, site: Site) -> int:
         """The number of a site."""
-        number = self._sites.get(site)
+        number = self._numbers.get(site)
         if number is None:
             with self._lock:
-                number = self._sites.setdefault(site, len(self._sites))
-                if number == len(self._calls):
+                number = self._numbers.setdefault(site, len(self._sites))
+                if number == len(self._sites):
+                    self._sites.append(site)
                     self._calls.append([0, 0])
         return number
 
@@ -268,11 +271,9 @@ class Recorder:
         if frame.role == "step":
             with self._lock:
                 self._active = [each for each in self._active if each is not frame]
-        if failed:
-            sites = list(self._sites)
-            if all(sites[number].role == "request" for number in frame.sites):
-                return  # it raised before anything ran: called, not executed
-        elif frame.site is not None:
+        if failed and all(self._sites[number].role == "request" for number in frame.sites):
+            return  # it raised before anything ran: called, not executed
+        if not failed and frame.site is not None:
             frame.sites.append(frame.site)
         parent = frame.parent
         if parent is not None and parent.place == frame.place:
@@ -338,10 +339,9 @@ class Recorder:
         if graph is None and not frame.distributed:
             self._ran(_Block(frame.replica, "", step, outside, tuple(frame.sites)))
             return
-        sites = list(self._sites)
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
-            by_replica[sites[number].replica].append(number)
+            by_replica[self._sites[number].replica].append(number)
         name = "" if graph is None else _function_name(graph)
         for replica, numbers in by_replica.items():
             block = _Block(replica, name, step, outside, tuple(numbers))
@@ -585,6 +585,7 @@ def _iterations(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
     iterations = canonical(getattr(optimizer, "_iterations", None))
     handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)
-    if not compat.in_eager() or not isinstance(handle, compat.EagerTensor):
-        return None
-    return int(iterations.numpy())
+    if not isinstance(handle, compat.EagerTensor):
+        return None  # it has none, or one in a v1 graph
+    with compat.init_scope():
+        return int(iterations.numpy())
