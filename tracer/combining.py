@@ -37,8 +37,7 @@ def combine(
     for data, own in parts:
         first = len(optimizers)
         optimizers += [
-            msgspec.structs.replace(each, name=each.name.split("#")[0], root=each.root + first)
-            for each in data.optimizers
+            msgspec.structs.replace(each, root=each.root + first) for each in data.optimizers
         ]
         to_variable = []
         for variable, reference in zip(data.variables, own, strict=True):
@@ -86,7 +85,7 @@ def combine(
             for each in data.calls
         ]
     optimizer_names = distinct(each.name for each in optimizers)
-    variable_names = distinct(each.name.split("#")[0] for each in variables)
+    variable_names = distinct(each.name for each in variables)
     said = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
     combined = TraceData(
         optimizers=tuple(
@@ -104,5 +103,6 @@ def combine(
         complete=not said and all(data.complete for data, _ in parts),
         notes=tuple(said),
         environment={key: text for data, _ in parts for key, text in data.environment.items()},
+        finished=all(data.finished for data, _ in parts),
     )
     return combined, objects

@@ -3,7 +3,6 @@
 The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
 """
 
-import gc
 import platform
 import re
 import sys
@@ -14,6 +13,8 @@ from tensorflow.python.eager import context as eager_context, record
 from tensorflow.python.framework import func_graph, indexed_slices, ops
 from tensorflow.python.ops import resource_variable_ops, script_ops
 from tensorflow.python.trackable.autotrackable import AutoTrackable
+
+from tracer.instances import instances
 
 __all__ = [
     "AutoTrackable",
@@ -146,14 +147,18 @@ def graphs_updated_by(name: str) -> list[Any]:
     """
     update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
     found = []
-    for graph in gc.get_objects():
-        if issubclass(type(graph), ops.Graph):
-            operations = graph.get_operations()
-            if any(update.search(op.name) for op in operations) and not any(
-                op.type in ("ResourceScatterUpdate", "PyFunc") for op in operations
-            ):
-                found.append(graph)
+    for graph in graphs_alive():
+        operations = graph.get_operations()
+        if any(update.search(op.name) for op in operations) and not any(
+            op.type in ("ResourceScatterUpdate", "PyFunc") for op in operations
+        ):
+            found.append(graph)
     return found
+
+
+def graphs_alive() -> list[Any]:
+    """Every graph that is alive."""
+    return instances([ops.Graph])
 
 
 def versions() -> dict[str, str]:

@@ -81,7 +81,7 @@ class Ledger:
         self._dropped: deque[_Counter] = deque()
         self._rows: dict[int, list[_Row]] = defaultdict(list)
         self._drained = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
     def count(self, key: Hashable, lifetime: Any, step: bool, outside: bool = False) -> None:
         """Add the counter of the block `key` to the current graph.
@@ -138,6 +138,10 @@ class Ledger:
                     break
                 before = steps
             return steps, list(zip(self._keys, readings, strict=True))
+
+    def handles(self) -> list[Any]:
+        """The handles that each graph with a counter captures."""
+        return [self._clock.handle]
 
     def children(self) -> dict[str, Any]:
         """The variables that an exported function captures, by name."""
@@ -266,6 +270,8 @@ def _chain(rows: list[_Row]) -> list[Run]:
     last = total = 0
     for row in rows:
         count = row.total - total
+        if count < 1:
+            continue
         if row.stride >= 0 and row.last - count * row.stride == last:
             runs.append((row.last, row.stride, count))
         last, total = row.last, row.total

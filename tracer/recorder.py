@@ -8,6 +8,7 @@ traced into this graph since executes as a whole, so it gets one counter. That o
 """
 
 import re
+import sys
 import threading
 import warnings
 from collections import Counter, defaultdict
@@ -63,12 +64,21 @@ class _Traced(NamedTuple):
 _Readings = dict[int, tuple[int, dict[Hashable, tuple[_Block, Reading]]]]
 
 
+class _Mark(NamedTuple):
+    """How far an optimizer was when it was wrapped."""
+
+    iterations: int
+    steps: int
+    used: bool
+
+
 class Moment(NamedTuple):
     """What had been counted at some moment."""
 
     readings: _Readings
     calls: Sequence[Sequence[int]]
     unseen: dict[int, int]
+    notes: frozenset[str] = frozenset()
 
 
 def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
@@ -90,11 +100,13 @@ class Frame:
         "owner",
         "parent",
         "place",
+        "python",
         "replica",
         "result",
         "role",
         "site",
         "sites",
+        "start",
     )
 
     def __init__(
@@ -119,6 +131,8 @@ class Frame:
         self.site: int | None = None
         self.sites: list[int] = []
         self.result: Any = None
+        self.python: Any = None  # Python's frame of the method, once it runs
+        self.start = 0 if place.graph is None else place.graph.num_operations()
 
 
 class Recorder:
@@ -128,7 +142,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._local = threading.local()
         self._optimizers: list[_Traced] = []
-        self._marks: dict[int, tuple[int, int]] = {}
+        self._marks: dict[int, _Mark] = {}
         self._suspects: list[tuple[int, ref[Any]]] = []
         self.root = 0
         self._variables = VariableTable(self.note)
@@ -169,10 +183,9 @@ class Recorder:
         traced = self._optimizers[index]
         optimizer = traced.optimizer()
         iterations = _iterations(optimizer)
-        used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
         if iterations is not None:
-            if iterations or used:
-                self._marks[index] = (iterations, self._step_count())
+            used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
+            self._marks[index] = _Mark(iterations, self._step_count(), bool(iterations or used))
         elif traced.kind.name == "v1":
             graphs = compat.graphs_updated_by(traced.name())
             self._suspects += [(index, ref(graph)) for graph in graphs]
@@ -192,6 +205,8 @@ class Recorder:
     ) -> Frame:
         """A call of `method` begins; of an apply method with this gradient on this variable."""
         stack = self._stack()
+        if stack and role == "step":
+            self._drop_interrupted(stack)
         top = stack[-1] if stack else None
         place = _EAGER if compat.in_eager() else _place_of(compat.current_graph())
         if top is not None and not top.distributed and top.place == place:
@@ -219,6 +234,20 @@ class Recorder:
                     self._where = compat.surroundings()
         stack.append(frame)
         return frame
+
+    def _drop_interrupted(self, stack: list[Frame]) -> None:
+        """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
+        running = set()
+        python = sys._getframe()
+        while python is not None:
+            running.add(id(python))
+            python = python.f_back  # type: ignore[assignment]
+        ended = [frame for frame in stack if id(frame.python) not in running]
+        if ended:
+            self.note("a call was interrupted, and what it had run until then is not counted")
+            with self._lock:
+                self._active = [each for each in self._active if each not in ended]
+            stack[:] = [frame for frame in stack if frame not in ended]
 
     def _apply_site(
         self, frame: Frame, optimizer: int, method: str, kind: Kind, variable: Any
@@ -348,7 +377,7 @@ class Recorder:
             if graph is None:
                 self._ran(block)
             elif compat.eager_outside_functions():
-                self._count_in_graph(block, graph)
+                self._count_in_graph(block, graph, frame.start)
             else:
                 self._count_in_session(block, frame)
 
@@ -370,7 +399,12 @@ class Recorder:
                 step = ledger.eager_step() if block.step else ledger.step_now()
             log.add(step)
 
-    def _count_in_graph(self, block: _Block, graph: Any) -> None:
+    def _count_in_graph(self, block: _Block, graph: Any, start: int) -> None:
+        """Count a block in its graph, once its work is done: a step that fails is none.
+
+        The counter waits for the stateful ops that were added since `start`, the updates; without
+        that TensorFlow may run it although the gradients, or the data for them, never came.
+        """
         with self._lock:
             ledger = self._ledgers.get(block.replica)
             if ledger is None:
@@ -378,7 +412,9 @@ class Recorder:
                 ledger = Ledger(device, self._steps[block.replica])
                 self._ledgers[block.replica] = ledger
         lifetime = compat.graphs_around(graph)[-1]
-        ledger.count(block, lifetime, block.step, block.outside)
+        work = [op for op in graph.get_operations()[start:] if op._is_stateful]
+        with compat.control_dependencies(work):
+            ledger.count(block, lifetime, block.step, block.outside)
 
     def _count_in_session(self, block: _Block, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
@@ -423,12 +459,14 @@ class Recorder:
             f"the tracer failed with {type(error).__name__}: {error}; nothing is counted from step "
             f"{step} on"
         )
-        warnings.warn(
+        text = (
             f"tracer: {type(error).__name__}: {error}. Training goes on, untraced from step {step} "
-            "on. This is a bug in tracer: please report it.",
-            RuntimeWarning,
-            stacklevel=4,
+            "on. This is a bug in tracer: please report it."
         )
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        except RuntimeWarning:  # warnings are errors here, but this one must not stop training
+            print(text, file=sys.stderr)
 
     def _step_count(self) -> int:
         try:
@@ -465,7 +503,8 @@ class Recorder:
         with self._lock:
             readings = self._read()
             calls = [list(count) for count in self._calls]
-            return Moment(readings, calls, self._unseen(readings))
+            notes = frozenset(self.part(None)[0].notes)
+            return Moment(readings, calls, self._unseen(readings), notes)
 
     def trace(self) -> CallTrace:
         """A frozen trace of everything up to the last complete step of each replica."""
@@ -505,6 +544,9 @@ class Recorder:
             for index, unseen in self._unseen(absolute).items():
                 if unseen > before.unseen.get(index, 0):
                     notes.append(_late(names_of[index], unseen - before.unseen.get(index, 0)))
+            roles = {e.role for block in blocks_ for e in block.entries if e.kind != "none"}
+            if "request" in roles and "update" not in roles:
+                notes.append(_BYPASSED)
             for index, graph in self._suspects:
                 if self._variables.met_in(graph()) and _early(names_of[index]) not in notes:
                     notes.append(_early(names_of[index]))
@@ -531,10 +573,27 @@ class Recorder:
         """For each optimizer by how much its `iterations` moved more than the steps seen of it."""
         steps = max((steps for steps, _ in readings.values()), default=0)
         unseen = {}
-        for index, (iterations, seen) in self._marks.items():
-            now = _iterations(self._optimizers[index].optimizer())
-            unseen[index] = 0 if now is None else max(0, (now - iterations) - (steps - seen))
+        for index, mark in self._marks.items():
+            optimizer = self._optimizers[index].optimizer()
+            now = _iterations(optimizer)
+            late = 0 if now is None else (now - mark.iterations) - (steps - mark.steps)
+            # A new optimizer's iterations may be set by a checkpoint: only an older graph of its
+            # own says that they were not.
+            if late > 0 and (mark.used or self._older_graph(optimizer)):
+                unseen[index] = late
         return unseen
+
+    def _older_graph(self, optimizer: Any) -> bool:
+        """Whether a graph counts the optimizer's iterations that holds no counter of ours."""
+        ours = {id(handle) for ledger in self._ledgers.values() for handle in ledger.handles()}
+        own = canonical(optimizer._iterations)
+        theirs = {id(each.handle) for each in getattr(own, "values", (own,))}
+        for graph in compat.graphs_alive():
+            if isinstance(graph, compat.FuncGraph):
+                captured = {id(outer) for outer, _ in graph.captures}
+                if captured & theirs and not captured & ours:
+                    return True
+        return False
 
 
 def _late(name: str, steps: int) -> str:
@@ -542,6 +601,12 @@ def _late(name: str, steps: int) -> str:
         f"{name}: {steps} steps ran in graphs traced before the tracer came and are not counted; "
         "wrap the optimizer before it trains (or `iterations` was set, as by a checkpoint)"
     )
+
+
+_BYPASSED = (
+    "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
+    "it applies them by itself, or by an optimizer made later; such updates are not counted"
+)
 
 
 def _remarks(where: compat.Surroundings) -> list[str]:

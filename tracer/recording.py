@@ -6,7 +6,6 @@ class that is not imported yet is patched when it is; until then no TensorFlow i
 """
 
 import functools
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,8 @@ import wrapt
 
 from tracer import combining
 from tracer.calltrace import CallTrace
+from tracer.errors import UnsupportedOptimizer
+from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of
 from tracer.records import TraceData
 
@@ -33,18 +34,23 @@ class Recording:
         self._since: dict[Recorder, Moment | None] = {}
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
+        self._notes: dict[str, None] = {}
         self._end: CallTrace | None = None
 
     def trace(self) -> CallTrace:
         """A frozen trace of what ran since the block began, of every optimizer that was used."""
         if self._end is not None:
             return self._end
-        parts = [recorder.part(since) for recorder, since in list(self._since.items())]
+        parts = []
+        for recorder, since in list(self._since.items()):
+            part = recorder.part(since)
+            if _ran(part[0], frozenset() if since is None else since.notes):
+                parts.append(part)
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
-        ]
-        data, objects = combining.combine([part for part in parts if _ran(part[0])], notes)
+        ] + list(self._notes)
+        data, objects = combining.combine(parts, notes)
         if not objects:
             return CallTrace(data)
         from tracer.variables import finder
@@ -52,17 +58,24 @@ class Recording:
         return CallTrace(data, identify=finder(objects))
 
     def _take(self, optimizer: Any, *, making: bool = False) -> None:
-        """Trace an optimizer from now on, until the block ends if it was not traced before."""
+        """Trace an optimizer from now on, until the block ends if it was not traced before.
+
+        If that cannot be done, the trace says so: the program never asked for it.
+        """
         from tracer import wrapping
 
-        traced = wrapping.is_traced(optimizer)
-        recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
+        try:
+            traced = wrapping.is_traced(optimizer)
+            recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
+        except UnsupportedOptimizer as error:
+            self._notes.setdefault(f"{error}; what it does is not counted")
+            return
         self._since.setdefault(recorder, None if making else recorder.now())
         if not traced:
             self._wrapped.append(ref(optimizer))
 
     def _begin(self) -> None:
-        found = list(_optimizers())
+        found = _optimizers()
         if found:
             from tracer.wrapping import family
 
@@ -72,7 +85,7 @@ class Recording:
                     self._take(each)
 
     def _finish(self) -> None:
-        found = list(_optimizers())
+        found = _optimizers()
         if found:
             from tracer import wrapping
 
@@ -117,23 +130,20 @@ def record() -> Iterator[Recording]:
         recording._finish()
 
 
-def _ran(data: TraceData) -> bool:
+def _ran(data: TraceData, known: frozenset[str]) -> bool:
+    """Whether there is something to say of an optimizer, beside notes that were `known` before."""
     return (
-        bool(data.notes)
+        bool(set(data.notes) - known)
         or any(block.total for block in data.blocks)
         or any(calls.eager or calls.tracing for calls in data.calls)
     )
 
 
-def _optimizers() -> Iterator[Any]:
-    """Every optimizer that is alive. Asks types only: `isinstance` would run foreign properties."""
-    kinds: dict[type, bool] = {}
-    for each in gc.get_objects():
-        cls = type(each)
-        if cls not in kinds:
-            kinds[cls] = not issubclass(cls, type) and kind_of(cls) is not None
-        if kinds[cls]:
-            yield each
+def _optimizers() -> list[Any]:
+    """Every optimizer that is alive."""
+    found = [getattr(sys.modules.get(home), name, None) for home, name in MAKERS]
+    alive = instances(cls for cls in found if cls is not None)
+    return [each for each in alive if kind_of(type(each)) is not None]
 
 
 # The hook for those that are made later.

@@ -1,6 +1,6 @@
 """Puts a trace together from what capture counted. No TensorFlow."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -40,12 +40,18 @@ class Reading(NamedTuple):
 
 def distinct(names: Iterable[str]) -> list[str]:
     """The names, a repeated one with its number: `["a", "a#2"]`."""
-    seen: Counter[str] = Counter()
-    found = []
-    for name in names:
-        seen[name] += 1
-        found.append(f"{name}#{seen[name]}" if seen[name] > 1 else name)
-    return found
+    taken: set[str] = set()
+    return [free_name(name, taken) for name in names]
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    taken.add(free)
+    return free
 
 
 def since(reading: Reading, before: Reading, steps: int) -> Reading:

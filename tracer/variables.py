@@ -1,7 +1,6 @@
 """Which variable is which: names, identities and the arguments that hide them."""
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -9,6 +8,7 @@ from weakref import WeakKeyDictionary, ref
 from tracer import compat
 from tracer.calltrace import plain_name
 from tracer.records import Variable
+from tracer.snapshot import free_name
 
 _TRACED_PER_VARIABLE = "_update_step_xla"
 """tf_keras gives this function the variable and its id, so it is traced anew for each variable."""
@@ -24,7 +24,7 @@ class VariableTable:
         self._lock = threading.RLock()
         self._index: dict[int, tuple[ref[Any], int]] = {}
         self._arguments: dict[str, int] = {}
-        self._names: Counter[str] = Counter()
+        self._names: set[str] = set()
         self._inputs: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
 
     def index(self, variable: Any, graph: Any) -> int:
@@ -84,14 +84,11 @@ class VariableTable:
             return self._arguments[label]
 
     def _add(self, name: str, own: Any, argument: bool) -> int:
-        self._names[name] += 1
-        number = self._names[name]
-        shape = tuple(getattr(own, "shape", ()) or ())
+        unique = free_name(name, self._names)
         dtype = getattr(own.dtype, "name", str(own.dtype))
-        unique = f"{name}#{number}" if number > 1 else name
         self.objects.append(None if argument else ref(own))
         dtype = dtype.removesuffix("_ref")
-        self.rows.append(Variable(unique, shape, dtype, argument, _whole(own, name)))
+        self.rows.append(Variable(unique, _shape(own), dtype, argument, _whole(own, name)))
         return len(self.rows) - 1
 
 
@@ -129,6 +126,14 @@ def canonical(variable: Any) -> Any:
     if module.startswith(("tf_keras.", "keras.")) and hasattr(variable, "_variable"):
         return canonical(variable._variable)  # AutoCastVariable
     return variable
+
+
+def _shape(own: Any) -> tuple[int | None, ...]:
+    """The shape of a variable; empty for one of unknown rank too."""
+    shape: Any = getattr(own, "shape", ())
+    if hasattr(shape, "as_list"):  # a TensorShape: with the shapes of TensorFlow 1, no ints in it
+        shape = shape.as_list() if shape.rank is not None else ()
+    return tuple(None if size is None else int(size) for size in shape)
 
 
 def _whole(own: Any, name: str) -> str:

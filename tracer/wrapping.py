@@ -7,7 +7,7 @@ wiser; what the tracer knows is kept here and in `recorder`, never on the optimi
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -26,8 +26,8 @@ class _Binding:
     __slots__ = ("index", "optimizer", "recorder", "settled")
 
     def __init__(self, optimizer: Any, recorder: Recorder, index: int) -> None:
-        key = id(optimizer)
-        self.optimizer = ref(optimizer, lambda _: _bindings.pop(key, None))
+        key, forget = id(optimizer), _bindings.pop  # at exit the module's names are gone first
+        self.optimizer = ref(optimizer, lambda _: forget(key, None))
         self.recorder = recorder
         self.index = index
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
@@ -60,8 +60,11 @@ def wrap(optimizer: T) -> T:
             binding = _bind(each, recorder, kind)
             if each is optimizer:
                 recorder.root = binding.index
-        if not is_traced(each):
+        if not is_traced(each) or type(each) not in _plain_classes:
             recorder.mark(binding.index)
+            own = [name for name in _methods(kind) if name in _own_attributes(each)]
+            for name in own:
+                recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
             _set_class(each, _traced_class(type(each), kind))
     return optimizer
 
@@ -92,8 +95,8 @@ def trace_of(optimizer: object) -> CallTrace:
 
 
 def is_traced(optimizer: object) -> bool:
-    """Whether `optimizer` is wrapped now."""
-    return type(optimizer) in _plain_classes
+    """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
+    return type(optimizer) in _plain_classes and id(optimizer) in _bindings
 
 
 def recorder_of(optimizer: object) -> Recorder | None:
@@ -141,7 +144,13 @@ def _settle(optimizer: Any, binding: _Binding) -> _Binding:
         wrap(optimizer)
     except UnsupportedOptimizer as error:
         binding.recorder.note(str(error))
+    except Exception as error:
+        binding.recorder.fault(error)
     return _bindings[id(optimizer)]
+
+
+for _function in (wrap, unwrap, trace_of):
+    vars(_function)["autograph_info__"] = None  # AutoGraph calls what has this as it is
 
 
 # Which optimizers.
@@ -162,13 +171,20 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
                 todo.append((value, nested))
 
 
+def _own_attributes(optimizer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
+    return found
+
+
 def _attributes(optimizer: Any) -> Iterator[Any]:
-    for value in list(object.__getattribute__(optimizer, "__dict__").values()):
+    """What hangs on the optimizer, in lists and dicts too, as deep as a list of dicts in one."""
+    todo = [(value, 0) for value in list(_own_attributes(optimizer).values())]
+    while todo:
+        value, depth = todo.pop()
         yield value
-        if isinstance(value, Mapping):
-            yield from list(value.values())
-        elif isinstance(value, list | tuple):
-            yield from list(value)
+        if depth < 3 and isinstance(value, dict | list | tuple):
+            items = value.values() if isinstance(value, dict) else value
+            todo += [(each, depth + 1) for each in list(items)]
 
 
 def _kind(optimizer: object) -> OptimizerKind:
@@ -216,8 +232,17 @@ def _recorder_for(members: Iterable[Any]) -> Recorder:
 
 
 def _set_class(optimizer: Any, cls: type) -> None:
-    """`optimizer.__class__ = cls`, past the property by which a traced class hides."""
+    """`optimizer.__class__ = cls`, past the property by which a traced class hides itself."""
     object.__dict__["__class__"].__set__(optimizer, cls)
+
+
+def _methods(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
+    """What is intercepted, by name."""
+    found: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}
+    found.update((name, ("step", None)) for name in kind.step_methods)
+    found.update((name, ("group", None)) for name in kind.group_methods)
+    found.update((apply.name, ("apply", apply)) for apply in kind.apply_methods)
+    return found
 
 
 def _traced_class(base: type, kind: OptimizerKind) -> type:
@@ -235,18 +260,18 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
-        "__class__": property(lambda self: base),
+        "__class__": property(lambda self: base, _set_class),
     }
-    methods: list[tuple[str, FrameRole, ApplyMethod | None]] = [
-        *((name, "step", None) for name in kind.step_methods),
-        *((name, "group", None) for name in kind.group_methods),
-        *((apply.name, "apply", apply) for apply in kind.apply_methods),
-    ]
-    for name, role, apply in methods:
+    for name, (role, apply) in _methods(kind).items():
         if hasattr(base, name):
             members[name] = _traced_method(base, name, role, apply)
     members |= _transparency(base)
-    traced: type = type(base)(base.__name__, (base,), members)
+    try:
+        traced: type = type(base)(base.__name__, (base,), members)
+    except TypeError as error:
+        raise UnsupportedOptimizer(
+            f"cannot trace the class {base.__qualname__}, it allows no subclass: {error}"
+        ) from error
     _traced_classes[base] = traced
     _plain_classes[traced] = base
     return traced
@@ -262,6 +287,8 @@ def _transparency(base: Any) -> dict[str, Any]:
         make, arguments, *rest = reduced
         if getattr(make, "__self__", None) is type(self):  # a class method, as in Keras 3
             make = getattr(base, make.__name__)
+        elif make is type(self):
+            make = base
         return (make, tuple(base if a is type(self) else a for a in arguments), *rest)
 
     members: dict[str, Any] = {"__reduce_ex__": reduce}
@@ -357,7 +384,8 @@ class _Call:
         try:
             if apply is not None:
                 pair = args if len(args) > 1 else self._pair(apply)
-                self._frame = recorder.enter(binding.index, name, role, apply, pair[0], pair[1])
+                if len(pair) > 1 and hasattr(pair[1], "name"):  # else the framework will refuse it
+                    self._frame = recorder.enter(binding.index, name, role, apply, pair[0], pair[1])
             else:
                 self._frame = recorder.enter(binding.index, name, role)
                 if role == "step" and self._frame.parent is None:
@@ -366,6 +394,8 @@ class _Call:
             recorder.fault(error)
 
     def __enter__(self) -> "_Call":
+        if self._frame is not None:
+            self._frame.python = sys._getframe(1)
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -377,11 +407,20 @@ class _Call:
             except Exception as fault:
                 self._recorder.fault(fault)
 
-    def _pair(self, apply: ApplyMethod) -> list[Any]:
+    def _pair(self, apply: ApplyMethod) -> Sequence[Any]:
         """The gradient and the variable among the arguments, however they were passed."""
-        bound = inspect.signature(self.original).bind_partial(*self.args, **self.kwargs)
-        values = list(bound.arguments.values())
-        return [values[0], values[apply.variable]]
+        return self._in_order()[: apply.variable + 1]
+
+    def _in_order(self) -> Sequence[Any]:
+        """The arguments in the order of the signature; none if they do not fit it."""
+        if not self.kwargs:
+            return self.args
+        signature = inspect.signature(self.original)
+        try:
+            bound = signature.bind_partial(*self.args, **self.kwargs).arguments
+        except TypeError:
+            return ()
+        return [bound.get(name) for name in signature.parameters]
 
     def _request(self, optimizer: int, method: str, pair: Any) -> None:
         """Note one pair; what is none of a gradient and a variable, the framework will refuse."""
@@ -394,7 +433,7 @@ class _Call:
 
     def _watch(self, optimizer: Any, tell: Callable[[Any], None]) -> None:
         """Note the gradients that are handed over, without taking them from an iterator early."""
-        values = [*self.args, *self.kwargs.values()]
+        values = self._in_order()
         if not values:
             return
         pairs = values[0]
@@ -411,7 +450,8 @@ class _Call:
             if self.args:
                 self.args = (watched, *self.args[1:])
             else:
-                self.kwargs = {**self.kwargs, next(iter(self.kwargs)): watched}
+                name = next(iter(inspect.signature(self.original).parameters))
+                self.kwargs = {**self.kwargs, name: watched}
 
 
 def _sized(*values: Any) -> bool:

@@ -1,0 +1,156 @@
+"""A step whose gradients never come is no step: against odometers that add the gradient itself.
+
+The odometers elsewhere add 1 whatever the gradient is, so their updates run even if the gradients
+fail. These add the gradient, which is 1, so they wait for it as a real optimizer does.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tracer
+
+
+class Legacy(tf_keras.optimizers.legacy.Optimizer):  # type: ignore[misc]
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return var.assign_add(grad, read_value=False)
+
+
+class Keras2(tf_keras.optimizers.Optimizer):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(name="gradient_odometer", jit_compile=False)
+        self._learning_rate = self._build_learning_rate(0.1)
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        variable.assign_add(gradient)
+
+
+class Keras3(keras.optimizers.Optimizer):  # type: ignore[misc]
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        variable.assign_add(gradient)
+
+
+class V1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return handle.assign_add(grad, read_value=False)
+
+
+MAKE = {
+    "legacy": lambda: Legacy("GradientOdometer"),
+    "keras2": Keras2,
+    "keras3": lambda: Keras3(learning_rate=0.1),
+    "v1": lambda: V1(use_locking=True, name="GradientOdometer"),
+}
+kinds = pytest.mark.parametrize("kind", MAKE)
+
+
+def _weights(kind: str) -> list[Any]:
+    if kind == "keras3":
+        return [keras.Variable(np.zeros(2, "f4")) for _ in range(3)]
+    return [tf.Variable(tf.zeros(2)) for _ in range(3)]
+
+
+def _check(optimizer: Any, weights: list[Any]) -> None:
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    for weight in weights:
+        shown = {int(value) for value in np.asarray(weight)}
+        assert {trace.updates(variable=weight)} == shown
+    assert trace.steps == max(int(np.asarray(weight)[0]) for weight in weights)
+
+
+@kinds
+def test_data_that_ends_in_a_function(kind: str) -> None:
+    optimizer, weights = tracer.wrap(MAKE[kind]()), _weights(kind)
+
+    @tf.function
+    def step(iterator: Any) -> None:
+        one = next(iterator)
+        optimizer.apply_gradients([(one * tf.ones(2), weight) for weight in weights])
+
+    for _ in range(5):
+        iterator = iter(tf.data.Dataset.from_tensor_slices(tf.ones(4)))
+        with pytest.raises(tf.errors.OutOfRangeError):
+            while True:
+                step(iterator)
+    assert np.asarray(weights[0])[0] == 20
+    _check(optimizer, weights)
+
+
+@kinds
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_that_fail(kind: str, compiled: bool) -> None:
+    optimizer, weights = tracer.wrap(MAKE[kind]()), _weights(kind)
+
+    @tf.function(jit_compile=compiled)
+    def apply(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, weight) for weight in weights])
+
+    @tf.function
+    def step(value: Any) -> None:
+        apply(tf.debugging.check_numerics(value * tf.ones(2), "the gradient"))
+
+    for value in (1.0, np.nan, 1.0, np.inf, np.nan):
+        try:
+            step(tf.constant(value))
+        except tf.errors.InvalidArgumentError:
+            assert not np.isfinite(value)
+    assert np.asarray(weights[0])[0] == 2
+    _check(optimizer, weights)
+
+
+@kinds
+def test_mirrored_steps_that_fail(kind: str) -> None:
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        optimizer, weights = tracer.wrap(MAKE[kind]()), _weights(kind)
+        if kind == "keras3":
+            optimizer.build(weights)
+
+    @tf.function
+    def step(value: Any) -> None:
+        def replica(value: Any) -> None:
+            one = tf.debugging.check_numerics(value * tf.ones(2), "the gradient") / 2.0
+            optimizer.apply_gradients([(one, weight) for weight in weights])
+
+        strategy.run(replica, args=(value,))
+
+    for value in (1.0, np.nan, 1.0, np.inf):
+        try:
+            step(tf.constant(value))
+        except tf.errors.InvalidArgumentError:
+            assert not np.isfinite(value)
+    trace = tracer.trace_of(optimizer)
+    for weight in weights:
+        values = weight.value.values if kind == "keras3" else weight.values
+        for replica, copy in enumerate(values):
+            assert trace.updates(variable=weight, replica=replica) == int(copy.numpy()[0]) == 2
+    assert trace.steps == 2
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")  # it is meant to
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_a_generator_that_ends_in_fit(kind: str) -> None:
+    library = keras if kind == "keras3" else tf_keras
+
+    def batches() -> Iterator[Any]:
+        for _ in range(5):
+            yield np.ones((2, 3), "f4"), np.zeros((2, 1), "f4")
+
+    signature = (tf.TensorSpec((2, 3)), tf.TensorSpec((2, 1)))
+    data = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    optimizer = tracer.wrap(MAKE[kind]())
+    model = library.Sequential([library.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(optimizer, loss=lambda true, predicted: predicted)  # the bias's gradient is 1
+    model.fit(data, epochs=3, shuffle=False, verbose=0)
+    bias = model.layers[0].bias
+    assert int(np.asarray(bias)[0]) == 15
+    trace = tracer.trace_of(optimizer)
+    assert (trace.updates(variable=bias), trace.steps, trace.complete) == (15, 15, True)
