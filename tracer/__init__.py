@@ -12,23 +12,38 @@ Importing this package imports no TensorFlow; `wrap` and `trace_of` do, when the
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tracer.errors import TraceFileError, UnknownName, UnsupportedOptimizer
+from tracer.errors import MergeError, TraceFileError, UnknownName, UnsupportedOptimizer
 
 if TYPE_CHECKING:
     from tracer.calltrace import CallTrace
+    from tracer.merging import merge
     from tracer.recording import record
     from tracer.reporters.tables import By
     from tracer.storage import load
+    from tracer.testing import (
+        assert_all_updated,
+        assert_calls,
+        assert_executions,
+        assert_never_updated,
+        assert_updates,
+    )
     from tracer.wrapping import trace_of, unwrap, wrap
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CallTrace",
+    "MergeError",
     "TraceFileError",
     "UnknownName",
     "UnsupportedOptimizer",
+    "assert_all_updated",
+    "assert_calls",
+    "assert_executions",
+    "assert_never_updated",
+    "assert_updates",
     "load",
+    "merge",
     "record",
     "report",
     "trace_of",
@@ -38,7 +53,13 @@ __all__ = [
 
 _HOMES = {
     "CallTrace": "tracer.calltrace",
+    "assert_all_updated": "tracer.testing",
+    "assert_calls": "tracer.testing",
+    "assert_executions": "tracer.testing",
+    "assert_never_updated": "tracer.testing",
+    "assert_updates": "tracer.testing",
     "load": "tracer.storage",
+    "merge": "tracer.merging",
     "record": "tracer.recording",
     "trace_of": "tracer.wrapping",
     "unwrap": "tracer.wrapping",

@@ -54,6 +54,11 @@ class CallTrace:
     A filter that names what the trace does not hold raises `tracer.UnknownName`.
     """
 
+    first_step: int = 1
+    """The number that the first step has in the run; only an excerpt begins later."""
+    only: str = ""
+    """What an excerpt is limited to, for people; empty for a whole trace."""
+
     def __init__(
         self,
         data: TraceData,

@@ -47,7 +47,11 @@ def by_step(found: Tally, width: int, everything: bool) -> list[Text]:
     stretches = found.stretches(
         tally.steps, tally.dense, tally.sparse, tally.requests, tally.missing
     )
-    rows = [_step_row(found, *each) for stretch in stretches for each in _labelled(stretch)]
+    rows = [
+        _step_row(found, *each)
+        for stretch in stretches
+        for each in labelled(stretch, found.trace.first_step)
+    ]
     most = _MOST if everything else _FEW
     kept = rows if len(rows) <= most else rows[: most - 1]
     table = Table("each of steps", _KINDS, kept.copy(), cut_names=False)
@@ -64,7 +68,8 @@ def by_step(found: Tally, width: int, everything: bool) -> list[Text]:
     lines = table.lines(width)
     if rest := len(rows) - len(kept):
         see = 'trace.per_step("updates")' if everything else 'by="step"'
-        more = f"… and {some(rest, 'more row')} up to step {found.steps:,}: {see} has them all"
+        last = found.steps + found.trace.first_step - 1
+        more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
     return lines
 
@@ -250,9 +255,9 @@ def _split(counts: Sequence[int]) -> str:
     return f"{low:,} x {len(counts):,}" if low == high else f"{low:,}-{high:,}"
 
 
-def _labelled(stretch: Stretch) -> Iterator[tuple[str, Part]]:
+def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:
     """The parts of a stretch, each with its steps: `1-32`, or `4, 8 … 64` in a cycle."""
-    begin = stretch.first
+    begin = stretch.first + first_step - 1
     for length, values in stretch.cycle:
         turns = [begin + stretch.period * turn for turn in (0, 1, stretch.turns - 1)]
         spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in turns]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from tracer.calltrace import CallTrace
 from tracer.records import Block, Kind, Optimizer, Role, Run, contribution, segments
@@ -236,14 +237,22 @@ class Tally:
 
     def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
         """The steps as the runs give them, before cycles are looked for."""
-        weighted = []
+        zero = (0,) * len(measures)
+        sums: dict[tuple[_Train, ...], Values] = {}  # what replicas do in the same steps
         for block in self.blocks if replica is None else self._blocks_on[replica]:
             if not block.outside:
                 weights = tuple(measure(block) for measure in measures)
                 if any(weights):
-                    weighted += [(run, weights) for run in block.runs]
+                    trains = self._trains[id(block)]
+                    sums[trains] = _add(sums.get(trains, zero), weights)
+        weighted = [(train, weights) for trains, weights in sums.items() for train in trains]
         last = self.steps if replica is None else self.steps_on[replica]
-        return _merged(_regions(weighted, last, (0,) * len(measures)))
+        return _merged(_regions(weighted, last, zero))
+
+    @cached_property
+    def _trains(self) -> dict[int, tuple["_Train", ...]]:
+        """The runs of each block, by its id."""
+        return {id(block): _trains(block.runs) for block in self.blocks}
 
 
 def tallies(trace: CallTrace) -> list[Tally]:
@@ -259,43 +268,98 @@ def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> lis
     ...     print(stretch)
     Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3)
     """
-    pieces = _merged(_regions(weighted, steps, (0,) * size))
+    alike: dict[Values, list[Run]] = {}
+    for run, weights in weighted:
+        alike.setdefault(weights, []).append(run)
+    trains = [(train, weights) for weights, runs in alike.items() for train in _trains(runs)]
+    pieces = _merged(_regions(trains, steps, (0,) * size))
     return list(_cycles(pieces))
 
 
-def _window(run: Run) -> tuple[int, int]:
-    """The steps around a run in which it goes on regularly: also the gaps before and after it."""
-    gap = run.stride - 1 if run.count > 1 else 0
-    return run.first - gap, run.last + gap + 1
+class _Train(NamedTuple):
+    """`length` steps in a row from `first` on, and again each `period` steps, `turns` times in all.
+
+    One run of steps after the other as a partial batch leaves them, for each epoch one, is one
+    train, and so is a run with a stride.
+    """
+
+    first: int
+    length: int
+    period: int
+    turns: int
+    times: int
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The steps around it in which it goes on regularly: also the gaps before and after it."""
+        gap = self.period - self.length if self.turns > 1 else 0
+        last = self.first + (self.turns - 1) * self.period + self.length - 1
+        return self.first - gap, last + gap + 1
+
+    def within(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where steps of it begin and end, from `begin` to before `end`."""
+        number = max(0, -((self.first + self.length - 1 - begin) // self.period))
+        for start in range(
+            self.first + number * self.period,
+            min(end, self.first + self.turns * self.period),
+            self.period,
+        ):
+            yield max(start, begin), min(start + self.length, end)
 
 
-def _regions(weighted: Sequence[tuple[Run, Values]], steps: int, zero: Values) -> Iterator[Stretch]:
-    """Stretches between the steps at which a run starts or ends."""
+def _trains(runs: Iterable[Run]) -> tuple[_Train, ...]:
+    """The same steps in fewer pieces; a million steps are often one."""
+    found = []
+    alike: dict[tuple[int, int], list[int]] = {}
+    for run in runs:
+        if run.stride == 1 or run.count == 1:
+            alike.setdefault((run.count, run.times), []).append(run.first)
+        else:
+            found.append(_Train(run.first, 1, run.stride, run.count, run.times))
+    for (length, times), firsts in alike.items():
+        firsts.sort()
+        at = 0
+        while at < len(firsts):
+            end = at + 1
+            period = firsts[end] - firsts[at] if end < len(firsts) else 0
+            while end < len(firsts) and firsts[end] - firsts[end - 1] == period:
+                end += 1
+            if period <= length or end - at < _TURNS:
+                end, period = at + 1, length
+            found.append(_Train(firsts[at], length, period, end - at, times))
+            at = end
+    return tuple(found)
+
+
+def _regions(
+    weighted: Sequence[tuple[_Train, Values]], steps: int, zero: Values
+) -> Iterator[Stretch]:
+    """Stretches between the steps at which a train starts or ends."""
     starts: dict[int, list[int]] = {1: [], steps + 1: []}
-    for number, (run, _) in enumerate(weighted):
-        for edge in _window(run):
+    for number, (train, _) in enumerate(weighted):
+        for edge in train.window:
             starts.setdefault(min(max(edge, 1), steps + 1), []).append(number)
     active: set[int] = set()
     edges = sorted(starts)
     for begin, end in pairwise(edges):
         for number in starts[begin]:
-            low, high = _window(weighted[number][0])
+            low, high = weighted[number][0].window
             (active.add if low <= begin < high else active.discard)(number)
         yield from _region(begin, end, [weighted[number] for number in sorted(active)], zero)
 
 
 def _region(
-    begin: int, end: int, active: Sequence[tuple[Run, Values]], zero: Values
+    begin: int, end: int, active: Sequence[tuple[_Train, Values]], zero: Values
 ) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, in which the runs in `active` go on regularly."""
+    """The steps from `begin` to before `end`, in which the trains in `active` go on regularly."""
     base, strided = zero, []
-    for run, weights in active:
-        values = tuple(weight * run.times for weight in weights)
-        if run.stride == 1 or run.count == 1:
+    for train, weights in active:
+        values = tuple(weight * train.times for weight in weights)
+        if train.turns == 1:
             base = _add(base, values)
         else:
-            strided.append((run, values))
-    period = math.lcm(*(run.stride for run, _ in strided))
+            strided.append((train, values))
+    period = math.lcm(*(train.period for train, _ in strided))
     turns = (end - begin) // period
     cycle = _parts(begin, begin + period, base, strided) if turns >= _TURNS else ()
     if len(cycle) == 1:
@@ -310,14 +374,16 @@ def _region(
 
 
 def _parts(
-    begin: int, end: int, base: Values, strided: Sequence[tuple[Run, Values]]
+    begin: int, end: int, base: Values, strided: Sequence[tuple[_Train, Values]]
 ) -> tuple[Part, ...]:
     """Each step from `begin` to before `end`, equal neighbours together."""
-    hits: dict[int, Values] = {}
-    for run, values in strided:
-        first = max(run.first, begin + (run.first - begin) % run.stride)
-        for step in range(first, min(run.last + 1, end), run.stride):
-            hits[step] = _add(hits.get(step, base), values)
+    changes: dict[int, Values] = {}
+    zero = (0,) * len(base)
+    for train, values in strided:
+        less = tuple(-value for value in values)
+        for start, stop in train.within(begin, end):
+            changes[start] = _add(changes.get(start, zero), values)
+            changes[stop] = _add(changes.get(stop, zero), less)
     parts: list[Part] = []
 
     def put(length: int, values: Values) -> None:
@@ -326,10 +392,9 @@ def _parts(
         if length:
             parts.append((length, values))
 
-    for step in sorted(hits):
+    for step in sorted(changes):
         put(step - begin, base)
-        put(1, hits[step])
-        begin = step + 1
+        begin, base = step, _add(base, changes[step])
     put(end - begin, base)
     return tuple(parts)
 

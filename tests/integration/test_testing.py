@@ -1,0 +1,226 @@
+"""The assertions on real training; the odometers say how often it was really updated."""
+
+import traceback
+from typing import Any
+
+import keras
+import numpy as np
+import odometers
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tracer
+from tracer import wrapping
+
+legacy = tf_keras.optimizers.legacy
+STEPS = 5
+
+
+class Training:
+    """A `tf.function` that updates two variables densely and a table sparsely in each step."""
+
+    def __init__(self, kind: str) -> None:
+        self.optimizer = odometers.ODOMETERS[kind]()
+        self.variables = odometers.make_variables(kind)
+        self.names = ("table", "kernel", "bias")
+        self.step = tf.function(self.apply)
+
+    def apply(self) -> None:
+        chosen = {name: self.variables[name] for name in self.names}
+        self.optimizer.apply_gradients(odometers.gradients(chosen))
+
+    def __call__(self, steps: int = STEPS) -> None:
+        for _ in range(steps):
+            self.step()
+
+    def read(self) -> list[tuple[odometers.Reading, ...]]:
+        return [odometers.read(self.variables[name]) for name in self.names]
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
+@pytest.mark.parametrize("kind", odometers.KINDS)
+def test_exact_numbers(kind: str, given: bool) -> None:
+    train = Training(kind)
+    optimizer = train.optimizer if given else None
+    with tracer.assert_updates(optimizer, dense=2, sparse=1, per_step=True) as seen:
+        train()
+    assert train.read() == [((0, STEPS),), ((STEPS, 0),), ((STEPS, 0),)]
+    assert (seen.trace.steps, seen.trace.updates()) == (STEPS, 3 * STEPS)
+    assert not wrapping.is_traced(train.optimizer)
+
+
+@pytest.mark.parametrize("off", [-1, 1])
+def test_one_off_fails(off: int) -> None:
+    train = Training("legacy")
+    with (
+        pytest.raises(AssertionError, match=f"expected {2 + off} in each step, got 2 in each of 5"),
+        tracer.assert_updates(train.optimizer, dense=2 + off, per_step=True),
+    ):
+        train()
+    assert not wrapping.is_traced(train.optimizer)
+
+
+def test_only_the_block_counts_for_a_wrapped_optimizer() -> None:
+    train = Training("legacy")
+    tracer.wrap(train.optimizer)
+    train(7)
+    with tracer.assert_updates(train.optimizer, total=3 * STEPS) as seen:
+        train()
+        assert seen.trace.steps == STEPS
+    train(2)
+    assert seen.trace.steps == STEPS
+    assert wrapping.is_traced(train.optimizer)
+    assert tracer.trace_of(train.optimizer).steps == STEPS + 9
+
+
+def test_only_the_block_counts_for_one_that_trained_before_eagerly() -> None:
+    train = Training("keras3")
+    for _ in range(3):
+        train.apply()
+    with tracer.assert_updates(train.optimizer, dense=2, per_step=True) as seen:
+        train()
+    assert seen.trace.steps == STEPS
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
+def test_graphs_from_before_fail_with_the_note(given: bool) -> None:
+    train = Training("legacy")
+    train()
+    with (
+        pytest.raises(AssertionError, match="5 steps ran in graphs traced before the tracer came"),
+        tracer.assert_updates(train.optimizer if given else None, total=0),
+    ):
+        train()
+
+
+def test_each_replica() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        train = Training("legacy")
+    step = tf.function(lambda: strategy.run(train.apply))
+    with (
+        tracer.assert_updates(train.optimizer, dense=2, per_step=True, per_replica=True),
+        tracer.assert_updates(train.optimizer, dense=4, sparse=2, per_step=True),
+        tracer.assert_updates(train.optimizer, total=3 * STEPS, per_replica=True),
+    ):
+        for _ in range(STEPS):
+            step()
+    assert train.read()[1] == ((STEPS, 0), (STEPS, 0))
+    with (
+        pytest.raises(AssertionError, match=r"each of 2 replicas: did you mean per_replica=True\?"),
+        tracer.assert_updates(train.optimizer, dense=2, per_step=True),
+    ):
+        tf.function(lambda: strategy.run(train.apply))()
+
+
+def test_a_loss_scale_that_skips() -> None:
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    weight = keras.Variable([0.0])
+    with (
+        pytest.raises(AssertionError) as caught,
+        tracer.assert_updates(optimizer, dense=1, per_step=True),
+    ):
+        for gradient in (1.0, np.inf, 1.0):
+            optimizer.apply_gradients([(tf.constant([gradient]), weight)])
+    message = str(caught.value)
+    assert message.startswith("dense updates: expected 1 in each step, got 0 in step 2 of 3\n")
+    assert "skipped by the loss scale" in message
+
+
+def test_executions_and_calls() -> None:
+    train = Training("legacy")
+    assert train.optimizer.iterations == 0  # a variable made in a tf.function has it traced twice
+    with (
+        tracer.assert_executions("_resource_apply_dense", 2, per_step=True),
+        tracer.assert_executions("_resource_apply_sparse", 1, per_step=True),
+        tracer.assert_executions("apply_gradients", STEPS),
+        tracer.assert_executions("_resource_apply_dense", STEPS, variable=train.variables["bias"]),
+        tracer.assert_calls("_resource_apply_dense", 2, context="tracing"),
+        tracer.assert_calls("apply_gradients", 1),
+    ):
+        train()
+    assert train.optimizer.calls.counts()["_resource_apply_dense", "tracing"] == 2
+    with (
+        pytest.raises(AssertionError, match="retraced: apply_gradients was called for each of 2"),
+        tracer.assert_calls("apply_gradients", 1, optimizer=train.optimizer),
+    ):
+        for _ in range(2):
+            tf.function(train.apply)()
+
+
+def test_traced_but_never_executed() -> None:
+    train = Training("keras2")
+    train.apply()  # it makes its variables
+    with (
+        pytest.raises(AssertionError, match="while tracing 1 graph, which never ran"),
+        tracer.assert_updates(train.optimizer, at_least=1),
+    ):
+        train.step.get_concrete_function()
+
+
+def _model() -> Any:
+    model = keras.Sequential([keras.layers.Dense(2, name="body"), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(), "mse")
+    model.build((None, 2))
+    return model
+
+
+def test_all_and_never_updated() -> None:
+    keras.utils.set_random_seed(0)
+    model, other = _model(), _model()
+    model.layers[0].trainable = False
+    model.compile(keras.optimizers.SGD(), "mse")
+    data = np.ones((4, 2)), np.ones((4, 1))
+    with (
+        tracer.assert_all_updated(model),
+        tracer.assert_never_updated(model.layers[0]),
+        tracer.assert_never_updated([model.layers[0], other.layers[1].kernel]),
+        tracer.assert_never_updated("*body*"),
+    ):
+        model.fit(*data, verbose=0)
+    with (
+        pytest.raises(AssertionError, match="got none of 4 of them"),
+        tracer.assert_all_updated(other),
+    ):
+        model.fit(*data, verbose=0)
+
+
+def test_variables_of_one_name_are_told_apart() -> None:
+    one, two = tf.Variable([0.0], name="v"), tf.Variable([0.0], name="v")
+    optimizer = legacy.SGD(1.0)
+    with tracer.assert_never_updated(two), tracer.assert_all_updated(one):
+        optimizer.apply_gradients([(tf.ones(1), one)])
+    with (
+        pytest.raises(AssertionError, match=r"v .* never handed to the optimizer"),
+        tracer.assert_all_updated([one, two]),
+    ):
+        optimizer.apply_gradients([(tf.ones(1), one)])
+
+
+def test_the_users_error_wins() -> None:
+    train = Training("legacy")
+    with pytest.raises(ZeroDivisionError), tracer.assert_updates(train.optimizer, total=1):
+        train()
+        raise ZeroDivisionError
+    assert not wrapping.is_traced(train.optimizer)
+
+
+def test_what_is_no_optimizer_is_refused_at_once() -> None:
+    with (
+        pytest.raises(tracer.UnsupportedOptimizer, match="cannot trace a str"),
+        tracer.assert_updates("sgd", total=1),
+    ):
+        raise AssertionError("the block ran")
+
+
+def test_our_frames_are_hidden() -> None:
+    with pytest.raises(AssertionError) as caught, tracer.assert_updates(total=1):
+        pass
+    ours = [
+        frame
+        for frame, _ in traceback.walk_tb(caught.tb)
+        if "tracer" in frame.f_globals["__name__"]
+    ]
+    assert ours
+    assert all(frame.f_locals.get("__tracebackhide__") for frame in ours)

@@ -1,0 +1,327 @@
+"""The assertions on traces made by hand: what holds, and the exact text of what does not."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import traces
+from traces import block, called, request, step, update
+
+import tracer
+from tracer.calltrace import CallTrace
+from tracer.records import Run, TraceData
+from tracer.reporters.difference import difference
+from tracer.testing import Check, compare_with_snapshot, expect_updates
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "testing"
+
+
+def replaced(trace: CallTrace, **changes: object) -> CallTrace:
+    return CallTrace(msgspec.structs.replace(trace._data, **changes))
+
+
+def loss_scaled() -> CallTrace:
+    """8 steps of an optimizer in a loss scale, on one replica; step 3 was skipped."""
+    blocks = (
+        block([step(), request(0, 1)], Run(1, 1, 8), graphs=1),
+        block([update(0, 1)], Run(1, 1, 2), Run(4, 1, 5), is_step=False, graphs=1),
+    )
+    trace = traces.keras3(("dense/kernel", "dense/bias"), blocks, ())
+    (inner,) = trace.optimizers
+    outer = msgspec.structs.replace(
+        inner, name="loss_scale_optimizer", class_name="keras.optimizers.LossScaleOptimizer"
+    )
+    return replaced(trace, optimizers=(outer, inner))
+
+
+def applied_twice() -> CallTrace:
+    """5 eager steps of a wrapper that applies each gradient twice."""
+    work = [step(), request(0, 1), update(0, 1), update(0, 1)]
+    calls = (called(1, (0, 1), eager=10),)
+    return traces.keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
+
+
+def one_late() -> CallTrace:
+    """16 eager steps on one of two variables; the other has a gradient from step 5 on."""
+    early = block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 4))
+    late = block([step(), request(0, 1), update(0, 1)], Run(5, 1, 12))
+    return traces.keras3(("dense/kernel", "dense/bias"), (early, late), ())
+
+
+def executions(method: str, count: int, **options: bool) -> Check:
+    return tracer.assert_executions(method, count, **options).check
+
+
+def calls(method: str, count: int) -> Check:
+    return tracer.assert_calls(method, count).check
+
+
+def all_updated(trace: CallTrace) -> str:
+    """`assert_all_updated` of variables that the trace knows, and of one that it does not."""
+
+    class Named:
+        dtype = "float32"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    names = ["shared/kernel", "branch/kernel", "unused/kernel"]
+    variables = [Named(f"{name}:0") for name in (*names, "forgotten/kernel")]
+    known = {id(each): index for index, each in enumerate(variables[:3])}
+    live = CallTrace(trace._data, identify=lambda variable: known.get(id(variable)))
+    return tracer.assert_all_updated(variables).check(live)
+
+
+FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
+    "one_step_skipped": (expect_updates(dense=2, per_step=True), loss_scaled),
+    "accumulating": (expect_updates(dense=4, per_step=True), traces.accumulation),
+    "no_gradient": (expect_updates(dense=2, sparse=0, per_step=True), one_late),
+    "no_gradient_in_all": (expect_updates(dense=60), traces.no_gradients),
+    "both_kinds": (
+        expect_updates(dense=4, sparse=0, per_step=True),
+        traces.embedding_on_two_replicas,
+    ),
+    "on_each_replica": (
+        expect_updates(dense=4, sparse=1, per_step=True, per_replica=True),
+        traces.embedding_on_two_replicas,
+    ),
+    "in_all_on_each_replica": (
+        expect_updates(total=64, per_replica=True, variable="dense/*"),
+        traces.uneven_replicas,
+    ),
+    "uneven_workers": (
+        expect_updates(dense=2, per_step=True, per_replica=True),
+        traces.uneven_replicas,
+    ),
+    "meant_per_replica": (
+        expect_updates(dense=2, per_step=True),
+        lambda: replaced(
+            traces.uneven_replicas(),
+            blocks=traces.uneven_replicas().blocks[:2],
+            replicas=traces.uneven_replicas().replicas[:2],
+            calls=(),
+        ),
+    ),
+    "meant_per_step": (expect_updates(dense=2), traces.eager),
+    "what_a_mock_counts": (expect_updates(total=8), traces.accumulation),
+    "under_the_limit": (expect_updates(at_least=21), traces.eager),
+    "over_the_limit": (expect_updates(at_most=19), traces.eager),
+    "between_limits": (expect_updates(at_least=3, at_most=4, per_step=True), traces.eager),
+    "twice": (expect_updates(dense=2, per_step=True), applied_twice),
+    "never_ran": (expect_updates(dense=2, per_step=True), traces.never_ran),
+    "never_ran_in_all": (expect_updates(dense=2), traces.never_ran),
+    "nothing": (expect_updates(total=1), traces.nothing),
+    "outside_any_step": (expect_updates(dense=1, per_step=True), traces.direct_calls),
+    "two_optimizers": (expect_updates(dense=2, per_step=True), traces.two_optimizers),
+    "many_variables": (expect_updates(dense=200, per_step=True), traces.many_variables),
+    "unknown_variable": (expect_updates(dense=0, variable="embeding"), traces.eager),
+    "incomplete": (expect_updates(dense=2, per_step=True), traces.incomplete),
+    "incomplete_but_as_expected": (expect_updates(dense=200), traces.incomplete),
+    "executions": (executions("update_step", 65), traces.accumulation),
+    "executions_of_steps": (executions("apply_gradients", 2, per_step=True), traces.eager),
+    "executions_of_another_method": (executions("_resource_apply_dense", 64), traces.eager),
+    "retraced": (calls("update_step", 4), traces.accumulation),
+    "calls_for_executions": (calls("update_step", 64), traces.accumulation),
+    "calls_of_another_method": (calls("_resource_apply_dense", 1), traces.eager),
+    "calls_incomplete": (calls("update_step", 2), traces.incomplete),
+    "all_updated": (all_updated, traces.no_gradients),
+    "never_updated": (tracer.assert_never_updated("*kernel").check, traces.accumulation),
+    "never_updated_of_nothing": (tracer.assert_never_updated("*kernel").check, traces.never_ran),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_the_text_of_a_failure(name: str) -> None:
+    check, trace = FAILURES[name]
+    text = check(trace()) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("TRACER_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"{path}: see the README beside it"
+
+
+HOLD: list[tuple[Check, Callable[[], CallTrace]]] = [
+    (expect_updates(dense=2, sparse=0, total=2, per_step=True), traces.eager),
+    (expect_updates(dense=20, sparse=0, total=20, at_least=20, at_most=20), traces.eager),
+    (expect_updates(at_least=0), traces.nothing),
+    (expect_updates(total=0), traces.nothing),
+    (expect_updates(at_least=2, at_most=2, per_step=True), traces.eager),
+    (expect_updates(dense=1, per_step=True, variable="dense/kernel"), traces.eager),
+    (expect_updates(dense=2, per_step=True, variable="dense/*"), traces.eager),
+    (expect_updates(dense=504, sparse=126), traces.embedding_on_two_replicas),
+    (expect_updates(dense=252, sparse=63, per_replica=True), traces.embedding_on_two_replicas),
+    (expect_updates(at_most=10, per_step=True), traces.embedding_on_two_replicas),
+    (expect_updates(at_most=5, per_step=True, per_replica=True), traces.embedding_on_two_replicas),
+    (expect_updates(dense=8), traces.direct_calls),
+    (expect_updates(sparse=0, per_step=True), traces.direct_calls),
+    (executions("apply_gradients", 1, per_step=True), traces.accumulation),
+    (executions("update_step", 64), traces.accumulation),
+    (executions("_resource_apply_dense", 0), traces.accumulation),
+    (calls("update_step", 8), traces.accumulation),
+    (tracer.assert_calls("update_step", 20, context="eager").check, traces.eager),
+    (tracer.assert_calls("update_step", 0, context="tracing").check, traces.eager),
+    (tracer.assert_calls("update_step", at_least=2, variable="*bias").check, traces.accumulation),
+    (tracer.assert_never_updated("*embedding*").check, traces.eager),
+    (tracer.assert_never_updated("unused/*").check, traces.no_gradients),
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOLD)))
+def test_what_holds(number: int) -> None:
+    check, trace = HOLD[number]
+    assert check(trace()) == ""
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("name", ["dense", "total", "at_least", "at_most"])
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_limits_are_exact(name: str, off: int, per_step: bool) -> None:
+    number = 2 if per_step else 20
+    wrong = {"at_least": off > 0, "at_most": off < 0}.get(name, off != 0)
+    numbers = {name: number + off}
+    text = expect_updates(per_step=per_step, **numbers)(traces.eager())  # type: ignore[arg-type]
+    assert bool(text) == wrong
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        expect_updates(at_least=0),
+        executions("update_step", 200),
+        calls("update_step", 2),
+        tracer.assert_never_updated("*embedding*").check,
+        tracer.assert_all_updated([]).check,
+    ],
+)
+def test_an_incomplete_trace_never_passes(check: Check) -> None:
+    assert check(traces.incomplete())
+
+
+def test_no_variables_at_all() -> None:
+    text = tracer.assert_all_updated([]).check(traces.eager())
+    assert text == "updates: expected at least 1 of each variable, but there is no variable"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: tracer.assert_updates(),
+            TypeError,
+            "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one",
+        ),
+        (
+            lambda: tracer.assert_executions("update_step"),
+            TypeError,
+            "assert_executions() needs a count, at_least= or at_most=",
+        ),
+        (
+            lambda: tracer.assert_calls("update_step", 4, at_most=5),
+            TypeError,
+            "assert_calls() takes a count or limits (at_least=, at_most=), not both",
+        ),
+        (
+            lambda: tracer.assert_updates(dense=True),
+            TypeError,
+            "dense updates: a count is an int, not True",
+        ),
+        (lambda: tracer.assert_updates(total=-1), ValueError, "updates: no count is -1"),
+        (
+            lambda: tracer.assert_updates(at_least=2, at_most=1),
+            ValueError,
+            "updates: no count is 2 to 1",
+        ),
+        (
+            lambda: tracer.assert_calls("update_stepp", 1),
+            tracer.UnknownName,
+            "no method 'update_stepp': tracer counts update_step",
+        ),
+        (
+            lambda: tracer.assert_calls("update_step", 1, context="graph"),  # type: ignore[arg-type]
+            tracer.UnknownName,
+            "no context 'graph': it is eager or tracing",
+        ),
+    ],
+)
+def test_what_makes_no_sense(
+    make: Callable[[], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+# Snapshots.
+
+
+def test_a_trace_is_as_itself() -> None:
+    for make in traces.ALL.values():
+        assert difference(make(), make()) == ""
+
+
+def test_how_runs_were_recorded_makes_no_difference() -> None:
+    def eager(*runs: Run) -> CallTrace:
+        blocks = (block([step(), update(0)], *runs),)
+        return traces.keras3(("a",), blocks, ())
+
+    whole, parts = eager(Run(4, 4, 6)), eager(Run(4, 4, 2), Run(12, 8, 2), Run(16, 8, 2))
+    assert difference(whole, parts) == ""
+    assert difference(eager(Run(1, 1, 8)), eager(Run(1, 1, 3), Run(4, 1, 5))) == ""
+
+
+def test_numbers_of_automatic_names_make_no_difference() -> None:
+    def named(*names: str) -> CallTrace:
+        work = [step(), update(0), update(1, kind="sparse")]
+        return traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
+
+    one = named("dense/kernel", "dense_1/kernel")
+    assert difference(one, named("dense_6/kernel", "dense_7/kernel")) == ""
+    assert difference(one, named("dense_7/kernel", "dense_7/kernel#2")) != ""
+    assert difference(one, named("dense/kernel", "head/kernel")) != ""
+
+
+def test_versions_calls_and_graphs_make_no_difference() -> None:
+    trace = traces.accumulation()
+    other = replaced(
+        trace,
+        environment={"tensorflow": "3.0"},
+        calls=(),
+        blocks=tuple(
+            msgspec.structs.replace(each, graphs=7, idle=3, function="f") for each in trace.blocks
+        ),
+    )
+    assert difference(trace, other) == ""
+
+
+def test_the_text_of_a_difference() -> None:
+    changes = difference(traces.accumulation(64, 4), traces.accumulation(64, 8))
+    path = GOLDEN / "difference.txt"
+    if os.environ.get("TRACER_UPDATE_GOLDEN"):
+        path.write_text(changes + "\n", encoding="utf-8")
+    assert changes + "\n" == path.read_text(encoding="utf-8")
+
+
+def test_a_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "one.json"
+
+    def compare(trace: CallTrace, update: bool = False) -> str:
+        return compare_with_snapshot(trace, path, "one.json", update=update, command="pytest -u")
+
+    missing = "there is no snapshot one.json; to write it, run:\n\n  pytest -u"
+    assert compare(traces.eager()) == missing
+    assert "incomplete" in compare(traces.incomplete(), update=True)
+    assert compare(traces.eager(), update=True) == compare(traces.eager()) == ""
+    newer = replaced(traces.eager(), environment={"tensorflow": "3.0"})
+    before = path.read_bytes()
+    assert compare(newer, update=True) == ""
+    assert path.read_bytes() == before, "it is as expected, so git must not see a change"
+    assert "(- snapshot, + now)" in compare(applied_twice())
+    assert compare(applied_twice(), update=True) == compare(applied_twice()) == ""
+
+
+def test_a_snapshot_of_nothing_is_a_trace_too() -> None:
+    nothing = CallTrace(TraceData((), (), (), (), (), ()))
+    assert difference(nothing, nothing) == ""
+    assert difference(nothing, traces.eager()).startswith("+apply_gradients: ")
