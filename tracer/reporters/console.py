@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from tracer.calltrace import CallTrace
@@ -17,9 +17,14 @@ def report(trace: CallTrace, by: By | None = None, file: TextIO | None = None) -
     turns off; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
     lacks are written as escapes. Raises `tracer.UnknownName` for a table that does not exist.
     """
+    put(lambda width, color: render(trace, by, width=width, color=color), file)
+
+
+def put(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
+    """Print a text that `render` makes for a width (None if it is not known), coloured or not."""
     file = sys.stdout if file is None else file
-    width, color = _terminal(file, os.environ)
-    file.write(_encodable(render(trace, by, width=width, color=color), file.encoding))
+    text = render(*_terminal(file, os.environ))
+    file.write(_encodable(text, file.encoding))
 
 
 def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:

@@ -39,10 +39,10 @@ def render(
         lines += [Text(), *paragraph(headline, width, style="bold")]
         for table in _tables(each, by):
             lines += [Text(), *TABLES[table](each, width, by is not None)]
-    return _printed(lines, width, color)
+    return printed(lines, width, color)
 
 
-def _printed(lines: Sequence[Text], width: int, color: bool) -> str:
+def printed(lines: Sequence[Text], width: int, color: bool) -> str:
     out = io.StringIO()
     console = Console(
         file=out,
@@ -61,10 +61,16 @@ def _printed(lines: Sequence[Text], width: int, color: bool) -> str:
 
 
 def _head(trace: CallTrace, width: int) -> Iterator[Text]:
+    if trace.only:
+        yield from paragraph(shown(trace.only), width, style=ODD)
     yield from paragraph(question(trace), width, style="bold")
     for pair in sentences(trace):
         for sentence in pair:
             yield from paragraph(sentence, width, "  ")
+    if not trace.finished:
+        yield Text()
+        unfinished = "UNFINISHED: the run went on, or was killed, after this was written."
+        yield from paragraph(unfinished, width, style=ODD)
     if not trace.complete:
         yield Text()
         warning = 'INCOMPLETE: not everything was seen, so the counts are "at least".'

@@ -1,0 +1,66 @@
+"""Folding runs that come again and again, as a partial batch in each epoch leaves them."""
+
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+import traces
+from hypothesis import given, strategies as st
+from traces import block, request, step, update
+
+from tracer.calltrace import CallTrace
+from tracer.records import Run
+from tracer.reporters.tally import Tally, Values, folded
+from tracer.reporters.text import render
+
+
+@st.composite
+def _recurring(draw: st.DrawFn) -> list[tuple[Run, Values]]:
+    weights = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
+    first, period, turns = (
+        draw(st.integers(1, 9)),
+        draw(st.integers(1, 9)),
+        draw(st.integers(1, 9)),
+    )
+    count, stride = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    times = draw(st.integers(1, 2))
+    return [(Run(first + period * n, stride, count, times), weights) for n in range(turns)]
+
+
+@given(st.lists(_recurring(), max_size=3), st.integers(0, 90))
+def test_recurring_runs_fold_to_the_steps_they_are(
+    groups: list[list[tuple[Run, Values]]], steps: int
+) -> None:
+    weighted = [each for group in groups for each in group]
+    expected = Counter[tuple[int, int]]()
+    for run, weights in weighted:
+        for at in range(run.first, run.last + 1, run.stride):
+            for place, weight in enumerate(weights):
+                expected[at, place] += weight * run.times
+    found = [
+        values
+        for stretch in folded(weighted, steps, 2)
+        for _ in range(stretch.turns)
+        for length, values in stretch.cycle
+        for _ in range(length)
+    ]
+    assert found == [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize("epochs", [10, 10_000])
+def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
+    ids = range(100)
+    work = [step(), request(*ids), update(*ids)]
+    whole = [Run(100 * epoch + 1, 1, 99) for epoch in range(epochs)]
+    blocks = []
+    for replica in range(4):
+        blocks.append(block(work, *whole, replica=replica, graphs=1))
+        blocks.append(block(work, Run(100, 100, epochs), replica=replica, graphs=1))
+    one = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(blocks), ())
+    trace = CallTrace(msgspec.structs.replace(one.data, replicas=traces.replicas(4)))
+    start = time.perf_counter()
+    text = render(trace, "variable")
+    assert time.perf_counter() - start < 2
+    assert f"{400 * epochs:,}" in text
+    assert [each.last for each in Tally(trace, 0).stretches(lambda block: 1)] == [100 * epochs]

@@ -1,0 +1,22 @@
+"""One table of the report as CSV, for a spreadsheet."""
+
+import csv
+import io
+
+from tracer.calltrace import CallTrace
+from tracer.reporters.layout import shown
+from tracer.reporters.rows import columns, everything
+from tracer.reporters.tables import By
+
+
+def render(trace: CallTrace, by: By | None = None) -> str:
+    """The table `by` (that of the variables if it is None) of all optimizers, with a header."""
+    by = by or "variable"
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["optimizer", *columns(by)], lineterminator="\n")
+    writer.writeheader()
+    for found, _, table in everything(trace, by):
+        for row in table:
+            named = {"optimizer": found.optimizers[0].name, **row}
+            writer.writerow({k: shown(v) if isinstance(v, str) else v for k, v in named.items()})
+    return out.getvalue()

@@ -1,0 +1,41 @@
+"""The report as JSON: what the text report says, as values."""
+
+import json
+
+from tracer.calltrace import CallTrace
+from tracer.reporters.answer import answer, question
+from tracer.reporters.rows import TABLES, rows
+from tracer.reporters.tables import By
+from tracer.reporters.tally import tallies
+
+FORMAT = "optimizer-tracer-report"
+VERSION = 1
+"""A field can be added without a new number; any other change takes one."""
+
+
+def render(trace: CallTrace, by: By | None = None) -> str:
+    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.rows`."""
+    tables = TABLES if by is None else (by,)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "question": question(trace),
+        "answer": answer(trace),
+        "only": trace.only,
+        "complete": trace.complete,
+        "finished": trace.finished,
+        "notes": list(trace.notes),
+        "environment": dict(trace.environment),
+        "optimizers": [
+            {
+                "name": found.optimizers[0].name,
+                "class": found.optimizers[0].class_name,
+                "kind": found.optimizers[0].kind,
+                "nested": [each.class_name for each in found.optimizers[1:]],
+                "steps": found.steps,
+                "tables": {table: rows(found, table) for table in tables},
+            }
+            for found in tallies(trace)
+        ],
+    }
+    return json.dumps(content, indent=1) + "\n"

@@ -1,0 +1,59 @@
+"""The report as Markdown, for a pull request or a page."""
+
+from collections.abc import Iterator
+
+from tracer.calltrace import CallTrace
+from tracer.reporters.answer import question, sentences
+from tracer.reporters.layout import shown
+from tracer.reporters.rows import Row, Value, everything
+from tracer.reporters.tables import By
+
+_SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
+
+
+def render(trace: CallTrace, by: By | None = None) -> str:
+    """The report in GitHub's Markdown; `by` picks one table."""
+    return "\n".join(_lines(trace, by)) + "\n"
+
+
+def _lines(trace: CallTrace, by: By | None) -> Iterator[str]:
+    yield f"**{_plain(question(trace))}**"
+    if trace.only:
+        yield f"\n{_plain(trace.only)}"
+    for pair in sentences(trace):
+        yield f"\n{_plain(' '.join(pair))}"
+    if not trace.finished:
+        yield "\n**Unfinished:** the run went on, or was killed, after this was written."
+    if not trace.complete:
+        yield '\n**Incomplete:** not everything was seen, so the counts are "at least".'
+    if trace.notes:
+        yield ""
+        yield from (f"- {_plain(note)}" for note in trace.notes)
+    before = None
+    for found, table, rows in everything(trace, by):
+        if found is not before:
+            before = found
+            root = found.optimizers[0]
+            yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {found.steps:,} steps"
+        if rows:
+            yield f"\nBy {table}:\n"
+            yield from _table(rows)
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    text = [isinstance(value, str) for value in rows[0].values()]
+    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]) + " |"
+    yield "|" + "|".join(" --- " if each else " ---: " for each in text) + "|"
+    for row in rows:
+        yield "| " + " | ".join(_cell(value) for value in row.values()) + " |"
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else _plain(value)
+
+
+def _plain(text: str) -> str:
+    """The text on one line, with what Markdown would act on escaped."""
+    return shown(text).translate(_SPECIAL)
