@@ -4,7 +4,7 @@ The odometers elsewhere add 1 whatever the gradient is, so their updates run eve
 fail. These add the gradient, which is 1, so they wait for it as a real optimizer does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -40,7 +40,7 @@ class V1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return handle.assign_add(grad, read_value=False)
 
 
-MAKE = {
+MAKE: dict[str, Callable[[], Any]] = {
     "legacy": lambda: Legacy("GradientOdometer"),
     "keras2": Keras2,
     "keras3": lambda: Keras3(learning_rate=0.1),

@@ -246,7 +246,7 @@ def test_a_missing_file(path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == "is a folder, not a trace file"
+    assert refusal(tmp_path) == "is a folder without a trace file (*.json)"
 
 
 def test_a_file_used_as_a_folder(path: Path) -> None:
