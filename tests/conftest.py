@@ -15,6 +15,8 @@ os.environ["TF_NUM_INTEROP_THREADS"] = "16"
 
 import pytest
 
+collect_ignore = ["programs"]  # what other processes run: no tests in there
+
 DEVICES = 3
 """Logical CPU devices: enough for `MirroredStrategy` over two and over three."""
 
