@@ -58,7 +58,7 @@ patterns = st.lists(
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(script=patterns)
 def test_every_step_of_every_block(compiled: bool, script: Any) -> None:

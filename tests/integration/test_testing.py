@@ -95,7 +95,9 @@ def test_graphs_from_before_fail_with_the_note(given: bool) -> None:
 
 
 def test_each_replica() -> None:
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
     with strategy.scope():
         train = Training("legacy")
     step = tf.function(lambda: strategy.run(train.apply))
