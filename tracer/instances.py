@@ -1,6 +1,8 @@
 """Finds the living instances of some classes. No TensorFlow."""
 
 import gc
+import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,9 +10,10 @@ from typing import Any
 def instances(bases: Iterable[type]) -> list[Any]:
     """Every living instance of `bases` and of their subclasses.
 
-    An instance refers to its class, so the garbage collector can be asked for the referrers of the
-    classes. `gc.get_objects` would do too, but it takes references to tuples that other threads
-    are still filling, which breaks those threads (`Objects/tupleobject.c`, `_PyTuple_Resize`).
+    The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
+    such a thread is still filling, which it then cannot do (`_PyTuple_Resize` wants the only
+    reference). So no thread is switched to meanwhile, some 50 ms. `gc.get_referrers` of the classes
+    would need no such list, but it crashed in a large process with TensorFlow.
 
     >>> class Base: pass
     >>> class Derived(Base): pass
@@ -25,4 +28,10 @@ def instances(bases: Iterable[type]) -> list[Any]:
         if cls not in classes:
             classes.add(cls)
             todo += type.__subclasses__(cls)
-    return [each for each in gc.get_referrers(*classes) if type(each) in classes]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(10)
+    try:
+        time.sleep(0)  # lets threads run that asked for it with the old interval
+        return [each for each in gc.get_objects() if type(each) in classes]
+    finally:
+        sys.setswitchinterval(interval)
