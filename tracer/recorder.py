@@ -144,6 +144,7 @@ class Recorder:
         self._optimizers: list[_Traced] = []
         self._marks: dict[int, _Mark] = {}
         self._suspects: list[tuple[int, ref[Any]]] = []
+        self._older: dict[int, bool] = {}  # by optimizer, whether a graph is older than its mark
         self.root = 0
         self._variables = VariableTable(self.note)
         self._sites: list[Site] = []
@@ -186,6 +187,7 @@ class Recorder:
         if iterations is not None:
             used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
             self._marks[index] = _Mark(iterations, self._step_count(), bool(iterations or used))
+            self._older.pop(index, None)
         elif traced.kind.name == "v1":
             graphs = compat.graphs_updated_by(traced.name())
             self._suspects += [(index, ref(graph)) for graph in graphs]
@@ -579,7 +581,9 @@ class Recorder:
             late = 0 if now is None else (now - mark.iterations) - (steps - mark.steps)
             # A new optimizer's iterations may be set by a checkpoint: only an older graph of its
             # own says that they were not.
-            if late > 0 and (mark.used or self._older_graph(optimizer)):
+            if late > 0 and not mark.used and index not in self._older:
+                self._older[index] = self._older_graph(optimizer)  # a sweep: once is enough
+            if late > 0 and (mark.used or self._older[index]):
                 unseen[index] = late
         return unseen
 

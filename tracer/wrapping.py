@@ -60,7 +60,7 @@ def wrap(optimizer: T) -> T:
             binding = _bind(each, recorder, kind)
             if each is optimizer:
                 recorder.root = binding.index
-        if not is_traced(each) or type(each) not in _plain_classes:
+        if not is_traced(each):
             recorder.mark(binding.index)
             own = [name for name in _methods(kind) if name in _own_attributes(each)]
             for name in own:
