@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from tracer import records
 from tracer.errors import unknown_name
-from tracer.records import Block, Entry, Kind, Method, Optimizer, Replica, TraceData, Variable
+from tracer.records import Block, Entry, Graph, Kind, Method, Optimizer, Replica, TraceData, Variable
 
 What = Literal["updates", "executions", "calls", "requests"]
 By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
@@ -104,6 +104,11 @@ class CallTrace:
     def blocks(self) -> tuple[Block, ...]:
         """What executed as a whole: one graph's body or an eager step, each on one replica."""
         return self._data.blocks
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """What was traced to graphs: each function with each signature, by replica."""
+        return self._data.graphs
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from weakref import ref
 
 import msgspec
 
-from tracer.records import Block, Calls, Method, Optimizer, Replica, TraceData, Variable
+from tracer.records import Block, Calls, Graph, Method, Optimizer, Replica, TraceData, Variable
 from tracer.snapshot import distinct
 
 Ref = ref[Any] | None
@@ -27,6 +27,7 @@ def combine(
     optimizers: list[Optimizer] = []
     blocks: list[Block] = []
     calls: list[Calls] = []
+    graphs: list[Graph] = []
     index_of: dict[int, int] = {}
     for data, _ in parts:
         for replica in data.replicas:
@@ -84,6 +85,12 @@ def combine(
             )
             for each in data.calls
         ]
+        graphs += [
+            msgspec.structs.replace(
+                each, root=each.root + first, replica=to_replica[each.replica]
+            )
+            for each in data.graphs
+        ]
     optimizer_names = distinct(each.name for each in optimizers)
     variable_names = distinct(each.name for each in variables)
     said = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
@@ -100,6 +107,7 @@ def combine(
         replicas=tuple(replicas[place] for place in sorted(replicas)),
         blocks=tuple(blocks),
         calls=tuple(calls),
+        graphs=tuple(graphs),
         complete=not said and all(data.complete for data, _ in parts),
         notes=tuple(said),
         environment={key: text for data, _ in parts for key, text in data.environment.items()},

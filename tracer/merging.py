@@ -6,7 +6,7 @@ import msgspec
 
 from tracer.calltrace import CallTrace
 from tracer.errors import MergeError
-from tracer.records import Block, Calls, Replica, TraceData
+from tracer.records import Block, Calls, Graph, Replica, TraceData
 
 
 def merge(traces: Iterable[CallTrace]) -> CallTrace:
@@ -28,6 +28,7 @@ def merge(traces: Iterable[CallTrace]) -> CallTrace:
     replicas: list[Replica] = []
     blocks: list[Block] = []
     calls: list[Calls] = []
+    graphs: list[Graph] = []
     methods = {method: index for index, method in enumerate(first.methods)}
     of_variable = {variable.name: index for index, variable in enumerate(first.variables)}
     for data in parts:
@@ -53,6 +54,9 @@ def merge(traces: Iterable[CallTrace]) -> CallTrace:
             )
             for each in data.calls
         ]
+        graphs += [
+            msgspec.structs.replace(each, replica=each.replica + offset) for each in data.graphs
+        ]
     missing = sorted(_cluster(parts) - {replica.worker for replica in replicas})
     notes = dict.fromkeys(_of_worker(note, data) for data in parts for note in data.notes)
     for worker in missing:
@@ -64,6 +68,7 @@ def merge(traces: Iterable[CallTrace]) -> CallTrace:
         replicas=tuple(replicas),
         blocks=tuple(blocks),
         calls=tuple(calls),
+        graphs=tuple(graphs),
         complete=not missing and all(data.complete for data in parts),
         notes=tuple(notes),
         environment=first.environment,

@@ -17,6 +17,10 @@ apply method on a variable (`update`), of an apply method inside another one (`a
 gradient that was handed to the outermost `apply_gradients` (`request`, which is no execution)."""
 
 
+Setting = bool | int | float | str
+"""A plain attribute of an optimizer."""
+
+
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """Steps `first`, `first + stride`, ... (`count` of them), each with `times` executions.
 
@@ -136,6 +140,17 @@ def _changes(run: Run, weight: int) -> Iterator[tuple[int, int]]:
         yield step + 1, -weight
 
 
+class Remark(msgspec.Struct, frozen=True):
+    """What the class of an optimizer shows before it trains: see `tracer.inspection`."""
+
+    code: str
+    """Which rule of `tracer.findings` it is for."""
+    method: str
+    """The method that it is about."""
+    detail: str = ""
+    """What the rule needs to name, an attribute for example."""
+
+
 class Optimizer(msgspec.Struct, frozen=True):
     """A traced optimizer."""
 
@@ -145,6 +160,11 @@ class Optimizer(msgspec.Struct, frozen=True):
     """`legacy`, `keras2`, `keras3` or `v1`: see `tracer.kinds`."""
     root: int
     """The index of the outermost optimizer that it is nested in; its own if it is the root."""
+    settings: dict[str, Setting] = {}
+    """What it was told that changes the counts: `{"gradient_accumulation_steps": 4, ...}`."""
+    iterations: int | None = None
+    """How far its own count of steps moved since it was wrapped; None if that cannot be read."""
+    remarks: tuple[Remark, ...] = ()
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -216,6 +236,27 @@ class Block(msgspec.Struct, frozen=True):
         return self.total - sum(run.total for run in self.runs)
 
 
+class Graph(msgspec.Struct, frozen=True):
+    """The graph tracings of one function with one signature, with a step or an update in them."""
+
+    root: int
+    replica: int
+    """The first of the replicas that it updates."""
+    function: str
+    signature: str
+    """What the function was traced for, as `x: float32[32, 4], training: True`; empty if that is
+    not known."""
+    tracings: int
+    idle: int
+    """How many of the tracings never ran."""
+    steps: int
+    """How many steps ran in it, on each replica; or updates, if it holds no step."""
+    after: int
+    """How many steps had run when it was first traced."""
+    step_calls: int
+    """How often its code calls `apply_gradients`; a loop's body counts once."""
+
+
 class Calls(msgspec.Struct, frozen=True):
     """Python calls of one method on each of `variables`: `eager` and `tracing` of them on each."""
 
@@ -238,6 +279,7 @@ class TraceData(msgspec.Struct, frozen=True):
     replicas: tuple[Replica, ...]
     blocks: tuple[Block, ...]
     calls: tuple[Calls, ...]
+    graphs: tuple[Graph, ...] = ()
     complete: bool = True
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = {}

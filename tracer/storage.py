@@ -7,7 +7,8 @@ A trace file is one JSON object in UTF-8:
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
      "blocks": [{..., "entries": [{..., "variables": 1, "times": 1}], "runs": [[1, 1, 64, 1]]}],
-     "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}]}
+     "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}],
+     "graphs": [...]}
 
 The fields are those of `tracer.records`, where they are explained, but for one: `variables` of an
 entry and of calls is an index into `lists`. A list holds indices of variables, as `[start, stop]`
@@ -44,6 +45,7 @@ from tracer.records import (
     Block,
     Calls,
     Entry,
+    Graph,
     Kind,
     Method,
     Optimizer,
@@ -121,6 +123,7 @@ class _File(msgspec.Struct, frozen=True):
     lists: tuple[_Indices, ...]
     blocks: tuple[_Block, ...]
     calls: tuple[_Calls, ...]
+    graphs: tuple[Graph, ...] = ()
     finished: bool = True
 
 
@@ -320,6 +323,7 @@ def _to_file(data: TraceData) -> _File:
         tuple(_to_ranges(variables) for variables in lists),
         blocks,
         calls,
+        data.graphs,
         data.finished,
     )
 
@@ -334,6 +338,12 @@ def _from_file(file: _File) -> TraceData:
         _check(0, f"variables[{place}].shape", *sizes)
     for place, replica in enumerate(file.replicas):
         _check(0, f"replicas[{place}].id", replica.id)
+    for place, graph in enumerate(file.graphs):
+        where = f"graphs[{place}]"
+        _inside(file.optimizers, graph.root, f"{where}.root")
+        _inside(file.replicas, graph.replica, f"{where}.replica")
+        _check(0, where, graph.idle, graph.steps, graph.after, graph.step_calls)
+        _check(max(1, graph.idle), f"{where}.tracings", graph.tracings)
     blocks = tuple(
         _block(file, lists, block, f"blocks[{place}]") for place, block in enumerate(file.blocks)
     )
@@ -354,6 +364,7 @@ def _from_file(file: _File) -> TraceData:
         file.replicas,
         blocks,
         tuple(calls),
+        file.graphs,
         file.complete,
         file.notes,
         file.environment,
