@@ -12,7 +12,17 @@ from typing import Any, Literal, NamedTuple
 
 from tracer import records
 from tracer.errors import unknown_name
-from tracer.records import Block, Entry, Graph, Kind, Method, Optimizer, Replica, TraceData, Variable
+from tracer.records import (
+    Block,
+    Entry,
+    Graph,
+    Kind,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
 
 What = Literal["updates", "executions", "calls", "requests"]
 By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]

@@ -8,6 +8,7 @@ import re
 import sys
 from typing import Any, NamedTuple
 
+import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager import context as eager_context, record
 from tensorflow.python.framework import func_graph, indexed_slices, ops
@@ -26,6 +27,7 @@ __all__ = [
     "current_graph",
     "device",
     "eager_outside_functions",
+    "function_name",
     "graphs_around",
     "graphs_updated_by",
     "has_strategy",
@@ -34,6 +36,7 @@ __all__ = [
     "init_scope",
     "make_variable",
     "replica_id",
+    "signature",
     "stop_recording",
     "surroundings",
     "update_replica_id",
@@ -137,6 +140,59 @@ def graphs_around(graph: Any) -> list[Any]:
     while isinstance(graph := graph.outer_graph, FuncGraph):
         graphs.append(graph)
     return graphs
+
+
+_NUMBER = re.compile(r"_\d+(?=_|$)")
+
+
+def function_name(graph: Any) -> str:
+    """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
+    if not isinstance(graph, FuncGraph):
+        return "v1 graph"
+    return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
+
+
+def signature(graph: Any) -> str:
+    """What the function was traced for, as `x: float32[2, 3], training: True`; empty if unknown.
+
+    TensorFlow sets it before it calls the function (`framework/func_graph.py`,
+    `func_graph_from_py_func`).
+    """
+    structured = getattr(graph, "structured_input_signature", None)
+    if structured is None:
+        return ""
+    positional, named = structured
+    parts = [_spec(each) for each in positional]
+    parts += [f"{name}={_spec(each)}" for name, each in named.items()]
+    return ", ".join(parts)
+
+
+def _spec(value: Any) -> str:
+    """An argument, as far as TensorFlow tells graphs apart by it."""
+    if isinstance(value, tf.TensorSpec):
+        name = f"{value.name}: " if value.name else ""
+        return f"{name}{value.dtype.name}{_shape(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_spec(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(_spec(each) for each in value) + ")"
+    element = getattr(value, "_element_spec", None)
+    if element is not None:  # a dataset or its iterator
+        return f"{type(value).__name__.removesuffix('Spec')}{_spec(element)}"
+    if isinstance(value, tf.TypeSpec):
+        dtype = getattr(getattr(value, "dtype", None), "name", "")
+        kind = type(value).__name__.removesuffix("Spec")
+        return f"{kind} {dtype}{_shape(getattr(value, 'shape', None))}"
+    if value is None or isinstance(value, bool | int | float | str):
+        text = repr(value)
+        return text if len(text) <= 40 else text[:39] + "…"
+    return type(value).__name__
+
+
+def _shape(shape: Any) -> str:
+    if shape is None or shape.rank is None:
+        return "[...]"
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
 
 
 def graphs_updated_by(name: str) -> list[Any]:

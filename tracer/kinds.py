@@ -95,6 +95,22 @@ KINDS = (
 )
 
 
+SETTINGS = (
+    "built",
+    "clipnorm",
+    "clipvalue",
+    "dynamic",
+    "dynamic_growth_steps",
+    "ema_overwrite_frequency",
+    "global_clipnorm",
+    "gradient_accumulation_steps",
+    "initial_scale",
+    "jit_compile",
+    "loss_scale_factor",
+    "use_ema",
+)
+"""The plain attributes, if need be with `_` before them, that say how an optimizer counts."""
+
 MAKERS = (
     *((home, kind.base) for kind in KINDS for home in kind.homes),
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.

@@ -55,6 +55,21 @@ class _Row(NamedTuple):
         return self.next - self.stride
 
 
+class Use:
+    """What one graph adds to a counter: from `taken` on, until it is gone and `released` it."""
+
+    __slots__ = ("number", "released", "taken")
+
+    def __init__(self, number: int, taken: int) -> None:
+        self.number = number
+        self.taken = taken
+        self.released: int | None = None
+
+    def ran(self, total: int) -> int:
+        """How often the graph ran, if the counter's total is `total` now."""
+        return (total if self.released is None else self.released) - self.taken
+
+
 class _Counter:
     """A counter with the graphs that feed it: one at a time, reused when that graph is gone."""
 
@@ -62,10 +77,10 @@ class _Counter:
         self.number = number
         self.variable = variable
         self.graphs = 0
-        self.idle = 0
-        self.taken_at = 0
+        self.idle = 0  # of the graphs that are gone
         self.outside = False
-        self.graph: ref[Any] | None = None
+        self.use = Use(number, 0)
+        self.lifetime: ref[Any] | None = None
 
 
 class Ledger:
@@ -83,7 +98,7 @@ class Ledger:
         self._drained = 0
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
-    def count(self, key: Hashable, lifetime: Any, step: bool, outside: bool = False) -> None:
+    def count(self, key: Hashable, lifetime: Any, step: bool, outside: bool = False) -> Use:
         """Add the counter of the block `key` to the current graph.
 
         `step` is True if the block is a step, `outside` if it is in none, so that its steps say
@@ -97,11 +112,12 @@ class Ledger:
             counter = self._take(key)
             counter.outside = outside
             counter.graphs += 1
-            counter.graph = ref(lifetime, lambda _: self._dropped.append(counter))
+            counter.lifetime = ref(lifetime, lambda _: self._dropped.append(counter))
         with compat.device(self.device), compat.stop_recording():
             _advance(
                 counter.variable.handle, self._clock.handle, self._ring.handle, 1 if step else 0
             )
+        return counter.use
 
     def eager_step(self) -> int:
         """Count a step that ran outside of every graph; returns its number."""
@@ -161,9 +177,10 @@ class Ledger:
             counter = self._dropped.popleft()
             with compat.init_scope():
                 total = int(self._read(counter.variable)[3])
-            counter.idle += total == counter.taken_at
-            counter.taken_at = total
-            counter.graph = None
+            counter.idle += counter.use.ran(total) == 0
+            counter.use.released = total
+            counter.use = Use(counter.number, total)
+            counter.lifetime = None
             self._idle[self._keys[counter.number]].append(counter)
         if self._idle[key]:
             return self._idle[key].pop()
@@ -189,14 +206,14 @@ class Ledger:
         now = _Row(*row)
         rows = [each for each in self._rows[counter.number] if 0 < each.total < now.total]
         if not now.total:
-            return Reading(0, [], counter.graphs, counter.idle + (counter.graph is not None))
+            return Reading(0, [], counter.graphs, counter.idle + (counter.lifetime is not None))
         runs = [] if counter.outside else _chain([*rows, now])
         total = now.total
         if runs and runs[-1].last > steps:  # of a step that is still under way
             kept = [cut for run in runs if (cut := _cut(run, steps)) is not None]
             total -= sum(run.total for run in runs) - sum(run.total for run in kept)
             runs = kept
-        idle = counter.idle + (counter.graph is not None and now.total == counter.taken_at)
+        idle = counter.idle + (counter.lifetime is not None and not counter.use.ran(now.total))
         return Reading(total, runs, counter.graphs, idle)
 
 

@@ -7,7 +7,7 @@ traced into this graph since executes as a whole, so it gets one counter. That o
 `tf.function`, loops, branches, XLA and eager mode, where a step is the block.
 """
 
-import re
+import math
 import sys
 import threading
 import warnings
@@ -19,10 +19,21 @@ from weakref import ref
 
 from tracer import compat, snapshot
 from tracer.calltrace import CallTrace
-from tracer.kinds import ApplyMethod, OptimizerKind
+from tracer.kinds import SETTINGS, ApplyMethod, OptimizerKind
 from tracer.ledger import HostLog, Ledger
-from tracer.records import Kind, Method, Optimizer, Replica, Role, TraceData
+from tracer.records import (
+    Graph,
+    Kind,
+    Method,
+    Optimizer,
+    Remark,
+    Replica,
+    Role,
+    Setting,
+    TraceData,
+)
 from tracer.snapshot import BlockKey, Reading, Site
+from tracer.tracings import Figures, Key, Tracings
 from tracer.variables import VariableTable, canonical, device_of, finder
 
 FrameRole = Literal["step", "group", "apply"]
@@ -49,8 +60,6 @@ class _Block(NamedTuple):
 
 _EAGER = _Place(None, None)
 
-_NUMBER = re.compile(r"_\d+(?=_|$)")
-
 
 class _Traced(NamedTuple):
     """An optimizer of this recorder, held weakly."""
@@ -59,6 +68,8 @@ class _Traced(NamedTuple):
     name: Callable[[], str]
     class_name: str
     kind: OptimizerKind
+    remarks: tuple[Remark, ...]
+    settings: dict[str, Setting]
 
 
 _Readings = dict[int, tuple[int, dict[Hashable, tuple[_Block, Reading]]]]
@@ -77,7 +88,9 @@ class Moment(NamedTuple):
 
     readings: _Readings
     calls: Sequence[Sequence[int]]
+    graphs: dict[Key, Figures]
     unseen: dict[int, int]
+    iterations: dict[int, int]
     notes: frozenset[str] = frozenset()
 
 
@@ -155,7 +168,8 @@ class Recorder:
         self._steps: Counter[int] = Counter()
         self._ledgers: dict[int, Ledger] = {}
         self._logs: dict[_Block, HostLog] = {}
-        self._graphs: Counter[_Block] = Counter()
+        self._graphs: Counter[_Block] = Counter()  # tracings into v1 graphs
+        self._tracings = Tracings()
         self._active: list[Frame] = []
         self._where = compat.Surroundings("", "", ())
         self._notes: dict[str, None] = {}
@@ -164,11 +178,19 @@ class Recorder:
     # Optimizers.
 
     def add(
-        self, optimizer: Any, name: Callable[[], str], class_name: str, kind: OptimizerKind
+        self,
+        optimizer: Any,
+        name: Callable[[], str],
+        class_name: str,
+        kind: OptimizerKind,
+        remarks: tuple[Remark, ...] = (),
     ) -> int:
         """Take in an optimizer; returns its index."""
         with self._lock:
-            self._optimizers.append(_Traced(ref(optimizer), name, class_name, kind))
+            settings = _settings(optimizer)
+            self._optimizers.append(
+                _Traced(ref(optimizer), name, class_name, kind, remarks, settings)
+            )
             return len(self._optimizers) - 1
 
     @property
@@ -373,7 +395,7 @@ class Recorder:
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
             by_replica[self._sites[number].replica].append(number)
-        name = "" if graph is None else _function_name(graph)
+        name = "" if graph is None else compat.function_name(graph)
         for replica, numbers in by_replica.items():
             block = _Block(replica, name, step, outside, tuple(numbers))
             if graph is None:
@@ -413,10 +435,11 @@ class Recorder:
                 device = self._devices.get(block.replica, "")
                 ledger = Ledger(device, self._steps[block.replica])
                 self._ledgers[block.replica] = ledger
-        lifetime = compat.graphs_around(graph)[-1]
         work = [op for op in graph.get_operations()[start:] if op._is_stateful]
         with compat.control_dependencies(work):
-            ledger.count(block, lifetime, block.step, block.outside)
+            use = ledger.count(block, compat.graphs_around(graph)[-1], block.step, block.outside)
+        with self._lock:
+            self._tracings.add(graph, block.replica, block.step, use, self._steps_so_far)
 
     def _count_in_session(self, block: _Block, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
@@ -476,6 +499,14 @@ class Recorder:
         except Exception:
             return 0  # asked after a fault too, and the ledger may be what is broken
 
+    def _steps_so_far(self) -> int:
+        return max(
+            *self._steps.values(),
+            *(ledger.step_now() - 1 for ledger in self._ledgers.values()),
+            0,
+            0,
+        )
+
     # Reading.
 
     def children(self) -> dict[str, Any]:
@@ -505,8 +536,9 @@ class Recorder:
         with self._lock:
             readings = self._read()
             calls = [list(count) for count in self._calls]
-            notes = frozenset(self.part(None)[0].notes)
-            return Moment(readings, calls, self._unseen(readings), notes)
+            graphs = self._tracings.figures(_totals(readings))
+            said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
+            return Moment(readings, calls, graphs, self._unseen(readings), self._moved(), said)
 
     def trace(self) -> CallTrace:
         """A frozen trace of everything up to the last complete step of each replica."""
@@ -519,57 +551,112 @@ class Recorder:
         With it, for each variable of the trace the object, if there is one.
         """
         with self._lock:
-            sites = list(self._sites)
-            before = Moment({}, [], {}) if since is None else since
-            readings: dict[int, tuple[int, list[tuple[BlockKey, Reading]]]] = {}
-            absolute = self._read()
-            for replica, (steps, blocks) in absolute.items():
-                past, known = before.readings.get(replica, (0, {}))
-                readings[replica] = (steps - past, [])
-                for key, (block, reading) in blocks.items():
-                    old = known[key][1] if key in known else Reading(0, [])
-                    new = snapshot.since(reading, old, past)
-                    readings[replica][1].append((_key_of(block, sites), new))
-            calls = {}
-            for site, (eager, tracing), old_calls in zip(
+            before = Moment({}, [], {}, {}, {}) if since is None else since
+            return self._part(self._read(), before), list(self._variables.objects)
+
+    def _part(self, absolute: _Readings, before: Moment) -> TraceData:
+        sites = list(self._sites)
+        readings: dict[int, tuple[int, list[tuple[BlockKey, Reading]]]] = {}
+        for replica, (steps, blocks) in absolute.items():
+            past, known = before.readings.get(replica, (0, {}))
+            readings[replica] = (steps - past, [])
+            for key, (block, reading) in blocks.items():
+                old = known[key][1] if key in known else Reading(0, [])
+                new = snapshot.since(reading, old, past)
+                readings[replica][1].append((_key_of(block, sites), new))
+        calls = {
+            site: (eager - old_eager, tracing - old_tracing)
+            for site, (eager, tracing), (old_eager, old_tracing) in zip(
                 sites, self._calls, chain(before.calls, repeat((0, 0))), strict=False
-            ):
-                calls[site] = (eager - old_calls[0], tracing - old_calls[1])
-            names_of = snapshot.distinct(each.name() for each in self._optimizers)
-            names = dict.fromkeys(site.method for site in sites)
-            steps_by = {m for each in self._optimizers for m in each.kind.step_methods}
-            methods = {name: index for index, name in enumerate(names)}
-            ids = sorted({site.replica for site in sites} | set(readings))
-            replicas = {id: index for index, id in enumerate(ids)}
-            blocks_, lost = snapshot.blocks_of(self.root, readings, methods, replicas)
-            notes = [*self._notes, *lost]
-            for index, unseen in self._unseen(absolute).items():
-                if unseen > before.unseen.get(index, 0):
-                    notes.append(_late(names_of[index], unseen - before.unseen.get(index, 0)))
-            roles = {e.role for block in blocks_ for e in block.entries if e.kind != "none"}
-            if "request" in roles and "update" not in roles:
-                notes.append(_BYPASSED)
-            for index, graph in self._suspects:
-                if self._variables.met_in(graph()) and _early(names_of[index]) not in notes:
-                    notes.append(_early(names_of[index]))
-            data = TraceData(
-                optimizers=tuple(
-                    Optimizer(name, each.class_name, each.kind.name, self.root)
-                    for name, each in zip(names_of, self._optimizers, strict=True)
-                ),
-                variables=tuple(self._variables.rows),
-                methods=tuple(Method(n, "step" if n in steps_by else "apply") for n in names),
-                replicas=tuple(
-                    Replica(self._where.worker, id, self._devices.get(id, "")) for id in ids
-                ),
-                blocks=tuple(blocks_),
-                calls=tuple(snapshot.calls_of(calls, methods, replicas)),
-                complete=not notes,
-                notes=(*_remarks(self._where), *notes),
-                environment=compat.versions()
-                | {"strategy": self._where.strategy, "cluster": ", ".join(self._where.cluster)},
             )
-            return data, list(self._variables.objects)
+        }
+        names = snapshot.distinct(each.name() for each in self._optimizers)
+        step_methods = {m for each in self._optimizers for m in each.kind.step_methods}
+        methods = {
+            name: index for index, name in enumerate(dict.fromkeys(site.method for site in sites))
+        }
+        ids = sorted({site.replica for site in sites} | set(readings))
+        replicas = {id: index for index, id in enumerate(ids)}
+        found, lost = snapshot.blocks_of(self.root, readings, methods, replicas)
+        notes = [*self._notes, *lost, *self._missed(absolute, before, names)]
+        roles = {e.role for block in found for e in block.entries if e.kind != "none"}
+        if "request" in roles and "update" not in roles:
+            notes.append(_BYPASSED)
+        where = self._where
+        return TraceData(
+            optimizers=self._optimizer_records(names, before),
+            variables=tuple(self._variables.rows),
+            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
+            replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
+            blocks=tuple(found),
+            calls=tuple(snapshot.calls_of(calls, methods, replicas)),
+            graphs=self._graph_records(absolute, before, replicas),
+            complete=not notes,
+            notes=(*_remarks(where), *notes),
+            environment=compat.versions()
+            | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+        )
+
+    def _optimizer_records(self, names: Sequence[str], before: Moment) -> tuple[Optimizer, ...]:
+        moved = self._moved()
+        records = []
+        for index, (name, each) in enumerate(zip(names, self._optimizers, strict=True)):
+            optimizer = each.optimizer()
+            if optimizer is not None:
+                each.settings.update(_settings(optimizer))
+            iterations = moved.get(index)
+            if iterations is not None:
+                iterations -= before.iterations.get(index, 0)
+            records.append(
+                Optimizer(
+                    name,
+                    each.class_name,
+                    each.kind.name,
+                    self.root,
+                    dict(each.settings),
+                    iterations,
+                    each.remarks,
+                )
+            )
+        return tuple(records)
+
+    def _graph_records(
+        self, absolute: _Readings, before: Moment, replicas: dict[int, int]
+    ) -> tuple[Graph, ...]:
+        records = []
+        for key, now in self._tracings.figures(_totals(absolute)).items():
+            old = before.graphs.get(key, Figures())
+            past, _ = before.readings.get(key.replica, (0, {}))
+            new = Figures(
+                now.tracings - old.tracings,
+                max(0, now.idle - old.idle),
+                now.steps - old.steps,
+                max(0, now.after - past),
+                now.step_calls,
+            )
+            if new.tracings or new.steps:
+                records.append(new.record(self.root, key, replicas))
+        return tuple(records)
+
+    def _missed(self, absolute: _Readings, before: Moment, names: Sequence[str]) -> list[str]:
+        """Notes on what ran in graphs that were traced before the tracer came."""
+        notes = []
+        for index, unseen in self._unseen(absolute).items():
+            if unseen > before.unseen.get(index, 0):
+                notes.append(_late(names[index], unseen - before.unseen.get(index, 0)))
+        for index, graph in self._suspects:
+            if self._variables.met_in(graph()) and _early(names[index]) not in notes:
+                notes.append(_early(names[index]))
+        return notes
+
+    def _moved(self) -> dict[int, int]:
+        """How far each optimizer's own count of steps has moved since it was wrapped."""
+        moved = {}
+        for index, each in enumerate(self._optimizers):
+            now = _iterations(each.optimizer())
+            if now is not None:
+                moved[index] = now - (self._marks[index].iterations if index in self._marks else 0)
+        return moved
 
     def _unseen(self, readings: _Readings) -> dict[int, int]:
         """For each optimizer by how much its `iterations` moved more than the steps seen of it."""
@@ -642,14 +729,6 @@ def _place_of(graph: Any) -> _Place:
     return _Place(graph, branch)
 
 
-def _function_name(graph: Any) -> str:
-    """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
-    if not isinstance(graph, compat.FuncGraph):
-        return "v1 graph"
-    graphs = reversed(compat.graphs_around(graph))
-    return "/".join(_NUMBER.sub("", each.name) for each in graphs)
-
-
 def _iterations(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
     iterations = canonical(getattr(optimizer, "_iterations", None))
@@ -658,3 +737,20 @@ def _iterations(optimizer: Any) -> int | None:
         return None  # it has none, or one in a v1 graph
     with compat.init_scope():
         return int(iterations.numpy())
+
+
+def _settings(optimizer: Any) -> dict[str, Setting]:
+    """What the optimizer was told that changes the counts, as far as it is plain to read."""
+    own = object.__getattribute__(optimizer, "__dict__")
+    found: dict[str, Setting] = {}
+    for name in SETTINGS:
+        value = own.get(name, own.get(f"_{name}"))
+        if isinstance(value, float) and not math.isfinite(value):
+            value = str(value)
+        if isinstance(value, bool | int | float | str):
+            found[name] = value
+    return found
+
+
+def _totals(readings: _Readings) -> Callable[[int, int], int]:
+    return lambda replica, number: readings[replica][1][number][1].total

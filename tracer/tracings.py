@@ -1,0 +1,132 @@
+"""Which functions were traced to graphs, for what signature, and how much of it ran."""
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+from tracer import compat
+from tracer.ledger import Use
+from tracer.records import Graph
+
+MOST = 256
+"""How many signatures are told apart: a function may be traced anew in each step, without end."""
+
+OTHERS = "(others)"
+"""The signature of those that are not."""
+
+TotalOf = Callable[[int, int], int]
+"""From a replica and the number of one of its counters to the counter's total."""
+
+
+class Key(NamedTuple):
+    """What is the same of graph tracings that are told of as one."""
+
+    function: str
+    signature: str
+    replica: int
+    """The first of the replicas that it updates."""
+
+
+@dataclasses.dataclass
+class Figures:
+    """What is told of such graph tracings: the fields of `records.Graph`."""
+
+    tracings: int = 0
+    idle: int = 0
+    steps: int = 0
+    after: int = 0
+    step_calls: int = 0
+
+    def record(self, root: int, key: Key, replicas: dict[int, int]) -> Graph:
+        """The record of a trace in which `replicas` has the indices of the replicas."""
+        figures = dataclasses.asdict(self)
+        return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
+
+
+class _Block(NamedTuple):
+    replica: int
+    step: bool
+    use: Use
+
+
+class _Tracing:
+    """An outermost graph with the blocks in it."""
+
+    def __init__(self, root: Any, after: int) -> None:
+        self.place = id(root)
+        self.root: ref[Any] | None = None
+        self.function = compat.function_name(root)
+        self.signature = compat.signature(root)
+        self.after = after
+        self.blocks: list[_Block] = []
+        self.step_calls = 0
+        self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
+
+    def add(self, graph: Any, block: _Block) -> None:
+        self.blocks.append(block)
+        if block.step:  # a branch of a condition is a graph of its own, which another one excludes
+            steps = self._steps_in.setdefault(graph, Counter())
+            steps[block.replica] += 1
+            self.step_calls = max(self.step_calls, steps[block.replica])
+
+    def follow(self, root: Any, gone: "deque[_Tracing]") -> None:
+        """Put it into `gone` when the graph is."""
+        self.root = ref(root, lambda _: gone.append(self))
+
+    def add_to(self, found: dict[Key, Figures], total_of: TotalOf) -> None:
+        replica = min(block.replica for block in self.blocks)
+        ran = [
+            (each, each.use.ran(total_of(each.replica, each.use.number))) for each in self.blocks
+        ]
+        steps = [times for each, times in ran if each.step and each.replica == replica]
+        key = Key(self.function, self.signature, replica)
+        if key not in found and len(found) >= MOST:
+            key = key._replace(signature=OTHERS)
+        figures = found.setdefault(key, Figures(after=self.after))
+        figures.tracings += 1
+        figures.idle += not any(times for _, times in ran)
+        figures.steps += sum(steps) if steps else max(times for _, times in ran)
+        figures.step_calls = max(figures.step_calls, self.step_calls)
+        figures.after = min(figures.after, self.after)
+
+
+class Tracings:
+    """The graph tracings of one root optimizer; those whose graph is gone are only added up."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, _Tracing] = {}
+        self._gone: deque[_Tracing] = deque()
+        self._sums: dict[Key, Figures] = {}
+
+    def add(
+        self, graph: Any, replica: int, step: bool, use: Use, steps_so_far: Callable[[], int]
+    ) -> None:
+        """The block that makes `use` of a counter on `replica` was traced into `graph`."""
+        root = compat.graphs_around(graph)[-1]
+        tracing = self._alive.get(id(root))
+        if tracing is None or tracing.root is None or tracing.root() is not root:
+            self._settle()
+            tracing = self._alive[id(root)] = _Tracing(root, steps_so_far())
+            tracing.follow(root, self._gone)
+        tracing.add(graph, _Block(replica, step, use))
+
+    def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
+        """The figures now, in the order of the first tracing of each."""
+        self._settle()
+        found = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
+        for tracing in [*self._gone, *self._alive.values()]:
+            tracing.add_to(found, total_of)
+        return found
+
+    def _settle(self) -> None:
+        """Add up what is gone, once its counters have been released."""
+        for _ in range(len(self._gone)):
+            tracing = self._gone.popleft()
+            if self._alive.get(tracing.place) is tracing:
+                del self._alive[tracing.place]
+            if any(block.use.released is None for block in tracing.blocks):
+                self._gone.append(tracing)
+            else:
+                tracing.add_to(self._sums, lambda replica, number: 0)
