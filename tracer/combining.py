@@ -86,9 +86,7 @@ def combine(
             for each in data.calls
         ]
         graphs += [
-            msgspec.structs.replace(
-                each, root=each.root + first, replica=to_replica[each.replica]
-            )
+            msgspec.structs.replace(each, root=each.root + first, replica=to_replica[each.replica])
             for each in data.graphs
         ]
     optimizer_names = distinct(each.name for each in optimizers)

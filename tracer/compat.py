@@ -40,6 +40,7 @@ __all__ = [
     "stop_recording",
     "surroundings",
     "update_replica_id",
+    "updates_since",
     "versions",
 ]
 
@@ -52,9 +53,17 @@ current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
 has_strategy = distribute_lib.has_strategy
-in_eager = eager_context.executing_eagerly
 init_scope = ops.init_scope
 stop_recording = record.stop_recording
+
+
+def in_eager() -> bool:
+    """`tf.executing_eagerly()`, asked at every call of an apply method, without its two calls."""
+    try:
+        eager: bool = eager_context._context._thread_local_data.is_eager
+    except AttributeError:  # there is no context before the first op
+        eager = eager_context.executing_eagerly()
+    return eager
 
 
 def make_variable(initial: Any, where: str) -> Any:
@@ -91,7 +100,8 @@ def update_replica_id() -> int | None:
     Under strategies with one copy of each variable it is a device or the variable itself
     (`distribute/distribute_lib.py`, `UpdateContext`): that one copy is replica 0.
     """
-    number = distribute_lib.get_update_replica_id()
+    # `get_update_replica_id()`, which raises and catches an error where there is none.
+    number = getattr(distribute_lib._update_replica_id, "current", None)
     if number is None or isinstance(number, int):
         return number
     return 0
@@ -143,6 +153,15 @@ def graphs_around(graph: Any) -> list[Any]:
 
 
 _NUMBER = re.compile(r"_\d+(?=_|$)")
+
+
+def updates_since(graph: Any, start: int) -> list[Any]:
+    """The stateful operations of `graph` but reads, from the one with the number `start` on."""
+    return [
+        op
+        for op in graph.get_operations()[start:]
+        if op._is_stateful and op.type != "ReadVariableOp"
+    ]
 
 
 def function_name(graph: Any) -> str:

@@ -12,13 +12,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class ApplyMethod:
-    """A method that updates one variable with one gradient."""
+    """A method that updates one variable with one gradient, its first arguments after `self`."""
 
     name: str
     kind: Literal["dense", "sparse"] | None
     """What its gradients are; None where the gradient itself must be asked."""
-    variable: int = 1
-    """The position of the variable among the arguments, after `self`; the gradient's is 0."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ the other figures can be torn by several threads in one function, and the chain 
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -98,8 +98,15 @@ class Ledger:
         self._drained = 0
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
-    def count(self, key: Hashable, lifetime: Any, step: bool, outside: bool = False) -> Use:
-        """Add the counter of the block `key` to the current graph.
+    def count(
+        self,
+        key: Hashable,
+        lifetime: Any,
+        step: bool,
+        outside: bool = False,
+        after: Sequence[Any] = (),
+    ) -> Use:
+        """Add the counter of the block `key` to the current graph; it runs after the ops `after`.
 
         `step` is True if the block is a step, `outside` if it is in none, so that its steps say
         nothing.
@@ -114,9 +121,8 @@ class Ledger:
             counter.graphs += 1
             counter.lifetime = ref(lifetime, lambda _: self._dropped.append(counter))
         with compat.device(self.device), compat.stop_recording():
-            _advance(
-                counter.variable.handle, self._clock.handle, self._ring.handle, 1 if step else 0
-            )
+            handles = counter.variable.handle, self._clock.handle, self._ring.handle
+            _advance(*handles, 1 if step else 0, after)
         return counter.use
 
     def eager_step(self) -> int:
@@ -252,29 +258,32 @@ class HostLog:
         return Reading(self.total, records.join(Run(*run) for run in self.runs), graphs, idle)
 
 
-def _advance(counter: Any, clock: Any, ring: Any, step: int) -> None:
+def _advance(counter: Any, clock: Any, ring: Any, step: int, after: Sequence[Any]) -> None:
     """Count one execution, in the graph: see the top of this file.
 
     The order of the writes (ring, counter, clock) lets a reader on another thread, who reads in
-    the opposite order, find every run that ended.
+    the opposite order, find every run that ended. Only the first op waits for `after`, which may be
+    thousands: the others follow it.
     """
-    state = _raw.ReadVariableOp(resource=counter, dtype=tf.int64)
-    time = _raw.ReadVariableOp(resource=clock, dtype=tf.int64)
+    zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
+    size, tick = tf.constant(ROWS, tf.int64), tf.constant(step, tf.int64)
+    with compat.control_dependencies(after):
+        state = _raw.ReadVariableOp(resource=counter, dtype=tf.int64)
+    with compat.control_dependencies([state]):
+        time = _raw.ReadVariableOp(resource=clock, dtype=tf.int64)
     _, expected, stride, _ = _raw.Unpack(value=state, num=4)
     now, rows = _raw.Unpack(value=time, num=2)
     error = _raw.Sub(x=now, y=expected)
     gap = _raw.AddV2(x=error, y=stride)
-    zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
     ended = _raw.Cast(x=_raw.NotEqual(x=error, y=zero), DstT=tf.int64)
-    row = _raw.FloorMod(x=rows, y=tf.constant(ROWS, tf.int64))
+    row = _raw.FloorMod(x=rows, y=size)
     with compat.control_dependencies([state, time]):
         write = _raw.ResourceScatterUpdate(resource=ring, indices=row, updates=state)
     with compat.control_dependencies([write]):
         forward = _raw.Pack(values=[zero, _raw.AddV2(x=gap, y=error), error, one])
         write = _raw.AssignAddVariableOp(resource=counter, value=forward)
     with compat.control_dependencies([write]):
-        tick = _raw.Pack(values=[tf.constant(step, tf.int64), ended])
-        _raw.AssignAddVariableOp(resource=clock, value=tick)
+        _raw.AssignAddVariableOp(resource=clock, value=_raw.Pack(values=[tick, ended]))
 
 
 def _chain(rows: list[_Row]) -> list[Run]:

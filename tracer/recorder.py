@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
@@ -60,6 +60,8 @@ class _Block(NamedTuple):
 
 _EAGER = _Place(None, None)
 
+_PAIR = (tuple, list)
+
 
 class _Traced(NamedTuple):
     """An optimizer of this recorder, held weakly."""
@@ -105,12 +107,12 @@ def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
 
 
 class Frame:
-    """A call of an intercepted method that is under way."""
+    """A call of an intercepted method that is under way. Nothing in it may refer to itself."""
 
     __slots__ = (
         "applying",
         "distributed",
-        "owner",
+        "gathers",
         "parent",
         "place",
         "python",
@@ -122,30 +124,22 @@ class Frame:
         "start",
     )
 
-    def __init__(
-        self,
-        role: FrameRole,
-        place: _Place,
-        replica: int,
-        distributed: bool,
-        parent: "Frame | None",
-    ) -> None:
-        self.role = role
-        self.place = place
-        self.replica = replica
-        self.distributed = distributed
-        self.parent = parent
-        # Whether an apply method is under way here: what it calls is no update of its own.
-        self.applying: bool = role == "apply" or (parent is not None and parent.applying)
-        # The frame that calls made from here are part of: not a group in the graph of its step.
-        self.owner: Frame = self
-        if role == "group" and parent is not None and parent.place == place:
-            self.owner = parent
-        self.site: int | None = None
-        self.sites: list[int] = []
-        self.result: Any = None
-        self.python: Any = None  # Python's frame of the method, once it runs
-        self.start = 0 if place.graph is None else place.graph.num_operations()
+    role: FrameRole
+    place: _Place
+    replica: int
+    distributed: bool
+    parent: "Frame | None"
+    applying: bool
+    """Whether an apply method is under way here: what it calls is no update of its own."""
+    gathers: bool
+    """Whether it is a group in the graph of its step: calls made from here are its parent's."""
+    site: int | None
+    sites: list[int]
+    result: Any
+    python: Any
+    """Python's frame of the method, while it runs."""
+    start: int
+    """How many operations the graph had before."""
 
 
 class Recorder:
@@ -193,6 +187,10 @@ class Recorder:
             )
             return len(self._optimizers) - 1
 
+    def remarked(self, codes: Collection[str]) -> bool:
+        """Whether the class of an optimizer has a remark with one of these codes."""
+        return any(remark.code in codes for each in self._optimizers for remark in each.remarks)
+
     @property
     def used(self) -> bool:
         """Whether any call was seen."""
@@ -218,46 +216,86 @@ class Recorder:
 
     # Calls.
 
-    def enter(
-        self,
-        optimizer: int,
-        method: str,
-        role: FrameRole,
-        apply: ApplyMethod | None = None,
-        gradient: Any = None,
-        variable: Any = None,
-    ) -> Frame:
-        """A call of `method` begins; of an apply method with this gradient on this variable."""
+    def enter(self, frame: Frame, optimizer: int, method: str, role: FrameRole) -> None:
+        """A call of a step or group method begins."""
         stack = self._stack()
         if stack and role == "step":
             self._drop_interrupted(stack)
+        self._place(frame, role, stack)
+        if role == "step":
+            frame.site = self._site(Site(optimizer, method, "step", None, None, frame.replica))
+            if frame.place is not _EAGER:
+                self._called(frame.site)
+            with self._lock:
+                self._active.append(frame)
+                if frame.distributed and not self._where.strategy:
+                    self._where = compat.surroundings()
+        stack.append(frame)
+
+    def enter_apply(
+        self, frame: Frame, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
+    ) -> bool:
+        """A call of an apply method begins, with this gradient on this variable.
+
+        False if that is no variable, which the framework will refuse.
+        """
+        stack = self._stack()
+        top = stack[-1] if stack else None
+        frame.role = "apply"
+        frame.applying = True
+        frame.gathers = False
+        if top is not None and not top.distributed and top.place is _EAGER and compat.in_eager():
+            # The usual case of `_place`, without its calls: this is what eager training waits for.
+            number = compat.update_replica_id()
+            frame.place = _EAGER
+            frame.replica = top.replica if number is None else number
+            frame.distributed = False
+            frame.parent = parent = top.parent if top.gathers else top
+            frame.sites = []
+        else:
+            self._place(frame, "apply", stack)
+            parent = frame.parent
+        kind = apply.kind or kind_of_gradient(gradient)
+        role: Role = "apply" if parent is not None and parent.applying else "update"
+        site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
+        if site is None:
+            return False
+        frame.site = site
+        if frame.place is not _EAGER:
+            self._called(site)
+        stack.append(frame)
+        return True
+
+    def _place(self, frame: Frame, role: FrameRole, stack: list[Frame]) -> None:
+        """Find out where a call is made, and what it is part of."""
         top = stack[-1] if stack else None
         place = _EAGER if compat.in_eager() else _place_of(compat.current_graph())
+        parent: Frame | None
         if top is not None and not top.distributed and top.place == place:
             distributed, replica = False, top.replica
-            parent: Frame | None = top.owner
-            if apply is not None:
+            parent = top.parent if top.gathers else top
+            if role == "apply":
                 number = compat.update_replica_id()
                 replica = replica if number is None else number
         else:
             distributed = compat.has_strategy()
             replica = self._replica(role, top, distributed)
             parent = self._parent(role, place, replica, top, distributed)
-        frame = Frame(role, place, replica, distributed, parent)
-        if apply is not None:
-            kind: Kind = apply.kind or kind_of_gradient(gradient)
-            frame.site = self._apply_site(frame, optimizer, method, kind, variable)
-        elif role == "step":
-            frame.site = self._site(Site(optimizer, method, "step", None, None, replica))
+        frame.role = role
+        frame.place = place
+        frame.replica = replica
+        frame.distributed = distributed
+        frame.parent = parent
+        frame.applying = role == "apply" or (parent is not None and parent.applying)
+        frame.gathers = role == "group" and parent is not None and parent.place == place
+        frame.site = None
+        frame.sites = []
+        frame.start = 0 if place is _EAGER else place.graph.num_operations()
+
+    def _called(self, site: int) -> None:
+        """Count a call while tracing; one in eager mode is counted when it has run, or failed."""
         with self._lock:
-            if frame.site is not None:
-                self._calls[frame.site][place is not _EAGER] += 1
-            if role == "step":
-                self._active.append(frame)
-                if distributed and not self._where.strategy:
-                    self._where = compat.surroundings()
-        stack.append(frame)
-        return frame
+            self._calls[site][1] += 1
 
     def _drop_interrupted(self, stack: list[Frame]) -> None:
         """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
@@ -273,27 +311,24 @@ class Recorder:
                 self._active = [each for each in self._active if each not in ended]
             stack[:] = [frame for frame in stack if frame not in ended]
 
-    def _apply_site(
-        self, frame: Frame, optimizer: int, method: str, kind: Kind, variable: Any
-    ) -> int:
-        role: Role = "apply" if frame.parent is not None and frame.parent.applying else "update"
-        return self._site_of(frame, optimizer, method, role, kind, variable)
-
     def _site_of(
         self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
-    ) -> int:
-        """The site of a variable; known ones are found by the variable's id, which is fast."""
+    ) -> int | None:
+        """The site of a variable, None if it is none; known ones are found by its id, fast."""
         replica = frame.replica
-        key = (id(variable), method, role, kind, replica, optimizer)
-        if frame.place is _EAGER:
+        eager = frame.place is _EAGER
+        if eager:
+            key = (id(variable), method, role, kind, replica, optimizer)
             known = self._applies.get(key)
             if known is not None and known[0]() is variable:
                 return known[1]
+        if not (hasattr(variable, "name") and hasattr(variable, "dtype")):
+            return None
         index = self._variables.index(variable, frame.place.graph)
         if replica not in self._devices:
             self._devices[replica] = device_of(variable)
         site = self._site(Site(optimizer, method, role, kind, index, replica))
-        if frame.place is _EAGER:
+        if eager:
             self._applies[key] = (ref(variable), site)
         return site
 
@@ -308,11 +343,14 @@ class Recorder:
                     self._calls.append([0, 0])
         return number
 
-    def request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> None:
-        """A gradient for a variable, the pair, reached the outermost step method `frame`."""
-        gradient, variable = pair
-        kind = kind_of_gradient(gradient)
-        frame.sites.append(self._site_of(frame, optimizer, method, "request", kind, variable))
+    def request(self, frame: Frame, optimizer: int, method: str, pairs: Iterable[Any]) -> None:
+        """Gradients, each with its variable, reached the outermost step method `frame`."""
+        for pair in pairs:
+            if isinstance(pair, _PAIR) and len(pair) == 2:  # else the framework will refuse it
+                kind = kind_of_gradient(pair[0])
+                site = self._site_of(frame, optimizer, method, "request", kind, pair[1])
+                if site is not None:
+                    frame.sites.append(site)
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
@@ -321,17 +359,21 @@ class Recorder:
             stack.pop()
         else:  # something between entered and left out of order
             stack[:] = [each for each in stack if each is not frame]
+        sites, site, parent = frame.sites, frame.site, frame.parent
         if frame.role == "step":
             with self._lock:
                 self._active = [each for each in self._active if each is not frame]
-        if failed and all(self._sites[number].role == "request" for number in frame.sites):
-            return  # it raised before anything ran: called, not executed
-        if not failed and frame.site is not None:
-            frame.sites.append(frame.site)
-        parent = frame.parent
-        if parent is not None and parent.place == frame.place:
-            parent.sites.extend(frame.sites)
-        elif frame.sites:
+        if failed:
+            if site is not None and frame.place is _EAGER:
+                with self._lock:
+                    self._calls[site][0] += 1
+            if all(self._sites[number].role == "request" for number in sites):
+                return  # it raised before anything ran: called, not executed
+        elif site is not None:
+            sites.append(site)
+        if parent is not None and (parent.place is frame.place or parent.place == frame.place):
+            parent.sites += sites
+        elif sites:
             self._close(frame)
 
     def _stack(self) -> list[Frame]:
@@ -411,6 +453,9 @@ class Recorder:
             log = self._logs.get(block)
             if log is None:
                 log = self._logs[block] = HostLog()
+            if not block.function:
+                for number in block.sites:
+                    self._calls[number][0] += 1
             if block.outside:
                 log.total += 1
                 return
@@ -435,9 +480,9 @@ class Recorder:
                 device = self._devices.get(block.replica, "")
                 ledger = Ledger(device, self._steps[block.replica])
                 self._ledgers[block.replica] = ledger
-        work = [op for op in graph.get_operations()[start:] if op._is_stateful]
-        with compat.control_dependencies(work):
-            use = ledger.count(block, compat.graphs_around(graph)[-1], block.step, block.outside)
+        lifetime = compat.graphs_around(graph)[-1]
+        work = compat.updates_since(graph, start)
+        use = ledger.count(block, lifetime, block.step, block.outside, work)
         with self._lock:
             self._tracings.add(graph, block.replica, block.step, use, self._steps_so_far)
 
@@ -719,6 +764,8 @@ def _early(name: str) -> str:
 
 def kind_of_gradient(gradient: Any) -> Kind:
     """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
+    if type(gradient) is compat.EagerTensor:
+        return "dense"  # the others are slow to find out
     if gradient is None:
         return "none"
     return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"

@@ -25,7 +25,7 @@ class VariableTable:
         self._index: dict[int, tuple[ref[Any], int]] = {}
         self._arguments: dict[str, int] = {}
         self._names: set[str] = set()
-        self._inputs: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+        self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def index(self, variable: Any, graph: Any) -> int:
         """The index of `variable`, or of the argument that it stands for in `graph`."""
@@ -65,11 +65,12 @@ class VariableTable:
         for each in compat.graphs_around(graph):
             inputs = self._inputs.get(each)
             if inputs is None:
-                inputs = frozenset(id(tensor) for tensor in each.inputs)
+                inputs = {id(tensor): "of a function" for tensor in each.inputs}
+                named = {id(outer): inner.op.name for outer, inner in each.captures}
+                inputs |= {place: named[place] for place in inputs.keys() & named.keys()}
                 self._inputs[each] = inputs
             if id(handle) in inputs and not each.name.startswith(_TRACED_PER_VARIABLE):
-                names = [inner.op.name for outer, inner in each.captures if outer is handle]
-                return names[0] if names else "of a function"
+                return inputs[id(handle)]
         return None
 
     def _argument(self, name: str, own: Any) -> int:
