@@ -84,7 +84,7 @@ class OptimizerTracer:
     """What the fixture `optimizer_tracer` gives: `wrap`, `trace` and `matches`."""
 
     def __init__(self, item: pytest.Item) -> None:
-        from tracer.testing import recording_of
+        from tracer.recording import recording_of
 
         self._item = item
         self._stack = ExitStack()
@@ -98,9 +98,9 @@ class OptimizerTracer:
 
         With arguments of `tracer.assert_updates`, they are checked when the test's body has ended.
         """
-        from tracer.testing import assert_updates, take
+        from tracer.testing import assert_updates
 
-        take(self._recording, optimizer)
+        self._recording.take(optimizer)
         self.used = True
         if expected:
             assertion = assert_updates(optimizer, **expected)

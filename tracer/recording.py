@@ -57,19 +57,25 @@ class Recording:
 
         return CallTrace(data, identify=finder(objects))
 
-    def _take(self, optimizer: Any, *, making: bool = False) -> None:
-        """Trace an optimizer from now on, until the block ends if it was not traced before.
+    def take(self, optimizer: Any) -> None:
+        """Trace this optimizer too, until the block ends if it was not traced before.
 
-        If that cannot be done, the trace says so: the program never asked for it.
+        Raises `tracer.UnsupportedOptimizer` for what is none.
         """
-        from tracer import wrapping
+        self._hold(optimizer)
 
+    def _meet(self, optimizer: Any, *, making: bool = False) -> None:
+        """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
         try:
-            traced = wrapping.is_traced(optimizer)
-            recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
+            self._hold(optimizer, making=making)
         except UnsupportedOptimizer as error:
             self._notes.setdefault(f"{error}; what it does is not counted")
-            return
+
+    def _hold(self, optimizer: Any, *, making: bool = False) -> None:
+        from tracer import wrapping
+
+        traced = wrapping.is_traced(optimizer)
+        recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
         self._since.setdefault(recorder, None if making else recorder.now())
         if not traced:
             self._wrapped.append(ref(optimizer))
@@ -82,7 +88,7 @@ class Recording:
             inner = {id(n) for each in found for n, _ in family(each) if n is not each}
             for each in found:
                 if id(each) not in inner:
-                    self._take(each)
+                    self._meet(each)
 
     def _finish(self) -> None:
         found = _optimizers()
@@ -91,11 +97,18 @@ class Recording:
 
             unseen = [each for each in found if wrapping.recorder_of(each) is None]
             self._missed = {type(each).__name__ for each in unseen}
+        self.end()
+
+    def end(self) -> None:
+        """Freeze the trace, and unwrap what was not wrapped before."""
         self._end = self.trace()
-        for each in self._wrapped:
-            optimizer = each()
-            if optimizer is not None and wrapping.is_traced(optimizer):
-                wrapping.unwrap(optimizer)
+        alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
+        if alive:
+            from tracer import wrapping
+
+            for optimizer in alive:
+                if wrapping.is_traced(optimizer):
+                    wrapping.unwrap(optimizer)
         self._since.clear()
 
 
@@ -128,6 +141,21 @@ def record() -> Iterator[Recording]:
             if not _active:
                 _restore()
         recording._finish()
+
+
+@contextmanager
+def recording_of(*optimizers: object) -> Iterator[Recording]:
+    """Trace these optimizers only, for the block; `Recording.take` adds others.
+
+    Raises `tracer.UnsupportedOptimizer` for what is none.
+    """
+    recording = Recording()
+    try:
+        for each in optimizers:
+            recording.take(each)
+        yield recording
+    finally:
+        recording.end()
 
 
 def _ran(data: TraceData, known: frozenset[str]) -> bool:
@@ -184,7 +212,7 @@ def _telling(original: Callable[..., None]) -> Callable[..., None]:
         original(self, *args, **kwargs)
         if kind_of(type(self)) is not None:
             for recording in list(_active):
-                recording._take(self, making=True)
+                recording._meet(self, making=True)
 
     return __init__
 

@@ -7,8 +7,8 @@ complete fails every assertion: what was not seen cannot be asserted.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from tracer.calltrace import CallTrace, plain_name
 from tracer.errors import UnknownName
 from tracer.kinds import KINDS
-from tracer.recording import Recording, record
+from tracer.recording import Recording, record, recording_of
 from tracer.records import Role
 from tracer.reporters import failure
 from tracer.reporters.difference import difference
@@ -225,7 +225,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
     def check(trace: CallTrace) -> str:
         wanted = [
-            (plain_name(each), trace._identify(each))
+            (plain_name(each), trace.index_of(each))
             for each in _variables(model_or_variables, "trainable_variables")
         ]
         if not wanted and trace.complete:
@@ -256,7 +256,7 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         if isinstance(variables, str):
             indices = _indices(trace, variables)
         else:
-            found = [trace._identify(each) for each in _variables(variables, "variables")]
+            found = [trace.index_of(each) for each in _variables(variables, "variables")]
             indices = frozenset(index for index in found if index is not None)
         wanted = Wanted(what, 0, 0)
         message = failure.of_executions(trace, Expected(Scope(_UPDATES, None, indices), (wanted,)))
@@ -329,36 +329,6 @@ def compare_with_snapshot(
     )
 
 
-@contextmanager
-def recording_of(*optimizers: object) -> Iterator[Recording]:
-    """Record these optimizers only, wrapped for the block; more can be taken in it."""
-    recording = Recording()
-    try:
-        for each in optimizers:
-            take(recording, each)
-        yield recording
-    finally:
-        recording._end = recording.trace()
-        _unwrap(recording)
-
-
-def take(recording: Recording, optimizer: object) -> None:
-    """Record this optimizer too; raises `UnsupportedOptimizer` for what is none."""
-    from tracer import wrapping
-
-    next(wrapping.family(optimizer))  # raises; a recording would only take a note
-    recording._take(optimizer)
-
-
-def _unwrap(recording: Recording) -> None:
-    from tracer import wrapping
-
-    for reference in recording._wrapped:
-        optimizer = reference()
-        if optimizer is not None and wrapping.is_traced(optimizer):
-            wrapping.unwrap(optimizer)
-
-
 # What is expected.
 
 
@@ -412,7 +382,7 @@ def _indices(trace: CallTrace, variable: object) -> frozenset[int] | None:
     if variable is None:
         return None
     if not isinstance(variable, str):
-        index = trace._identify(variable)
+        index = trace.index_of(variable)
         return frozenset() if index is None else frozenset({index})
     names = [each.name for each in trace.variables]
     exact = frozenset(index for index, name in enumerate(names) if name == variable)
