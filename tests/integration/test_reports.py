@@ -1,0 +1,152 @@
+"""The reports: made again, each has the counts that are kept; an odometer says they are right."""
+
+import inspect
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import how_often
+import make
+import measuring
+import msgspec
+import pytest
+import python_body
+import wrappers
+from how_often import CASES, Case
+from odometers import ODOMETERS, Reading, read
+
+ROOT = Path(__file__).parents[2]
+REPORTS = ROOT / "reports"
+
+
+def kept(question: str, row: Any) -> Any:
+    """The counts of a question, as they are in the repository."""
+    return msgspec.json.decode((REPORTS / f"{question}.json").read_bytes(), type=list[row])
+
+
+def rows_of(case: Case) -> list[how_often.Row]:
+    """The rows of a case."""
+    fields = ("model", "kind", "optimizer", "mode", "batch", "replicas", "built")
+    return [
+        row
+        for row in kept("how_often", how_often.Row)
+        if all(getattr(row, name) == getattr(case, name) for name in fields)
+    ]
+
+
+@pytest.mark.parametrize("question", make.QUESTIONS)
+def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "reports/make.py", question, "--folder", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    made, before = (
+        msgspec.json.decode((folder / f"{question}.json").read_bytes())
+        for folder in (tmp_path, REPORTS)
+    )
+    assert made == before
+    # The last line has the versions.
+    made, before = (
+        (folder / f"{question}.md").read_text().splitlines()[:-1] for folder in (tmp_path, REPORTS)
+    )
+    assert made == before
+
+
+def test_the_page_for_forums_has_the_short_table_and_links_every_report() -> None:
+    page = (REPORTS / "README.md").read_text()
+    assert how_often.short_table(kept("how_often", how_often.Row)) in page
+    for question in make.QUESTIONS:
+        assert f"({question}.md)" in page
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_odometer_counts_the_same_executions(case: Case) -> None:
+    with measuring.strategy_of(case.replicas).scope():
+        optimizer = ODOMETERS[case.kind]()
+        model = measuring.build(case.kind, case.layers)
+        if case.built:
+            optimizer.build(model.trainable_variables)
+        for variable in model.trainable_variables:
+            variable.assign(variable * 0)
+    how_often.fit(case, model, optimizer)
+    readings = [read(variable) for variable in model.trainable_variables]
+    steps = how_often.BATCHES
+    assert {reading for each in readings for reading in each} <= {Reading(steps), Reading(0, steps)}
+    executions: Counter[str] = Counter()
+    for each in readings:
+        for reading in each:
+            executions[method(case.kind, "dense")] += reading.dense
+            executions[method(case.kind, "sparse")] += reading.sparse
+    rows = rows_of(case)
+    assert {row.method: row.executions for row in rows} == dict(+executions)
+    assert sum(row.variables for row in rows) == len(readings)
+    assert {row.steps for row in rows} == {steps}
+
+
+def method(kind: str, gradient: str) -> str:
+    """The apply method for a gradient of that sort."""
+    return f"_resource_apply_{gradient}" if kind == "legacy" else "update_step"
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.brief or case.built], ids=lambda case: case.name
+)
+def test_a_counter_in_a_subclass_counts_the_same_python_calls(case: Case) -> None:
+    calls: Counter[str] = Counter()
+    rows = rows_of(case)
+    base = getattr(measuring.OPTIMIZERS[case.kind], case.optimizer)
+    counting = type(
+        case.optimizer, (base,), {r.method: counted(base, r.method, calls) for r in rows}
+    )
+    with measuring.strategy_of(case.replicas).scope():
+        optimizer = counting()
+        model = measuring.build(case.kind, case.layers)
+        if case.built:
+            optimizer.build(model.trainable_variables)
+    how_often.fit(case, model, optimizer)
+    assert calls == {row.method: row.eager_calls + row.tracing_calls for row in rows}
+
+
+def counted(base: Any, name: str, calls: Counter[str]) -> Any:
+    """The method of that name, counted."""
+    inherited = getattr(base, name)
+
+    def counting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return inherited(self, *args, **kwargs)
+
+    # Legacy optimizers ask their own methods for their arguments.
+    counting.__signature__ = inspect.signature(inherited)  # type: ignore[attr-defined]
+    return counting
+
+
+def test_the_python_body_ran_as_often_as_the_tracer_saw_it_called() -> None:
+    for row in kept("python_body", python_body.Row):
+        assert sum(row.bodies) == row.calls
+        assert row.executions == row.steps * row.variables
+        if row.mode == "eager":
+            assert row.bodies == [row.variables] * row.steps
+        else:
+            assert row.calls == row.graphs * row.variables
+
+
+def test_the_wrappers_did_what_their_options_say() -> None:
+    rows = {(row.kind, row.added): row for row in kept("wrappers", wrappers.Row)}
+    for row in rows.values():
+        # Two dense variables and one sparse, in each step that updates.
+        updating = row.steps - len(row.steps_without_update)
+        assert row.steps == wrappers.BATCHES
+        assert row.dense + row.sparse == 3 * updating
+    skipped = [row for row in rows.values() if "overflows" in row.added]
+    assert [row.steps_without_update for row in skipped] == [[wrappers.OVERFLOWS + 1]] * 3
+    accumulating = rows["keras3", "`gradient_accumulation_steps=4`"]
+    assert accumulating.iterations == wrappers.BATCHES // 4
