@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
-import tf_keras
+from libraries import Keras3Optimizer, is_keras3, keras2, keras3
 
 KINDS = ("legacy", "keras2", "keras3", "v1")
 
@@ -48,7 +47,7 @@ def add_one(variable: Any, *, sparse: bool) -> Any:
     return variable.assign_add(tf.constant(amount), read_value=False)
 
 
-class LegacyOdometer(tf_keras.optimizers.legacy.Optimizer):  # type: ignore[misc]
+class LegacyOdometer(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
     """The odometer of the kind `legacy`."""
 
     def __init__(
@@ -71,7 +70,7 @@ class LegacyOdometer(tf_keras.optimizers.legacy.Optimizer):  # type: ignore[misc
         return dict(super().get_config())
 
 
-class Keras2Odometer(tf_keras.optimizers.Optimizer):  # type: ignore[misc]
+class Keras2Odometer(keras2.optimizers.Optimizer):  # type: ignore[misc]
     """The odometer of the kind `keras2`.
 
     `jit_compile` is set after construction: without a GPU the constructor turns it off.
@@ -94,8 +93,8 @@ class Keras2Odometer(tf_keras.optimizers.Optimizer):  # type: ignore[misc]
         add_one(variable, sparse=isinstance(gradient, tf.IndexedSlices))
 
 
-class Keras3Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """The odometer of the kind `keras3`."""
+class Keras3Odometer(Keras3Optimizer):  # type: ignore[misc]
+    """The odometer of the kind `keras3`, where there is a Keras 3."""
 
     def __init__(
         self, name: str = "odometer", calls: PythonCalls | None = None, **options: Any
@@ -168,7 +167,7 @@ class Reading(NamedTuple):
 
 def raw(variable: Any) -> Any:
     """The TensorFlow variable that `variable` is, or that a Keras 3 variable holds."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
+    return variable.value if is_keras3(variable) else variable
 
 
 def components(variable: Any) -> tuple[Any, ...]:
@@ -207,7 +206,7 @@ def make_variables(kind: str) -> dict[str, Any]:
     """The hand-made variables at 0, of the class that users of `kind` have."""
     if kind == "keras3":
         return {
-            name: keras.Variable(np.zeros(shape, "float32"), name=name)
+            name: keras3.Variable(np.zeros(shape, "float32"), name=name)
             for name, shape in SHAPES.items()
         }
     return {name: tf.Variable(tf.zeros(shape), name=name) for name, shape in SHAPES.items()}
