@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tracer import records
 from tracer.errors import unknown_name
@@ -23,6 +23,9 @@ from tracer.records import (
     TraceData,
     Variable,
 )
+
+if TYPE_CHECKING:
+    from tracer.findings import Finding
 
 What = Literal["updates", "executions", "calls", "requests"]
 By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
@@ -139,6 +142,13 @@ class CallTrace:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know beside the counts, one sentence each."""
         return self._data.notes
+
+    def index_of(self, variable: object) -> int | None:
+        """The place in `variables` of this variable itself; None if the trace does not know it.
+
+        A trace that was loaded knows names only, and so does one of variables that are gone.
+        """
+        return self._identify(variable)
 
     @cached_property
     def steps(self) -> int:
@@ -258,6 +268,15 @@ class CallTrace:
 
         return answer(self)
 
+    def findings(self) -> "list[Finding]":
+        """What looks wrong in the run, errors first, with why it matters and what to do.
+
+        An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
+        """
+        from tracer.findings import findings
+
+        return findings(self)
+
     def save(self, path: str | Path) -> None:
         """Write the trace to `path`, a trace file that `tracer.load` reads.
 
@@ -272,6 +291,12 @@ class CallTrace:
         if path.is_dir():
             path /= ("+".join(self.workers).replace(":", "-") or "trace") + ".json"
         save(self._data, path)
+
+    def _repr_html_(self) -> str:
+        """The report, which a notebook shows for a trace in the last line of a cell."""
+        from tracer.reporters.notebook import summary
+
+        return summary(self)
 
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
@@ -337,7 +362,7 @@ class CallTrace:
         names = [each.name for each in self.variables]
         if isinstance(variable, str):
             return self._shards(variable) or self._named("variable", variable, names)
-        index = self._identify(variable)
+        index = self.index_of(variable)
         if index is not None:
             return frozenset({index})
         if type(variable).__name__ == "ShardedVariable":

@@ -12,15 +12,25 @@ class UnknownName(LookupError):
     """Raised by a query whose filter names what the trace does not hold."""
 
 
+class OptimizerWarning(UserWarning):
+    """Issued by `tracer.wrap` for an optimizer whose class cannot work as it is written."""
+
+
 class TraceFileError(ValueError):
     """Raised for a trace file that cannot be read or written; names the file and the reason."""
+
+
+class MissingExtra(ImportError):
+    """Raised for a report that needs packages of an extra which is not installed; names it."""
 
 
 class MergeError(ValueError):
     """Raised by `tracer.merge` for traces that are not of one run; names the difference."""
 
 
-def unknown_name(noun: str, name: object, known: Iterable[object]) -> UnknownName:
+def unknown_name(
+    noun: str, name: object, known: Iterable[object], which: str = "the trace holds"
+) -> UnknownName:
     """The error for a `name` that is not in `known`, with the near ones listed."""
     names = [str(each) for each in known]
     if not names:
@@ -29,4 +39,4 @@ def unknown_name(noun: str, name: object, known: Iterable[object]) -> UnknownNam
     shown = near or names[:5]
     rest = len(names) - len(shown)
     more = f" and {rest} more" if rest else ""
-    return UnknownName(f"no {noun} {str(name)!r}: the trace holds {', '.join(shown)}{more}")
+    return UnknownName(f"no {noun} {str(name)!r}: {which} {', '.join(shown)}{more}")

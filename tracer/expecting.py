@@ -9,10 +9,12 @@ from pathlib import Path
 
 from tracer.calltrace import CallTrace
 from tracer.errors import unknown_name
+from tracer.findings import at_least
 from tracer.records import Block, contribution
 from tracer.reporters import tally
 from tracer.reporters.tables import labelled
 from tracer.reporters.tally import Measure, Tally
+from tracer.rules.cases import Severity
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
@@ -114,12 +116,21 @@ def _joined(key: str, value: object) -> str:
     return f"{key}{'' if text[:1] in '<>=' else '='}{text}"
 
 
-def check(trace: CallTrace, expectations: list[Expectation]) -> list[Verdict]:
+def check(
+    trace: CallTrace, expectations: list[Expectation], worst: Severity | None = None
+) -> list[Verdict]:
     """What holds and what does not; a trace that does not know everything is no proof.
+
+    With `worst`, findings that are as bad, or worse, are what does not hold.
 
     Raises `tracer.UnknownName` for a method or a variable that the trace does not hold.
     """
     verdicts = [Verdict(each.text, "; ".join(_failures(trace, each))) for each in expectations]
+    if worst is not None:
+        found = at_least(trace.findings(), worst)
+        verdicts += [Verdict(f"no {each.code}", f"{each.text} {each.advice}") for each in found]
+        if not found:
+            verdicts.append(Verdict(f"no {worst} among the findings"))
     if not trace.complete:
         verdicts.append(Verdict("the trace is complete", " ".join(trace.notes) or "it is not"))
     if not trace.finished:

@@ -4,16 +4,16 @@ The object stays the same one, so every closure, checkpoint and registry that ho
 wiser; what the tracer knows is kept here and in `recorder`, never on the optimizer.
 """
 
-import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
-from tracer import compat
+from tracer import compat, inspection
 from tracer.calltrace import CallTrace
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import OptimizerWarning, UnsupportedOptimizer
 from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
 from tracer.recorder import Frame, FrameRole, Recorder
 
@@ -45,6 +45,9 @@ def wrap(optimizer: T) -> T:
     twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. Functions
     that were traced to graphs before are not counted; the trace then says that it is incomplete.
 
+    Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
+    never called, or one for sparse gradients that is missing while there is an embedding.
+
     Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer of TensorFlow.
 
     >>> import keras, tracer
@@ -52,6 +55,27 @@ def wrap(optimizer: T) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
+    known = id(optimizer) in _bindings
+    _wrap(optimizer)
+    if not known and (text := _defects(optimizer)):
+        warnings.warn(text, OptimizerWarning, stacklevel=2)
+    return optimizer
+
+
+def _defects(optimizer: object) -> str:
+    """What the findings say of classes that cannot work, before anything has run."""
+    recorder = _bindings[id(optimizer)].recorder
+    if not recorder.remarked(inspection.FAILING):
+        return ""
+    try:
+        found = [each for each in recorder.trace().findings() if each.code in inspection.FAILING]
+    except Exception as error:
+        recorder.fault(error)
+        return ""
+    return " ".join(f"{each.text} {each.advice}" for each in found)
+
+
+def _wrap(optimizer: Any) -> None:
     members = list(family(optimizer))
     recorder = _recorder_for([each for each, _ in members])
     for each, kind in members:
@@ -66,7 +90,6 @@ def wrap(optimizer: T) -> T:
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
             _set_class(each, _traced_class(type(each), kind))
-    return optimizer
 
 
 def unwrap(optimizer: T) -> T:
@@ -107,7 +130,7 @@ def recorder_of(optimizer: object) -> Recorder | None:
 
 def join(optimizer: Any) -> Recorder:
     """Wrap an optimizer; returns its recorder."""
-    wrap(optimizer)
+    _wrap(optimizer)
     return _bindings[id(optimizer)].recorder
 
 
@@ -132,7 +155,9 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> _Binding:
                 return found
         return base.__name__
 
-    index = recorder.add(optimizer, name, f"{base.__module__}.{base.__qualname__}", kind)
+    class_name = f"{base.__module__}.{base.__qualname__}"
+    remarks = inspection.remarks_of(base, kind)
+    index = recorder.add(optimizer, name, class_name, kind, remarks)
     binding = _bindings[id(optimizer)] = _Binding(optimizer, recorder, index)
     return binding
 
@@ -141,7 +166,7 @@ def _settle(optimizer: Any, binding: _Binding) -> _Binding:
     """Before its first step: bring in what was nested in it since it was wrapped."""
     binding.settled = True
     try:
-        wrap(optimizer)
+        _wrap(optimizer)
     except UnsupportedOptimizer as error:
         binding.recorder.note(str(error))
     except Exception as error:
@@ -333,9 +358,10 @@ def _traced_method(
     decision goes by `__module__`. Optimizers read the signature of their own apply methods.
     """
     original = inspect.getattr_static(base, name)
+    intercepted = _Method(base, name, role, apply)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _Call(base, name, role, apply, self, args, kwargs) as call:
+        with _Call(intercepted, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
 
@@ -351,65 +377,66 @@ def _traced_method(
     return method
 
 
-class _Call:
+class _Method(NamedTuple):
+    """A method of `base` that is intercepted."""
+
+    base: type
+    name: str
+    role: FrameRole
+    apply: ApplyMethod | None
+
+
+class _Call(Frame):
     """One call of a traced method, from its first to its last line.
 
     A fault of the tracer is not the program's: it is told of once, and the call goes on.
     """
 
-    __slots__ = ("_frame", "_recorder", "args", "kwargs", "original", "result")
+    __slots__ = ("args", "kwargs", "original", "recorder")
 
     autograph_info__ = None  # AutoGraph calls what has this as it is (autograph/impl/api.py)
 
     def __init__(
-        self,
-        base: type,
-        name: str,
-        role: FrameRole,
-        apply: ApplyMethod | None,
-        optimizer: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        base, name, role, apply = method
         self.original = getattr(super(_traced_classes[base], optimizer), name)
         self.args, self.kwargs = args, kwargs
         self.result: Any = None
-        self._frame: Frame | None = None
+        self.recorder: Recorder | None = None  # once it knows of the call
         binding = _bindings.get(id(optimizer))
         if binding is None or binding.recorder.broken:
             return
         if role == "step" and not binding.settled:
             binding = _settle(optimizer, binding)
-        self._recorder = recorder = binding.recorder
+        recorder = binding.recorder
         try:
             if apply is not None:
-                pair = args if len(args) > 1 else self._pair(apply)
-                if len(pair) > 1 and hasattr(pair[1], "name"):  # else the framework will refuse it
-                    self._frame = recorder.enter(binding.index, name, role, apply, pair[0], pair[1])
+                pair = args if len(args) > 1 else self._in_order()
+                if len(pair) > 1 and recorder.enter_apply(
+                    self, binding.index, apply, pair[0], pair[1]
+                ):
+                    self.recorder = recorder
             else:
-                self._frame = recorder.enter(binding.index, name, role)
-                if role == "step" and self._frame.parent is None:
-                    self._watch(optimizer, functools.partial(self._request, binding.index, name))
+                recorder.enter(self, binding.index, name, role)
+                self.recorder = recorder
+                if role == "step" and self.parent is None:
+                    self._watch(optimizer, binding.index, recorder)
         except Exception as error:
             recorder.fault(error)
 
     def __enter__(self) -> "_Call":
-        if self._frame is not None:
-            self._frame.python = sys._getframe(1)
+        self.python = sys._getframe(1)
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        frame = self._frame
-        if frame is not None:
+        self.python = None
+        recorder = self.recorder
+        if recorder is not None:
             try:
-                frame.result = self.result
-                self._recorder.leave(frame, kind is not None)
+                recorder.leave(self, kind is not None)
             except Exception as fault:
-                self._recorder.fault(fault)
-
-    def _pair(self, apply: ApplyMethod) -> Sequence[Any]:
-        """The gradient and the variable among the arguments, however they were passed."""
-        return self._in_order()[: apply.variable + 1]
+                recorder.fault(fault)
 
     def _in_order(self) -> Sequence[Any]:
         """The arguments in the order of the signature; none if they do not fit it."""
@@ -422,43 +449,38 @@ class _Call:
             return ()
         return [bound.get(name) for name in signature.parameters]
 
-    def _request(self, optimizer: int, method: str, pair: Any) -> None:
-        """Note one pair; what is none of a gradient and a variable, the framework will refuse."""
-        if isinstance(pair, tuple | list) and len(pair) == 2 and hasattr(pair[1], "dtype"):
-            try:
-                assert self._frame is not None
-                self._recorder.request(self._frame, optimizer, method, pair)
-            except Exception as error:
-                self._recorder.fault(error)
-
-    def _watch(self, optimizer: Any, tell: Callable[[Any], None]) -> None:
+    def _watch(self, optimizer: Any, index: int, recorder: Recorder) -> None:
         """Note the gradients that are handed over, without taking them from an iterator early."""
         values = self._in_order()
         if not values:
             return
         pairs = values[0]
-        if self.original.__name__ == "apply":
+        name = self.original.__name__
+        if name == "apply":
             variables: Any = values[1] if len(values) > 1 else None
             if variables is None:
                 variables = getattr(optimizer, "_trainable_variables", ())
             pairs = list(zip(pairs, variables, strict=False)) if _sized(pairs, variables) else ()
         if isinstance(pairs, Collection):
-            for pair in pairs:
-                tell(pair)
+            recorder.request(self, index, name, pairs)
         elif isinstance(pairs, Iterator):
-            watched = _watched(pairs, tell)
+            watched = self._watched(pairs, index, name, recorder)
             if self.args:
                 self.args = (watched, *self.args[1:])
             else:
-                name = next(iter(inspect.signature(self.original).parameters))
-                self.kwargs = {**self.kwargs, name: watched}
+                first = next(iter(inspect.signature(self.original).parameters))
+                self.kwargs = {**self.kwargs, first: watched}
+
+    def _watched(
+        self, pairs: Iterator[Any], index: int, method: str, recorder: Recorder
+    ) -> Iterator[Any]:
+        for pair in pairs:
+            try:
+                recorder.request(self, index, method, [pair])
+            except Exception as error:
+                recorder.fault(error)
+            yield pair
 
 
 def _sized(*values: Any) -> bool:
     return all(isinstance(each, Collection) for each in values)
-
-
-def _watched(pairs: Iterator[Any], tell: Callable[[Any], None]) -> Iterator[Any]:
-    for pair in pairs:
-        tell(pair)
-        yield pair

@@ -102,6 +102,12 @@ OUTPUTS = {
         *("check", "hostile_names.json", "--format", "junit"),
         *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
     ],
+    "check_findings": [
+        *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
+    ],
+    "check_no_findings": ["check", "no_gradients.json", "--findings", "error"],
+    "explain": ["explain"],
+    "explain_one": ["explain", "densified"],
     "watch": ["watch", "uneven_replicas.json"],
 }
 STATUS = {
@@ -110,6 +116,7 @@ STATUS = {
     "diff_optimizers": 1,
     "check": 1,
     "check_incomplete": 1,
+    "check_findings": 1,
     "check_junit": 1,
 }
 
@@ -203,7 +210,7 @@ def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
 
 
 def test_help_has_examples() -> None:
-    assert COMMANDS == ["check", "demo", "diff", "report", "run", "watch"]
+    assert COMMANDS == ["check", "demo", "diff", "explain", "report", "run", "watch"]
     for command in ([], *([each] for each in COMMANDS)):
         done = tracer(*command, "--help")
         assert (done.returncode, done.stderr) == (0, "")

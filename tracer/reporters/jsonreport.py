@@ -2,6 +2,8 @@
 
 import json
 
+import msgspec
+
 from tracer.calltrace import CallTrace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.rows import TABLES, rows
@@ -14,7 +16,10 @@ VERSION = 1
 
 
 def render(trace: CallTrace, by: By | None = None) -> str:
-    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.rows`."""
+    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.rows`.
+
+    `findings` are all, also those that are good to know; null for a part of a trace.
+    """
     tables = TABLES if by is None else (by,)
     content = {
         "format": FORMAT,
@@ -25,6 +30,7 @@ def render(trace: CallTrace, by: By | None = None) -> str:
         "complete": trace.complete,
         "finished": trace.finished,
         "notes": list(trace.notes),
+        "findings": None if trace.only else msgspec.to_builtins(trace.findings()),
         "environment": dict(trace.environment),
         "optimizers": [
             {

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from tracer.calltrace import CallTrace
+from tracer.findings import to_report
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
 from tracer.reporters.rows import Row, Value, everything
@@ -38,6 +39,12 @@ def _lines(trace: CallTrace, by: By | None) -> Iterator[str]:
         if rows:
             yield f"\nBy {table}:\n"
             yield from _table(rows)
+    wrong = to_report(trace)
+    if wrong:
+        yield "\n### What looks wrong\n"
+    for each in wrong:
+        told = " ".join(_plain(text) for text in (f"{each.code}:", each.text, each.advice))
+        yield f"- **{each.severity}** {told}"
 
 
 def _table(rows: list[Row]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tracer.calltrace import CallTrace
 from tracer.errors import UnknownName
+from tracer.findings import to_report
 from tracer.records import Optimizer
 from tracer.reporters.answer import question, sentences, some
 from tracer.reporters.layout import paragraph, shown
@@ -35,10 +36,11 @@ def render(
     lines = [*_head(trace, width)]
     found = tallies(trace)
     for each in found:
-        headline = _headline(each, named=len(found) > 1)
-        lines += [Text(), *paragraph(headline, width, style="bold")]
+        named = headline(each, named=len(found) > 1)
+        lines += [Text(), *paragraph(named, width, style="bold")]
         for table in _tables(each, by):
             lines += [Text(), *TABLES[table](each, width, by is not None)]
+    lines += _findings(trace, width)
     return printed(lines, width, color)
 
 
@@ -82,7 +84,19 @@ def _head(trace: CallTrace, width: int) -> Iterator[Text]:
         yield from paragraph(text, width, "  - " if not trace.complete else "", ODD)
 
 
-def _headline(found: Tally, named: bool) -> str:
+def _findings(trace: CallTrace, width: int) -> Iterator[Text]:
+    found = to_report(trace)
+    if found:
+        yield Text()
+        yield from paragraph("What looks wrong (tracer explain CODE tells more)", width, "", "bold")
+    for each in found:
+        style = WRONG if each.severity == "error" else ODD
+        told = f"{each.severity}[{each.code}]: {shown(each.text)}"
+        yield from paragraph(told, width, "  ", style)
+        yield from paragraph(shown(each.advice), width, "    ")
+
+
+def headline(found: Tally, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace = found.trace
     root, *nested = found.optimizers

@@ -1,0 +1,905 @@
+"""Every rule of `tracer.findings` with an optimizer or a model that it is about, and a near miss.
+
+What a finding says will fail is made to fail, and what it says goes wrong is seen to go wrong: by
+the framework's own errors, by odometers, and by Python's and the optimizer's own counts.
+"""
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import odometers
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, library_of, needs_keras3
+from odometers import KINDS, ODOMETERS, make_variables
+
+import tracer
+from tracer import inspection
+from tracer.calltrace import CallTrace
+from tracer.findings import RULES, Finding
+from tracer.kinds import kind_of
+from tracer.reporters.text import render
+
+LEGACY = keras2.optimizers.legacy
+V1 = tf.compat.v1.train
+BASES: dict[str, Any] = {
+    "legacy": LEGACY.Optimizer,
+    "keras2": keras2.optimizers.Optimizer,
+    "keras3": keras3.optimizers.Optimizer if keras3 else object,
+    "v1": V1.Optimizer,
+}
+SHIPPED: dict[str, Any] = {
+    "legacy": LEGACY.SGD,
+    "keras2": keras2.optimizers.SGD,
+    "keras3": keras3.optimizers.SGD if keras3 else object,
+    "v1": V1.GradientDescentOptimizer,
+}
+
+
+def found(trace: CallTrace, code: str) -> list[Finding]:
+    """The findings with a code; it must be one of a rule."""
+    assert code in {rule.code for rule in RULES}
+    return [each for each in trace.findings() if each.code == code]
+
+
+def bad(trace: CallTrace) -> list[Finding]:
+    """The errors and warnings."""
+    return [each for each in trace.findings() if each.severity != "info"]
+
+
+def one(trace: CallTrace, code: str) -> Finding:
+    """The only finding with this code."""
+    (only,) = found(trace, code)
+    return only
+
+
+def wrapped(optimizer: Any) -> Any:
+    """The optimizer, wrapped; what `wrap` warns of is for other tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tracer.OptimizerWarning)
+        return tracer.wrap(optimizer)
+
+
+def made(cls: Any) -> Any:
+    """An optimizer of a class; those of Keras and v1 want different arguments."""
+    kind = kind_of(cls)
+    assert kind is not None
+    if kind.name == "legacy":
+        return cls() if issubclass(cls, LEGACY.SGD) else cls("custom")
+    if kind.name == "keras2":
+        return cls() if issubclass(cls, keras2.optimizers.SGD) else cls(name="custom")
+    if kind.name == "keras3":
+        return cls(learning_rate=0.1)
+    return cls(0.1) if issubclass(cls, V1.GradientDescentOptimizer) else cls(False, "custom")
+
+
+def two_variables(kind: str) -> tuple[Any, Any]:
+    """A table of three rows, of which a sparse gradient has some, and a kernel."""
+    variables = make_variables(kind)
+    return variables["table"], variables["kernel"]
+
+
+def dense(*variables: Any) -> list[tuple[Any, Any]]:
+    """A dense gradient for each variable."""
+    return [(tf.ones(each.shape), each) for each in variables]
+
+
+def sparse(variable: Any) -> list[tuple[Any, Any]]:
+    """A sparse gradient for the table."""
+    rows = tf.constant([1, 2, 2])
+    return [(tf.IndexedSlices(tf.ones((3, 2)), rows, tf.constant((3, 2))), variable)]
+
+
+# The class, at `wrap`.
+
+
+def unreached(kind: str, shipped: bool) -> Any:
+    """A subclass with a method of another kind; the method counts its calls."""
+    name = "_resource_apply_dense" if kind in ("keras2", "keras3") else "resource_apply_dense"
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+
+    calls: list[str] = []
+    base = SHIPPED[kind] if shipped else BASES[kind]
+    cls = type(base)("Mine", (base,), {name: method, "calls": calls, "__module__": __name__})
+    return cls, name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_override_that_is_never_reached(kind: str) -> None:
+    cls, name = unreached(kind, shipped=True)
+    with pytest.warns(tracer.OptimizerWarning, match=f"Mine.{name} overrides nothing") as issued:
+        optimizer = tracer.wrap(made(cls))
+    assert len(issued) == 1
+    assert issued[0].filename == __file__
+    before = one(tracer.trace_of(optimizer), "override-unreached")
+    assert before.severity == "error"
+    _, kernel = two_variables(kind)
+    start = odometers.raw(kernel).numpy()
+    for _ in range(3):
+        optimizer.apply_gradients(dense(kernel))
+    assert not cls.calls
+    assert (odometers.raw(kernel).numpy() != start).all()  # trained all the same, by the base class
+    assert one(tracer.trace_of(optimizer), "override-unreached") == before
+    assert tracer.wrap(optimizer) is optimizer  # again: said once is enough
+
+
+def test_recording_warns_of_nothing_and_finds_it_all_the_same() -> None:
+    cls, _ = unreached("keras2", shipped=True)
+    with warnings.catch_warnings(), tracer.record() as recording:
+        warnings.simplefilter("error", tracer.OptimizerWarning)
+        made(cls).apply_gradients(dense(make_variables("keras2")["kernel"]))
+    assert one(recording.trace(), "override-unreached").severity == "error"
+
+
+@pytest.mark.parametrize("kind", ["legacy", "v1"])
+def test_method_without_underscore_leaves_the_real_one_missing(kind: str) -> None:
+    cls, name = unreached(kind, shipped=False)
+    optimizer = wrapped(made(cls))
+    finding = one(tracer.trace_of(optimizer), "override-unreached")
+    assert f"Mine.{name} overrides nothing" in finding.text
+    assert "`_resource_apply_dense(self, grad, var" in finding.advice
+    _, kernel = two_variables(kind)
+    with pytest.raises(NotImplementedError):
+        optimizer.apply_gradients(dense(kernel))
+    assert not cls.calls
+
+
+@needs_keras3
+def test_override_that_the_class_calls_itself_is_reached() -> None:
+    class Mine(keras3.optimizers.SGD):  # type: ignore[misc]
+        calls = 0
+
+        def _resource_apply_dense(self, gradient: Any, variable: Any) -> None:
+            type(self).calls += 1
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self._resource_apply_dense(gradient, variable)
+
+    class Two(keras3.optimizers.SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, gradient: Any, variable: Any) -> None:
+            raise AssertionError
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            super().update_step(gradient, variable, learning_rate)
+
+    for cls in (Mine, Two):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", tracer.OptimizerWarning)
+            optimizer = tracer.wrap(cls())
+        optimizer.apply_gradients(dense(make_variables("keras3")["kernel"]))
+        assert not bad(tracer.trace_of(optimizer))
+
+
+SIGNATURES = {
+    "_resource_apply_dense": [
+        "self, grad",
+        "self, grad, var",
+        "self, grad, var, apply_state",
+        "self, grad, var, apply_state=None",
+        "self, grad, var, state",
+        "self, grad, var, *, apply_state",
+        "self, *args",
+    ],
+    "_resource_apply_sparse": [
+        "self, grad, var",
+        "self, grad, var, indices",
+        "self, grad, var, rows",
+        "self, grad, var, indices, apply_state",
+        "self, grad, var, indices, apply_state=None",
+        "self, grad, var, apply_state=None",
+        "self, grad, var, indices, state",
+        "self, grad, **kwargs",
+    ],
+    "_resource_apply_sparse_duplicate_indices": [
+        "self, grad, var",
+        "self, grad, var, indices",
+        "self, grad, var, indices, apply_state=None",
+        "self, grad, var, indices, **kwargs",
+    ],
+    "update_step": [
+        "self, gradient",
+        "self, gradient, variable",
+        "self, gradient, variable, learning_rate",
+        "self, gradient, variable, *, learning_rate",
+        "self, *args",
+    ],
+}
+
+
+def _signatures() -> Iterator[Any]:
+    """Each kind with each of its methods and each of these signatures."""
+    for kind in KINDS:
+        for name, each in SIGNATURES.items():
+            if (name == "update_step") == (kind in ("keras2", "keras3")):
+                for parameters in each:
+                    yield pytest.param(kind, name, parameters, id=f"{kind}-{name}-{parameters}")
+
+
+@pytest.mark.parametrize(("kind", "name", "parameters"), list(_signatures()))
+def test_a_wrong_signature_is_one_that_fails(kind: str, name: str, parameters: str) -> None:
+    """What is found is what the framework cannot call, no less and no more."""
+    space: dict[str, Any] = {"tf": tf}
+    body = "return tf.no_op()" if kind in ("legacy", "v1") else "pass"
+    exec(f"def {name}({parameters}):\n    {body}", space)
+    base = ODOMETERS[kind]
+    cls = type(base)("Mine", (base,), {name: space[name], "__module__": __name__})
+    if kind == "legacy" and "duplicate" in name:  # the base passes what this one takes
+        cls._resource_apply_sparse = LEGACY.SGD._resource_apply_sparse
+    table, kernel = two_variables(kind)
+    optimizer = wrapped(cls())
+    some = sparse(table) if "sparse" in name else dense(kernel)
+
+    @tf.function
+    def train() -> None:
+        optimizer.apply_gradients(some)
+
+    fails = False
+    try:
+        train()
+    except TypeError:
+        fails = True
+    reported = found(tracer.trace_of(optimizer), "wrong-signature")
+    assert bool(reported) == fails
+    assert all(each.severity == "error" and f"Mine.{name} cannot" in each.text for each in reported)
+
+
+def embedding(kind: str) -> Any:
+    layer = library_of(kind).layers.Embedding(5, 2, name="words")
+    layer.build((None,))
+    return layer
+
+
+def without_sparse(kind: str) -> Any:
+    base = BASES[kind]
+
+    def apply(self: Any, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return var.assign_add(grad)
+
+    members = {"_resource_apply_dense": apply, "__module__": __name__}
+    if kind == "legacy":
+        members["get_config"] = lambda self: {}
+    return made(type(base)("Mine", (base,), members))
+
+
+@pytest.mark.parametrize("kind", ["legacy", "v1"])
+def test_sparse_method_that_is_missing(kind: str) -> None:
+    layer = embedding(kind)
+    with pytest.warns(tracer.OptimizerWarning, match="Mine has no _resource_apply_sparse"):
+        optimizer = tracer.wrap(without_sparse(kind))
+    finding = one(tracer.trace_of(optimizer), "sparse-missing")
+    assert finding.severity == "warning"
+    assert "Embedding layer (words)" in finding.text or ", words" in finding.text
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.constant([1, 2, 2])))
+    variable = layer.trainable_variables[0]
+    with pytest.raises(NotImplementedError):
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+    finding = one(tracer.trace_of(optimizer), "sparse-missing")
+    assert finding.severity == "error"
+    assert "embeddings is sparse" in finding.text
+
+
+@pytest.mark.parametrize("kind", ["legacy", "v1"])
+def test_sparse_method_that_is_missing_and_not_needed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "_embeddings", list)  # those of other tests may be alive
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tracer.OptimizerWarning)
+        optimizer = tracer.wrap(without_sparse(kind))
+    optimizer.apply_gradients(dense(make_variables(kind)["kernel"]))
+    assert not tracer.trace_of(optimizer).findings()
+
+
+def test_nothing_is_remarked_of_what_ships() -> None:
+    bases = [*BASES.values()]
+    todo = [base for base in bases if base is not object]
+    seen = []
+    while todo:
+        cls = todo.pop()
+        todo += type.__subclasses__(cls)
+        kind = kind_of(cls)
+        assert kind is not None
+        if cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow"):
+            seen.append(cls)
+            assert not list(inspection._remarks(cls, kind)), cls
+    assert len(seen) > 40
+
+
+def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rules themselves are right about them, not only the list of the frameworks."""
+    monkeypatch.setattr(inspection, "_FRAMEWORKS", ("builtins",))
+    for base in BASES.values():
+        todo = [] if base is object else type.__subclasses__(base)
+        while todo:
+            cls = todo.pop()
+            todo += type.__subclasses__(cls)
+            if cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow"):
+                kind = kind_of(cls)
+                assert kind is not None
+                assert not list(inspection._remarks(cls, kind)), cls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_remarked_of_an_odometer(kind: str) -> None:
+    cls = ODOMETERS[kind]
+    of = kind_of(cls)
+    assert of is not None
+    assert not list(inspection._remarks(cls, of))
+
+
+# What an apply method does beside the update.
+
+
+class Effects(odometers.Keras2Odometer):
+    """An odometer that counts in Python, and in a variable that is named for the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.python_count = 0
+        self.seen: list[str] = []
+        self.decay_step = tf.Variable(0, trainable=False)
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        self.python_count += 1
+        self.seen.append(variable.name)
+        self.decay_step.assign_add(1)
+        super().update_step(gradient, variable)
+
+
+class Careful(odometers.Keras2Odometer):
+    """It does what looks alike, and may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: float | None = None
+        self.python_count = 0
+        self.update_count = tf.Variable(0, trainable=False)
+        self.decay_step = tf.Variable(0, trainable=False)
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        self.decay_step.assign_add(1)
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        if self.scale is None:
+            self.scale = 2.0
+        if tf.executing_eagerly():
+            self.python_count += 1
+        count = 0
+        count += 1
+        self.update_count.assign_add(1)
+        super().update_step(gradient, variable)
+
+
+def train_both(optimizer: Any, eager: bool, *names: str) -> None:
+    variables = make_variables("keras2")
+    some = dense(*(variables[name] for name in names))
+    optimizer.build([variable for _, variable in some])
+    step = lambda: optimizer.apply_gradients(some)  # noqa: E731
+    step = step if eager else tf.function(step)
+    for _ in range(6):
+        step()
+
+
+def test_python_side_effects_happen_once() -> None:
+    optimizer = wrapped(Effects())
+    assert not found(tracer.trace_of(optimizer), "python-side-effect")
+    train_both(optimizer, False, "kernel", "bias")
+    first, second = found(tracer.trace_of(optimizer), "python-side-effect")
+    assert optimizer.python_count == len(optimizer.seen) == 2
+    assert "`self.python_count += 1` ran twice" in first.text
+    assert "`self.seen.append(variable.name)` ran twice" in second.text
+    assert "ran 12 times" in first.text  # 6 steps, 2 variables
+
+
+def test_python_side_effects_in_eager_mode_are_what_they_seem() -> None:
+    optimizer = wrapped(Effects())
+    train_both(optimizer, True, "kernel", "bias")
+    assert optimizer.python_count == 12
+    assert not found(tracer.trace_of(optimizer), "python-side-effect")
+
+
+def test_step_variable_that_is_moved_once_per_variable() -> None:
+    optimizer = wrapped(Effects())
+    train_both(optimizer, False, "kernel", "bias", "twin")
+    assert int(optimizer.decay_step) == 3 * 6
+    finding = one(tracer.trace_of(optimizer), "step-per-variable")
+    assert "`self.decay_step` once for each variable: 3 times a step" in finding.text
+
+
+def test_step_variable_of_one_variable() -> None:
+    optimizer = wrapped(Effects())
+    train_both(optimizer, False, "kernel")
+    assert int(optimizer.decay_step) == 6
+    assert not found(tracer.trace_of(optimizer), "step-per-variable")
+
+
+def test_effects_that_are_meant() -> None:
+    optimizer = wrapped(Careful())
+    train_both(optimizer, False, "kernel", "bias")
+    assert int(optimizer.decay_step) == 6
+    assert not bad(tracer.trace_of(optimizer))
+
+
+def test_source_that_cannot_be_read_is_no_finding() -> None:
+    space: dict[str, Any] = {"Base": ODOMETERS["keras2"]}
+    code = (
+        "class Mine(Base):\n"
+        "    def update_step(self, gradient, variable):\n"
+        "        self.n = 1\n"
+        "        Base.update_step(self, gradient, variable)\n"
+    )
+    exec(code, space)
+    with pytest.raises(OSError):
+        inspect.getsource(space["Mine"].update_step)
+    optimizer = wrapped(space["Mine"]())
+    train_both(optimizer, False, "kernel", "bias")
+    assert not bad(tracer.trace_of(optimizer))
+
+
+# What was updated.
+
+no_gradients = pytest.mark.filterwarnings("ignore:Gradients do not exist")  # Keras says it too
+
+
+@no_gradients
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_that_is_always_none(kind: str) -> None:
+    table, kernel = two_variables(kind)
+    optimizer = wrapped(ODOMETERS[kind]())
+    for _ in range(4):
+        optimizer.apply_gradients([*dense(kernel), (None, table)])
+    finding = one(tracer.trace_of(optimizer), "no-gradient")
+    assert finding.variables == ("table",)
+    assert "table was never updated: the gradient was None each time, in 4 steps" in finding.text
+    assert odometers.read(table) == (odometers.Reading(0),)
+
+
+def model_of(kind: str, optimizer: Any, **options: Any) -> Any:
+    library = library_of(kind)
+    layers = library.layers
+    model = library.Sequential(
+        [layers.Dense(3, name="first"), layers.Dense(2, name="second"), layers.Dense(1)]
+    )
+    model.build((None, 4))
+    model.layers[0].trainable = not options.pop("frozen", False)
+    model.compile(optimizer=optimizer, loss="mse", **options)
+    return model
+
+
+def fit(model: Any, rows: int = 32, epochs: int = 2) -> None:
+    model.fit(np.ones((rows, 4)), np.ones((rows, 1)), batch_size=8, epochs=epochs, verbose=0)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_frozen_layer_is_no_finding(kind: str) -> None:
+    optimizer = wrapped(ODOMETERS[kind]())
+    fit(model_of(kind, optimizer, frozen=True))
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 8 * 4  # two layers of three, with a kernel and a bias each
+    assert not bad(trace)
+
+
+@no_gradients
+def test_gradient_that_is_sometimes_none() -> None:
+    table, kernel = two_variables("legacy")
+    optimizer = wrapped(ODOMETERS["legacy"]())
+    for number in range(10):
+        more = dense(table) if number % 3 else [(None, table)]
+        optimizer.apply_gradients([*dense(kernel), *more])
+    finding = one(tracer.trace_of(optimizer), "gradient-missing")
+    assert (finding.severity, finding.step) == ("info", 1)
+    assert "table had no gradient (None) in 4 of 10 steps, first in step 1" in finding.text
+    assert odometers.read(table) == (odometers.Reading(6),)
+    assert not bad(tracer.trace_of(optimizer))
+
+
+class Filtering(odometers.LegacyOdometer):
+    """An odometer that drops the gradients of what it was told to, from a step on."""
+
+    def __init__(self, name: str, since: int) -> None:
+        super().__init__()
+        self.dropped, self.since, self.made = name, since, 0
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        self.made += 1
+        kept = [
+            (gradient, variable)
+            for gradient, variable in grads_and_vars
+            if self.made < self.since or not variable.name.startswith(self.dropped)
+        ]
+        return super().apply_gradients(kept, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("since", "code"), [(1, "never-updated"), (4, "updates-stopped"), (99, "")]
+)
+def test_gradients_that_an_optimizer_drops(since: int, code: str) -> None:
+    variables = make_variables("legacy")
+    optimizer = wrapped(Filtering("kernel", since))
+    for _ in range(12):
+        optimizer.apply_gradients(dense(*variables.values()))
+    trace = tracer.trace_of(optimizer)
+    assert odometers.read(variables["kernel"]) == (odometers.Reading(min(since - 1, 12)),)
+    assert [each.code for each in bad(trace)] == [code] * bool(code)
+    if code:
+        finding = one(trace, code)
+        assert (finding.variables, finding.step) == (("kernel",), since)
+        assert "gradient" in finding.text
+
+
+@no_gradients
+@pytest.mark.parametrize(("after", "severity"), [("none", "warning"), ("frozen", "info")])
+def test_variable_that_stops(after: str, severity: str) -> None:
+    table, kernel = two_variables("keras3" if keras3 else "keras2")
+    optimizer = wrapped(ODOMETERS["keras3" if keras3 else "keras2"]())
+    optimizer.build([table, kernel])
+    for number in range(20):
+        rest = dense(table) if number < 5 else [(None, table)] if after == "none" else []
+        optimizer.apply_gradients([*dense(kernel), *rest])
+    finding = one(tracer.trace_of(optimizer), "updates-stopped")
+    assert (finding.severity, finding.step, finding.variables) == (severity, 6, ("table",))
+    assert odometers.read(table) == (odometers.Reading(5),)
+
+
+def test_variables_that_take_turns_do_not_stop() -> None:
+    table, kernel = two_variables("legacy")
+    optimizer = wrapped(ODOMETERS["legacy"]())
+    for number in range(20):
+        optimizer.apply_gradients(dense(table if number % 5 else kernel))
+    assert not tracer.trace_of(optimizer).findings()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_twice_in_a_step(kind: str) -> None:
+    _, kernel = two_variables(kind)
+    optimizer = wrapped(odometers.odometer_applied_twice(kind))
+    for _ in range(5):
+        optimizer.apply_gradients(dense(kernel))
+    finding = one(tracer.trace_of(optimizer), "updated-twice")
+    assert "kernel was updated twice a step in 5 of 5 steps, first in step 1" in finding.text
+    assert odometers.read(kernel) == (odometers.Reading(10),)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_in_two_steps(kind: str) -> None:
+    _, kernel = two_variables(kind)
+    optimizer = wrapped(ODOMETERS[kind]())
+    for _ in range(5):
+        optimizer.apply_gradients(dense(kernel))
+        optimizer.apply_gradients(dense(kernel))
+    assert odometers.read(kernel) == (odometers.Reading(10),)
+    assert not tracer.trace_of(optimizer).findings()
+
+
+class Uneven(odometers.LegacyOdometer):
+    """An odometer that updates the first replica's copy once more."""
+
+    def _distributed_apply(
+        self, distribution: Any, grads_and_vars: Any, apply_state: Any, name: Any
+    ) -> Any:
+        def again(variable: Any, gradient: Any) -> Any:
+            first = variable.device.endswith("CPU:0")
+            return self._resource_apply_dense(gradient, variable) if first else tf.no_op()
+
+        grads_and_vars = list(grads_and_vars)
+        for gradient, variable in grads_and_vars:
+            distribution.extended.update(variable, again, args=(gradient,), group=False)
+        return super()._distributed_apply(distribution, grads_and_vars, apply_state, name)
+
+
+@pytest.mark.parametrize("cls", [Uneven, ODOMETERS["legacy"]])
+def test_replicas_that_disagree(cls: Any) -> None:
+    strategy = strategy_of("mirrored")
+    with strategy.scope():
+        _, kernel = two_variables("legacy")
+        optimizer = wrapped(cls())
+
+    @tf.function
+    def train() -> None:
+        strategy.run(lambda: optimizer.apply_gradients(dense(kernel)))
+
+    for _ in range(3):
+        train()
+    trace = tracer.trace_of(optimizer)
+    first, second = odometers.read(kernel)
+    assert second == odometers.Reading(3)
+    if cls is not Uneven:
+        assert first == second
+        assert not bad(trace)
+        return
+    assert first == odometers.Reading(6)
+    finding = one(trace, "replicas-disagree")
+    assert (finding.severity, finding.step, finding.replica) == ("error", 1, 1)
+    assert "kernel was updated twice on replica 0 and once on replica 1 in step 1" in finding.text
+    assert "6 times and 3 times in all" in finding.text
+    assert not found(trace, "updated-twice")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sparse_to_the_end"),
+    [
+        ("legacy", {"clipnorm": 1.0}, True),
+        ("legacy", {"global_clipnorm": 1.0}, True),
+        ("keras2", {"clipvalue": 1.0}, True),
+        ("keras2", {"global_clipnorm": 1.0}, True),
+        ("keras2", {"loss_scale": True}, True),
+        ("keras3", {}, True),
+        ("keras3", {"clipnorm": 1.0}, True),
+        ("keras3", {"clipvalue": 1.0}, True),
+        ("keras3", {"loss_scale": True}, True),
+        ("keras3", {"global_clipnorm": 1.0}, False),
+        ("keras3", {"gradient_accumulation_steps": 2}, False),
+    ],
+)
+def test_sparse_gradient_that_becomes_dense(
+    kind: str, options: Any, sparse_to_the_end: bool
+) -> None:
+    layers = library_of(kind).layers
+    model = library_of(kind).Sequential(
+        [layers.Embedding(5_000, 2, name="words"), layers.Flatten()]
+    )
+    scaled = "loss_scale" in options
+    options = {key: value for key, value in options.items() if key != "loss_scale"}
+    optimizer = (LEGACY if kind == "legacy" else library_of(kind).optimizers).SGD(**options)
+    optimizer = wrapped(loss_scale(kind, optimizer) if scaled else optimizer)
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(np.ones((16, 3), "int32"), np.ones((16, 6)), batch_size=4, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert trace.requests("sparse") == trace.steps == 4
+    assert (trace.updates("dense") == 0) == sparse_to_the_end
+    assert bool(found(trace, "densified")) != sparse_to_the_end
+    for finding in found(trace, "densified"):
+        assert "words/embeddings: the gradient was sparse" in finding.text
+        assert "writes all 5,000 rows" in finding.text
+        assert f"({next(iter(options))} is set)" in finding.text
+
+
+# The steps.
+
+
+def loss_scale(kind: str, inner: Any) -> Any:
+    if kind == "keras3":
+        return keras3.optimizers.LossScaleOptimizer(inner)
+    return keras2.mixed_precision.LossScaleOptimizer(inner)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+@pytest.mark.parametrize(("bad_steps", "severity"), [(0, ""), (3, "info"), (17, "warning")])
+def test_steps_that_a_loss_scale_skips(kind: str, bad_steps: int, severity: str) -> None:
+    _, kernel = two_variables(kind)
+    optimizer = wrapped(loss_scale(kind, ODOMETERS[kind]()))
+
+    @tf.function
+    def train(factor: Any) -> None:
+        optimizer.apply_gradients([(factor * tf.ones((2, 2)), kernel)])
+
+    for number in range(22):
+        train(tf.constant(np.inf if 2 <= number < 2 + bad_steps else 1.0))
+    trace = tracer.trace_of(optimizer)
+    assert odometers.read(kernel) == (odometers.Reading(22 - bad_steps),)
+    assert [each.severity for each in found(trace, "steps-skipped")] == [severity] * bool(severity)
+    assert [each.code for each in bad(trace)] == ["steps-skipped"] * (severity == "warning")
+    if severity:
+        finding = one(trace, "steps-skipped")
+        assert f"{bad_steps} steps of 22 were skipped" in finding.text
+        assert f"all in a row, from step 3 to {bad_steps + 2}" in finding.text
+
+
+class Counting(odometers.Keras2Odometer):
+    """An odometer that replaces what counts its iterations, and moves them by its own."""
+
+    by = 0
+
+    def _internal_apply_gradients(self, grads_and_vars: Any) -> Any:
+        for gradient, variable in grads_and_vars:
+            self.update_step(gradient, variable)
+        return self.iterations.assign_add(self.by)
+
+
+@pytest.mark.parametrize(("by", "said"), [(0, "stayed at 0"), (1, ""), (2, "moved by 12, 2 for")])
+def test_iterations_that_do_not_count_the_steps(by: int, said: str) -> None:
+    _, kernel = two_variables("keras2")
+    optimizer = wrapped(Counting())
+    optimizer.by = by
+    optimizer.build([kernel])
+    for _ in range(6):
+        optimizer.apply_gradients(dense(kernel))
+    assert int(optimizer.iterations) == 6 * by
+    reported = found(tracer.trace_of(optimizer), "steps-differ")
+    assert [each.severity for each in reported] == ["warning"] * bool(said)
+    assert all(said in each.text for each in reported)
+
+
+@needs_keras3
+def test_accumulation_is_as_it_should_be() -> None:
+    optimizer = wrapped(keras3.optimizers.SGD(gradient_accumulation_steps=4))
+    fit(model_of("keras3", optimizer), epochs=3)
+    trace = tracer.trace_of(optimizer)
+    assert not bad(trace)
+    finding = one(trace, "steps-differ")
+    assert (
+        finding.text == "3 of 12 steps updated anything: the gradients of 4 steps are accumulated."
+    )
+
+
+@pytest.mark.parametrize("kind", ["keras2", "keras3"])
+def test_optimizer_that_is_built_and_never_used(kind: str) -> None:
+    _, kernel = two_variables(kind)
+    optimizer, other = wrapped(SHIPPED[kind](name="idle")), SHIPPED[kind]()
+    assert not tracer.trace_of(optimizer).findings()  # not built yet
+    for each in (optimizer, other):
+        each.build([kernel])
+    other.apply_gradients(dense(kernel))
+    finding = one(tracer.trace_of(optimizer), "never-used")
+    assert finding.text == "idle (SGD) was built for its variables, and made no step."
+    optimizer.apply_gradients(dense(kernel))
+    assert not tracer.trace_of(optimizer).findings()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_step_that_calls_apply_gradients_twice(times: int) -> None:
+    _, kernel = two_variables("legacy")
+    optimizer, other = wrapped(ODOMETERS["legacy"]()), ODOMETERS["legacy"]()
+
+    @tf.function
+    def train_step() -> None:
+        for each in (optimizer, optimizer) if times == 2 else (optimizer, other):
+            each.apply_gradients(dense(kernel))
+
+    for _ in range(3):
+        train_step()
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 3 * times
+    reported = found(trace, "apply-gradients-twice")
+    assert len(reported) == times - 1
+    assert all("train_step calls apply_gradients twice" in each.text for each in reported)
+
+
+# The graphs.
+
+
+def trained(sizes: list[Any]) -> CallTrace:
+    """Steps of a function that is called with each of these."""
+    _, kernel = two_variables("legacy")
+    optimizer = wrapped(ODOMETERS["legacy"]())
+    optimizer.iterations  # noqa: B018  # made here, and not in the function, which traces it twice
+
+    @tf.function
+    def train_step(x: Any, size: Any) -> None:
+        optimizer.apply_gradients([(tf.ones((2, 2)) * tf.reduce_sum(x), kernel)])
+
+    for size in sizes:
+        as_tensor = isinstance(size, int)
+        train_step(tf.ones((size if as_tensor else 1, 2)), None if as_tensor else size)
+    trace = tracer.trace_of(optimizer)
+    assert odometers.read(kernel) == (odometers.Reading(len(sizes)),)
+    return trace
+
+
+def test_last_batch_that_is_smaller_is_traced_once_more() -> None:
+    trace = trained([8, 8, 8, 3] * 3)
+    finding = one(trace, "retraced")
+    assert (finding.severity, finding.step) == ("info", 4)
+    assert (
+        "anew once in training, first after step 3: x: float32[8, 2] became x: float32[3, 2]"
+        in (finding.text)
+    )
+    assert not bad(trace)
+
+
+def test_batches_of_one_size_are_traced_once() -> None:
+    assert not trained([8] * 6).findings()
+
+
+def test_python_number_that_is_traced_each_time() -> None:
+    trace = trained([f"{number}" for number in range(8)])
+    finding = one(trace, "retraced")
+    assert finding.severity == "warning"
+    assert "train_step was traced anew 7 times in training, first after step 1" in finding.text
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_function_that_is_made_again_and_again(anew: bool) -> None:
+    _, kernel = two_variables("legacy")
+    optimizer = wrapped(ODOMETERS["legacy"]())
+    optimizer.iterations  # noqa: B018
+
+    def train_step() -> None:
+        optimizer.apply_gradients(dense(kernel))
+
+    function = tf.function(train_step)
+    for _ in range(8):
+        (tf.function(train_step) if anew else function)()
+    trace = tracer.trace_of(optimizer)
+    assert [each.code for each in trace.findings()] == ["traced-again"] * anew
+    if anew:
+        assert "train_step was traced 8 times for one signature" in one(trace, "traced-again").text
+
+
+@pytest.mark.parametrize("called", [False, True])
+def test_graph_that_never_runs(called: bool) -> None:
+    _, kernel = two_variables("legacy")
+    optimizer = wrapped(ODOMETERS["legacy"]())
+
+    @tf.function
+    def train_step() -> None:
+        optimizer.apply_gradients(dense(kernel))
+
+    optimizer.iterations  # noqa: B018
+    concrete = train_step.get_concrete_function()
+    if called:
+        concrete()
+    trace = tracer.trace_of(optimizer)
+    assert [each.severity for each in found(trace, "graph-never-ran")] == ["warning"] * (not called)
+    assert odometers.read(kernel) == (odometers.Reading(int(called)),)
+
+
+# Healthy runs.
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+@pytest.mark.parametrize(
+    "options", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}, {"jit_compile": True}]
+)
+def test_a_healthy_run_has_no_warning(kind: str, options: Any) -> None:
+    library = library_of(kind)
+    adam = LEGACY.Adam() if kind == "legacy" else library.optimizers.Adam()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tracer.OptimizerWarning)
+        optimizer = tracer.wrap(adam)
+    fit(model_of(kind, optimizer, **options), rows=30)
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 8
+    assert not bad(trace)
+    assert "looks wrong" not in render(trace)
+
+
+def strategy_of(name: str) -> Any:
+    devices = ["CPU:0", "CPU:1"]
+    if name == "central":
+        return tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0")
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "scaled"),
+    [
+        ("legacy", "mirrored", True),
+        ("legacy", "central", False),
+        ("keras2", "mirrored", True),
+        ("keras3", "mirrored", True),
+    ],
+)
+def test_a_healthy_run_on_two_replicas_has_no_warning(
+    kind: str, strategy: str, scaled: bool
+) -> None:
+    library = library_of(kind)
+    layers = library.layers
+    with strategy_of(strategy).scope():
+        adam = LEGACY.Adam() if kind == "legacy" else library.optimizers.Adam()
+        optimizer = tracer.wrap(loss_scale(kind, adam) if scaled else adam)
+        model = library.Sequential(
+            [
+                layers.Input((3,), dtype="int32"),
+                layers.Embedding(50, 4),
+                layers.Flatten(),
+                layers.Dense(1),
+            ]
+        )
+        model.compile(optimizer=optimizer, loss="mse")
+    model.fit(np.ones((20, 3), "int32"), np.ones((20, 1)), batch_size=8, epochs=2, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 6
+    assert trace.updates("sparse") > 0
+    assert not bad(trace)

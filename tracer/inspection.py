@@ -1,0 +1,388 @@
+"""What the class of an optimizer shows before it trains: `Remark`s, for the rules of `findings`.
+
+No TensorFlow: a class is read, never called. Only what a program defines itself is looked at, and
+not what the framework ships. What the frameworks call, and with which arguments, was read in the
+files that `tracer.kinds` names, and each of it is tried out in `tests/integration`.
+"""
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+from tracer.instances import instances
+from tracer.kinds import KINDS, OptimizerKind
+from tracer.records import Remark
+
+_FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
+_SPARSE = "_resource_apply_sparse"
+_DUPLICATES = "_resource_apply_sparse_duplicate_indices"
+
+_PASSED: dict[str, dict[str, tuple[str, ...]]] = {
+    "legacy": {
+        "_resource_apply_dense": ("grad", "var"),
+        _SPARSE: ("grad", "var", "indices"),
+        _DUPLICATES: ("grad", "var", "indices"),
+    },
+    "keras2": {"update_step": ("gradient", "variable")},
+    "keras3": {"update_step": ("gradient", "variable", "learning_rate")},
+    "v1": {
+        "_apply_dense": ("grad", "var"),
+        "_apply_sparse": ("grad", "var"),
+        "_apply_sparse_duplicate_indices": ("grad", "var"),
+        "_resource_apply_dense": ("grad", "var"),
+        _SPARSE: ("grad", "var", "indices"),
+        _DUPLICATES: ("grad", "var", "indices"),
+    },
+}
+"""What the base class of a kind passes to its apply methods, by position. A legacy one adds
+`apply_state` by name for a method (of the sparse ones: for `_resource_apply_sparse`) that has it.
+"""
+
+FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
+"""The codes of what cannot work: worth a warning before training begins."""
+
+_STEPS = re.compile(
+    r"(^|_)(steps?|iter(ation)?s?|epochs?|decay|count(er)?|t|time|lr|rate|schedule)(_|$)"
+)
+"""A name that says that its variable goes on by one, or decays, with each step."""
+_UPDATES = re.compile(r"update|call|variable|appl")
+"""A name that says that its variable counts for each variable, and on purpose."""
+
+
+def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
+    """What is odd about an optimizer's class; nothing for a class that ships with a framework.
+
+    The codes are `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect`
+    and `step-per-variable`, which are rules of `tracer.findings`; and `embedding`, which tells
+    those rules which `Embedding` layers are alive, if a sparse gradient is what would fail.
+    """
+    try:
+        found = tuple(dict.fromkeys(_remarks(cls, kind)))
+        if any("sparse" in each.method for each in found if each.code in FAILING):
+            layers = ", ".join(_embeddings())
+            found += (Remark("embedding", "", layers),) if layers else ()
+    except Exception:
+        return ()  # there is no end to what a class can do to those who read it
+    return found
+
+
+def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
+    own = [each for each in cls.__mro__ if each.__module__.split(".")[0] not in _FRAMEWORKS]
+    if own:
+        yield from _unreached(cls, kind, own)
+        yield from _signatures(cls, kind, own)
+        yield from _sparse_missing(cls, kind)
+        for apply in kind.apply_methods:
+            function = _own_function(cls, apply.name, own)
+            if function is not None:
+                yield from _effects(function)
+
+
+def _owner(cls: type, name: str) -> type | None:
+    """The class that a method comes from."""
+    return next((each for each in cls.__mro__ if name in vars(each)), None)
+
+
+def _own_function(cls: type, name: str, own: Sequence[type]) -> FunctionType | None:
+    """A method that the program defines, if it is a plain function: nothing that decorates it."""
+    owner = _owner(cls, name)
+    if owner is None or owner not in own:
+        return None
+    function = vars(owner)[name]
+    plain = isinstance(function, FunctionType) and not {"__wrapped__", "_tf_decorator"} & set(
+        vars(function)
+    )
+    return function if plain else None
+
+
+# Methods that nobody calls.
+
+
+def _unreached(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
+    called = [apply.name for apply in kind.apply_methods]
+    known = {apply.name for each in KINDS for apply in each.apply_methods}
+    for name in sorted(known | {each.lstrip("_") for each in known}):
+        if name not in called and _owner(cls, name) in own and not _mentioned(name, own):
+            instead = next(
+                (each for each in called if each.lstrip("_") == name), _meant(name, kind)
+            )
+            # A class for several versions of Keras has the methods of each.
+            if _owner(cls, instead) not in own:
+                yield Remark("override-unreached", name, instead)
+
+
+def _meant(name: str, kind: OptimizerKind) -> str:
+    """The method of this kind that does what `name` does in another one."""
+    if kind.name in ("keras2", "keras3"):
+        return "update_step"
+    return _SPARSE if "sparse" in name else "_resource_apply_dense"
+
+
+def _mentioned(name: str, own: Sequence[type]) -> bool:
+    """Whether another method of the program's own classes may call `name`."""
+    for cls in own:
+        for attribute, value in vars(cls).items():
+            if attribute != name and any(name in _names(code) for code in _codes(value)):
+                return True
+    return False
+
+
+def _codes(value: Any) -> Iterator[CodeType]:
+    """The code of a method or property, also of what a decorator has wrapped."""
+    for each in (
+        value,
+        getattr(value, "__func__", None),
+        *(getattr(value, name, None) for name in ("fget", "fset", "fdel", "__wrapped__")),
+    ):
+        code = getattr(each, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
+
+
+def _names(code: CodeType) -> set[str]:
+    """The attributes, globals and texts that code and the functions in it refer to."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _names(constant)
+        elif isinstance(constant, str):
+            found.add(constant)
+    return found
+
+
+# Methods that cannot be called.
+
+
+def _signatures(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
+    for name, passed in _PASSED[kind.name].items():
+        function = _own_function(cls, name, own)
+        if function is None or _mentioned(name, own) or not _by_base(cls, kind, name):
+            continue
+        named = _state_passed(cls, kind, name)
+        signature = inspect.signature(function)
+        try:
+            signature.bind(None, *passed, **dict.fromkeys(named))
+        except TypeError as error:
+            call = ", ".join([*passed, *(f"{each}=..." for each in named)])
+            yield Remark("wrong-signature", name, f"({call}): {error}")
+
+
+def _by_base(cls: type, kind: OptimizerKind, name: str) -> bool:
+    """Whether the kind's base class is what calls the method: for one method, another may."""
+    if name != name.removesuffix("_duplicate_indices") or "sparse" not in name:
+        return True
+    return _is_base(_owner(cls, name + "_duplicate_indices"), kind)
+
+
+def _state_passed(cls: type, kind: OptimizerKind, name: str) -> tuple[str, ...]:
+    """What a legacy base class passes by name, as its `_dense_apply_args` decides it."""
+    if kind.name != "legacy":
+        return ()
+    asked = _SPARSE if "sparse" in name else name
+    return ("apply_state",) if "apply_state" in _parameters(getattr(cls, asked)) else ()
+
+
+def _parameters(function: Any) -> Sequence[str]:
+    return inspect.getfullargspec(function).args
+
+
+def _is_base(owner: type | None, kind: OptimizerKind) -> bool:
+    return owner is not None and owner.__name__ == kind.base and owner.__module__ in kind.homes
+
+
+# Methods that are missing.
+
+
+def _sparse_missing(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
+    """The default of the base class raises `NotImplementedError`.
+
+    A class that has no dense method either leaves the work to another optimizer.
+    """
+    if kind.name not in ("legacy", "v1") or _is_base(_owner(cls, "_resource_apply_dense"), kind):
+        return
+    if all(_is_base(_owner(cls, name), kind) for name in (_SPARSE, _DUPLICATES)):
+        yield Remark("sparse-missing", _SPARSE)
+
+
+def _embeddings() -> list[str]:
+    """The names of the `Embedding` layers that are alive, of any Keras that was imported."""
+    bases = []
+    for name in ("keras", "tf_keras"):
+        layers = getattr(sys.modules.get(name), "layers", None)
+        base = getattr(layers, "Embedding", None)
+        if isinstance(base, type):
+            bases.append(base)
+    return sorted({str(layer.name) for layer in instances(bases)}) if bases else []
+
+
+# What a method does in Python.
+
+
+def _effects(function: FunctionType) -> Iterator[Remark]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return  # there is no source, or not one of a function alone
+    node = tree.body[0]
+    if not isinstance(node, ast.FunctionDef) or node.name != function.__name__:
+        return
+    parameters = [*node.args.posonlyargs, *node.args.args]
+    if parameters:
+        yield from _Body(node, parameters[0].arg).remarks()
+
+
+class _Body:
+    """The statements of an apply method, without those of functions inside it."""
+
+    def __init__(self, method: ast.FunctionDef, self_name: str) -> None:
+        self._method = method
+        self._self = self_name
+        self._outer = {
+            name
+            for each in ast.walk(method)
+            if isinstance(each, ast.Global | ast.Nonlocal)
+            for name in each.names
+        }
+        self._read = {
+            name
+            for each in ast.walk(method)
+            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
+            if (name := self._attribute(each)) and not self._is_target(each)
+        }
+
+    def remarks(self) -> Iterator[Remark]:
+        for statement, tests in _statements(self._method.body, ()):
+            yield from self._side_effects(statement, tests)
+            if not tests:
+                yield from self._step_variables(statement)
+
+    def _side_effects(self, statement: ast.AST, tests: tuple[ast.AST, ...]) -> Iterator[Remark]:
+        for name, counts in self._changed(statement):
+            guarded = any(_asks_for(test, name) for test in tests)
+            # What the method itself reads again is a help in passing, unless it counts.
+            if not guarded and (counts or name not in self._read):
+                detail = _shortened(ast.unparse(statement))
+                yield Remark("python-side-effect", self._method.name, detail)
+
+    def _changed(self, statement: ast.AST) -> Iterator[tuple[str, bool]]:
+        """What outlives the method and is changed, and whether its old value goes into it."""
+        if isinstance(statement, ast.AugAssign):
+            if name := self._kept(statement.target):
+                yield name, True
+        elif isinstance(statement, ast.Assign):
+            for target in statement.targets:
+                for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                    if name := self._kept(each):
+                        yield name, self._mentions(statement.value, name)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            function = statement.value.func
+            if not isinstance(function, ast.Attribute) or function.attr not in _GROWING:
+                return
+            if name := self._kept(function.value):
+                yield name, True
+
+    def _kept(self, target: ast.AST) -> str:
+        """The attribute of `self`, or the outer variable, that `target` is or is a part of."""
+        while isinstance(target, ast.Subscript):
+            target = target.value
+        if isinstance(target, ast.Name):
+            return target.id if target.id in self._outer else ""
+        return self._attribute(target)
+
+    def _attribute(self, node: ast.AST) -> str:
+        """The name of an attribute of `self`, empty for anything else."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            return ""
+        return node.attr if node.value.id == self._self else ""
+
+    def _is_target(self, attribute: ast.Attribute) -> bool:
+        """Whether it is only loaded to assign to a part of it: `self.x[i] = 1`."""
+        return any(
+            isinstance(each, ast.Subscript)
+            and not isinstance(each.ctx, ast.Load)
+            and each.value is attribute
+            for each in ast.walk(self._method)
+        )
+
+    def _mentions(self, node: ast.AST, name: str) -> bool:
+        return any(
+            self._attribute(each) == name or (isinstance(each, ast.Name) and each.id == name)
+            for each in ast.walk(node)
+        )
+
+    def _step_variables(self, statement: ast.AST) -> Iterator[Remark]:
+        """Assignments to a variable of the optimizer's own whose name says that it counts steps."""
+        for call in _calls(statement):
+            function = call.func
+            if isinstance(function, ast.Attribute) and (name := self._attribute(function.value)):
+                moves = function.attr in ("assign_add", "assign_sub") or (
+                    function.attr == "assign" and any(self._mentions(a, name) for a in call.args)
+                )
+                if moves and _STEPS.search(name.lower()) and not _UPDATES.search(name.lower()):
+                    yield Remark("step-per-variable", self._method.name, f"{self._self}.{name}")
+
+
+_GROWING = ("append", "extend", "insert")
+
+
+def _statements(
+    body: Sequence[ast.stmt], tests: tuple[ast.AST, ...]
+) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
+    """The simple statements, each with what decides whether it runs."""
+    for each in body:
+        if isinstance(each, ast.With):
+            for item in each.items:
+                yield item.context_expr, tests
+            yield from _statements(each.body, tests)
+        elif isinstance(each, ast.If | ast.While):
+            yield from _statements([*each.body, *each.orelse], (*tests, each.test))
+        elif isinstance(each, ast.For):
+            yield from _statements([*each.body, *each.orelse], (*tests, each.iter))
+        elif isinstance(each, ast.Try):
+            for part in (each.body, each.orelse, each.finalbody):
+                yield from _statements(part, (*tests, each))
+            # A handler makes what was found missing.
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        else:
+            yield each, tests
+
+
+def _asks_for(test: ast.AST, name: str) -> bool:
+    """Whether a condition asks for the attribute itself, or for eager mode."""
+    for each in ast.walk(test):
+        word = getattr(each, "attr", None) or getattr(each, "id", None)
+        word = each.value if isinstance(each, ast.Constant) else word
+        if isinstance(word, str) and (word == name or "eager" in word or "inside_function" in word):
+            return True
+    return False
+
+
+def _calls(statement: ast.AST) -> Iterator[ast.Call]:
+    """The calls in a statement that are made whenever it runs, and once."""
+    todo = [statement]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Call):
+            yield node
+        if not isinstance(
+            node,
+            ast.Lambda
+            | ast.IfExp
+            | ast.BoolOp
+            | ast.ListComp
+            | ast.SetComp
+            | ast.DictComp
+            | ast.GeneratorExp,
+        ):
+            todo.extend(ast.iter_child_nodes(node))
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else line[:59] + "…"
