@@ -789,9 +789,13 @@ def _iterations(optimizer: Any) -> int | None:
 def _settings(optimizer: Any) -> dict[str, Setting]:
     """What the optimizer was told that changes the counts, as far as it is plain to read."""
     own = object.__getattribute__(optimizer, "__dict__")
+    mixins = {base.__name__ for base in type(optimizer).__mro__}
+    delegating = "DelegatingTrackableMixin" in mixins
     found: dict[str, Setting] = {}
     for name in SETTINGS:
         value = own.get(name, own.get(f"_{name}"))
+        if value is None and delegating and hasattr(type(optimizer), name):
+            value = getattr(optimizer, name)  # a property, in the loss scale of tf_keras
         if isinstance(value, float) and not math.isfinite(value):
             value = str(value)
         if isinstance(value, bool | int | float | str):

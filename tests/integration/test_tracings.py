@@ -137,3 +137,8 @@ def test_settings_and_iterations_are_what_the_optimizer_says() -> None:
     clipped.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
     (record,) = tracer.trace_of(clipped).optimizers
     assert record.iterations == 1
+
+    scaled = keras2.mixed_precision.LossScaleOptimizer(keras2.optimizers.SGD(), initial_scale=4)
+    outer, _ = tracer.trace_of(tracer.wrap(scaled)).optimizers
+    assert outer.settings["dynamic"] is True
+    assert outer.settings["initial_scale"] == 4.0
