@@ -12,7 +12,13 @@ Importing this package imports no TensorFlow; `wrap` and `trace_of` do, when the
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tracer.errors import MergeError, TraceFileError, UnknownName, UnsupportedOptimizer
+from tracer.errors import (
+    MergeError,
+    OptimizerWarning,
+    TraceFileError,
+    UnknownName,
+    UnsupportedOptimizer,
+)
 
 if TYPE_CHECKING:
     from tracer.calltrace import CallTrace
@@ -34,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CallTrace",
     "MergeError",
+    "OptimizerWarning",
     "TraceFileError",
     "UnknownName",
     "UnsupportedOptimizer",
@@ -59,9 +66,11 @@ _HOMES = {
     "assert_never_updated": "tracer.testing",
     "assert_updates": "tracer.testing",
     "load": "tracer.storage",
+    "load_ipython_extension": "tracer.notebook",  # what `%load_ext tracer` looks for
     "merge": "tracer.merging",
     "record": "tracer.recording",
     "trace_of": "tracer.wrapping",
+    "unload_ipython_extension": "tracer.notebook",
     "unwrap": "tracer.wrapping",
     "wrap": "tracer.wrapping",
 }

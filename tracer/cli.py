@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from tracer.errors import MergeError, TraceFileError, UnknownName
+from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
 
 app = typer.Typer(
     no_args_is_help=False,
@@ -156,6 +156,8 @@ def run(
         "tracer report tracer.json",
         "tracer report runs/ --by replica              all workers of a run",
         "tracer report tracer.json --variable 'encoder/*' --step 100:200",
+        "tracer report tracer.json -o report.html      one page, with a heat map",
+        "tracer report tracer.json --format tensorboard -o logs/",
         "tracer report tracer.json -o steps.csv --by step",
         "tracer report tracer.json --format json | jq .answer",
     )
@@ -164,7 +166,7 @@ def report(
     path: _PathArgument,
     by: _TableOption = None,
     format: Annotated[
-        Literal["text", "json", "csv", "markdown"] | None,
+        Literal["text", "json", "csv", "markdown", "html", "tensorboard"] | None,
         typer.Option("--format", "-f", help="The default is what the ending of -o says, or text."),
     ] = None,
     output: _OutputOption = None,
@@ -198,7 +200,10 @@ def report(
 
     trace = select(load(path), variable=variable, steps=step, replica=replica, method=method)
     with _writing(output):
-        formats.put(trace, format, by, output)
+        try:
+            formats.put(trace, format, by, output)
+        except ValueError as error:
+            raise Mistake(str(error)) from error
 
 
 @app.command(
@@ -231,6 +236,7 @@ def diff(
         'tracer check tracer.json --expect "dense=4/step" --expect "sparse=0"',
         'tracer check tracer.json -e "updates[encoder/*]=0" -e "steps>=100"',
         'tracer check tracer.json -e "_resource_apply_dense=504"',
+        "tracer check tracer.json --findings warning   also what looks wrong fails",
         "tracer check runs/ --format junit -o tracer.xml",
     )
 )
@@ -239,6 +245,10 @@ def check(
     expect: Annotated[
         list[str] | None,
         typer.Option("--expect", "-e", metavar="WHAT", help="A count; can be given several times."),
+    ] = None,
+    findings: Annotated[
+        Literal["error", "warning"] | None,
+        typer.Option("--findings", help="Fail if a finding is an error, or a warning or worse."),
     ] = None,
     format: Annotated[
         Literal["text", "junit"], typer.Option("--format", "-f", help="For people or CI servers.")
@@ -250,8 +260,9 @@ def check(
     WHAT is updates, dense, sparse, steps, calls or the name of a method (then its executions
     count), perhaps with [VARIABLE], and =, <=, >=, < or > a number: in all or, with /step, in each
     step on each replica. Without --expect it is what [tool.tracer.expect] in pyproject.toml says,
-    such as dense = "4/step". The exit status is 0 if all of it holds, 1 if not, 2 for a mistake in
-    the command. A trace that is incomplete or not finished does not pass.
+    such as dense = "4/step". With --findings, what looks wrong in the run fails too. The exit
+    status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
+    incomplete or not finished does not pass.
     """
     from tracer import expecting
     from tracer.reporters import verdicts
@@ -263,14 +274,37 @@ def check(
             wanted = expecting.from_project(Path.cwd())
     except expecting.BadExpectation as error:
         raise Mistake(str(error)) from error
-    if not wanted:
+    if not wanted and findings is None:
         raise Mistake(
-            "nothing is expected: give --expect, or [tool.tracer.expect] in pyproject.toml"
+            "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
+            "pyproject.toml"
         )
-    found = expecting.check(load(path), wanted)
+    found = expecting.check(load(path), wanted, findings)
     with _writing(output):
         verdicts.put(found, format, output)
     return int(any(each.reason for each in found))
+
+
+@app.command(
+    epilog=_examples(
+        "tracer explain",
+        "tracer explain override-unreached",
+    )
+)
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="The code of a finding; all without it.")
+    ] = None,
+) -> None:
+    """Explain what a finding means, why it matters, what to do, and when it is reported."""
+    from tracer.findings import RULES, rule
+    from tracer.reporters import console, rules
+
+    if code is None:
+        console.put(lambda width, color: rules.listing(RULES, width, color))
+    else:
+        chosen = rule(code)
+        console.put(lambda width, color: rules.explanation(chosen, width, color))
 
 
 @app.command(
@@ -322,7 +356,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except typer.TyperException as error:
         _fail(f"{error.format_message()} (see tracer --help)", error.exit_code)
-    except (Mistake, MergeError, TraceFileError, UnknownName) as error:
+    except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
         _fail(str(error), 2)
     except OSError as error:
         # Python would complain when it flushes at exit what cannot be written.

@@ -2,43 +2,82 @@
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from tracer.calltrace import CallTrace
+from tracer.errors import MissingExtra
 from tracer.reporters import console
 from tracer.reporters.tables import By
 
-Format = Literal["text", "json", "csv", "markdown"]
+Format = Literal["text", "json", "csv", "markdown", "html", "tensorboard"]
 
 _MODULES: dict[Format, str] = {
     "text": "text",
     "json": "jsonreport",
     "csv": "csvreport",
     "markdown": "markdown",
+    "html": "html",
+    "tensorboard": "tensorboard",
 }
+_EXTRAS: dict[Format, str] = {"html": "html", "tensorboard": "tensorboard"}
 _ENDINGS: dict[str, Format] = {
     ".txt": "text",
     ".json": "json",
     ".csv": "csv",
     ".md": "markdown",
     ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
 }
+
+
+def chosen(format: Format | None, output: Path | None) -> Format:
+    """The format that is asked for or, if none is, the one that the file's ending tells.
+
+    What is no known ending, and no file, is text.
+    """
+    return format or _ENDINGS.get("" if output is None else output.suffix.lower(), "text")
 
 
 def render(trace: CallTrace, format: Format, by: By | None = None) -> str:
     """The report in a format; only the module of that format is imported."""
-    rendered: str = import_module(f"tracer.reporters.{_MODULES[format]}").render(trace, by)
+    rendered: str = module(format).render(trace, by)
     return rendered
 
 
-def put(trace: CallTrace, format: Format | None, by: By | None, output: Path | None) -> None:
-    """Write the report to a file, or to standard output.
+def module(format: Format) -> ModuleType:
+    """The module of a format.
 
-    Without a `format` the file's ending decides; what is no known ending, and no file, is text.
-    Raises `OSError` if the file cannot be written.
+    Raises `MissingExtra`, an `ImportError`, if the packages that it needs are not installed.
     """
-    format = format or _ENDINGS.get("" if output is None else output.suffix.lower(), "text")
-    if output is not None:
+    try:
+        return import_module(f"tracer.reporters.{_MODULES[format]}")
+    except ModuleNotFoundError as error:
+        if format not in _EXTRAS or (error.name or "").startswith("tracer"):
+            raise
+        raise MissingExtra(
+            f"the {format} report needs {error.name}: pip install "
+            f"'optimizer-tracer[{_EXTRAS[format]}]'"
+        ) from error
+
+
+def put(trace: CallTrace, format: Format | None, by: By | None, output: Path | None) -> None:
+    """Write the report to a file, or to standard output; for TensorBoard, to a folder.
+
+    Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page and
+    TensorBoard have no single tables. Raises `OSError` if the file cannot be written,
+    `MissingExtra` if the format needs packages that are not there, and `ValueError` for a
+    `by`, or for no folder, where the format cannot do that.
+    """
+    format = chosen(format, output)
+    if by is not None and format in ("html", "tensorboard"):
+        raise ValueError(f"--by picks one table: the {format} report has all of them")
+    if format == "tensorboard":
+        if output is None:
+            raise ValueError("--format tensorboard needs the folder of the logs: -o LOGDIR")
+        module(format).write(trace, output)
+    elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")
     elif format == "text":
         console.report(trace, by)

@@ -1,0 +1,93 @@
+"""Makes the pictures of the README: `python docs/pictures.py`, with the extra `test` and Chromium.
+
+A small model is trained under a loss scale, with one batch that is not finite and one layer that
+the loss does not depend on; its trace is shown by the command, in a terminal and in a page.
+"""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+from rich.text import Text
+
+import tracer
+from tracer.calltrace import CallTrace
+from tracer.reporters.text import render
+
+FOLDER = Path(__file__).parent / "pictures"
+CHROMIUM = "/usr/bin/chromium"
+STEPS, SKIPPED = 64, 33
+
+
+def main() -> None:
+    """Train, and write `page.png` and `terminal.svg`."""
+    FOLDER.mkdir(exist_ok=True)
+    trace = train()
+    (FOLDER / "terminal.svg").write_text(terminal(trace), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        trace.save(Path(folder) / "tracer.json")
+        command = [sys.executable, "-m", "tracer", "report", "tracer.json", "-o", "report.html"]
+        subprocess.run(command, cwd=folder, check=True)
+        (FOLDER / "page.png").write_bytes(screenshot(Path(folder) / "report.html"))
+
+
+def train() -> CallTrace:
+    """The trace of 64 steps of `model.fit`, one of which the loss scale skips."""
+    import keras
+    import numpy as np
+
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((4,), dtype="int32")
+    embedded = keras.layers.Embedding(20, 8, name="embedding")(inputs)
+    hidden = keras.layers.Dense(16, name="hidden")(keras.layers.Flatten()(embedded))
+    output = keras.layers.Dense(1, name="output")(hidden)
+    unused = keras.layers.Dense(1, name="unused")(hidden)
+    model = keras.Model(inputs, [output, unused])
+    optimizer: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0)
+    model.compile(tracer.wrap(optimizer), loss=["mse", None])
+    x = np.arange(STEPS * 8 * 4).reshape(-1, 4) % 20
+    y = np.ones((STEPS * 8, 1), "float32")
+    y[(SKIPPED - 1) * 8] = np.inf
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    return tracer.trace_of(optimizer)
+
+
+def terminal(trace: CallTrace) -> str:
+    """The report in a terminal of 88 columns, as SVG without a font of its own."""
+    console = Console(record=True, file=io.StringIO(), width=88, force_terminal=True)
+    console.print(
+        Text.from_ansi("$ tracer report tracer.json\n" + render(trace, width=88, color=True))
+    )
+    svg = console.export_svg(title="tracer", unique_id="tracer")
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+
+
+def screenshot(page: Path) -> bytes:
+    """The top of the page, down to the heat map."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        opened = browser.new_page(viewport={"width": 1000, "height": 1200})
+        opened.goto(page.as_uri())
+        opened.wait_for_selector("#heat canvas")
+        end = opened.locator("#heat").bounding_box()
+        assert end is not None
+        height = end["y"] + end["height"] + 40
+        picture = opened.screenshot(clip={"x": 0, "y": 0, "width": 1000, "height": height})
+        browser.close()
+    return picture
+
+
+if __name__ == "__main__":
+    main()

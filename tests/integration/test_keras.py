@@ -1,0 +1,147 @@
+"""`TraceCallback` under `model.fit` of both Keras, against odometers and arithmetic."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import libraries
+import numpy as np
+import odometers
+import pytest
+
+import tracer
+import tracer.keras
+from tracer import wrapping
+from tracer.calltrace import CallTrace
+
+BATCH = 4
+
+
+@pytest.fixture(params=["keras2", "keras3"])
+def keras(request: pytest.FixtureRequest) -> Any:
+    return libraries.library_of(request.param)
+
+
+def model_of(keras: Any, **options: Any) -> Any:
+    """Two variables that start at 0, so that they count the executions of the odometer."""
+    kind = "keras3" if keras is libraries.keras3 else "keras2"
+    odometer = {"keras3": odometers.Keras3Odometer, "keras2": odometers.Keras2Odometer}[kind]
+    model = keras.Sequential(
+        [keras.layers.Input((3,)), keras.layers.Dense(2, kernel_initializer="zeros", name="dense")]
+    )
+    model.compile(odometer(), loss="mse", **options)
+    return model
+
+
+def fit(model: Any, callback: Any, batches: int = 10, epochs: int = 3, **options: Any) -> None:
+    x, y = np.ones((batches * BATCH, 3), "float32"), np.ones((batches * BATCH, 2), "float32")
+    options = {"verbose": 0, "shuffle": False, **options}
+    model.fit(x, y, batch_size=BATCH, epochs=epochs, callbacks=[callback], **options)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    out = capsys.readouterr().out
+    return [each.removeprefix("tracer: ") for each in out.splitlines() if "tracer: " in each]
+
+
+def test_it_prints_a_line_for_so_many_steps(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of(keras)
+    callback = tracer.keras.TraceCallback(every=7)
+    fit(model, callback)
+    assert lines(capsys) == [
+        f"steps {first} to {last}: 2 updates a step, {2 * (last - first + 1)} dense and 0 sparse"
+        for first, last in ((1, 7), (8, 14), (15, 21), (22, 28), (29, 30))
+    ]
+    assert float(model.get_weights()[1][0]) == callback.trace.updates(variable="*bias") == 30
+
+
+def test_it_goes_on_where_a_training_ended(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of(keras)
+    callback = tracer.keras.TraceCallback(every=20)
+    fit(model, callback, epochs=1)
+    fit(model, callback, epochs=3)
+    found = [re.findall(r"\d+", each)[:2] for each in lines(capsys)]
+    assert found == [["1", "10"], ["11", "30"], ["31", "40"]]
+    assert float(model.get_weights()[1][0]) == callback.trace.steps == 40
+
+
+def test_several_steps_in_one_execution(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    model = model_of(keras, steps_per_execution=5)
+    callback = tracer.keras.TraceCallback(every=6)
+    fit(model, callback, epochs=2)
+    found = [re.findall(r"\d+", each)[:2] for each in lines(capsys)]
+    assert found == [["1", "6"], ["7", "12"], ["13", "18"], ["19", "20"]]
+    assert float(model.get_weights()[1][0]) == callback.trace.steps == 20
+
+
+def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    original = wrapping.trace_of
+
+    def trace_of(optimizer: object) -> CallTrace:
+        read.append(optimizer)
+        return original(optimizer)
+
+    monkeypatch.setattr(wrapping, "trace_of", trace_of)
+    callback = tracer.keras.TraceCallback(every=10)
+    model = model_of(keras)
+    fit(model, callback, epochs=3)
+    assert len(read) == 1 + 3 + 1  # when it begins, a line each 10 of 30 steps, and the end
+    # And Keras need not fetch the logs for it: in Keras 3 it waits only if it would without it.
+    found, without = (keras.callbacks.CallbackList(each, model=model) for each in ([callback], []))
+    if keras is libraries.keras3:
+        assert found._async_train == without._async_train
+    else:
+        assert found._batch_hooks_support_tf_logs
+
+
+def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model = model_of(keras)
+    callback = tracer.keras.TraceCallback(None, tmp_path / "logs", tmp_path / "trace.json")
+    fit(model, callback)
+    assert tracer.load(tmp_path / "trace.json") == callback.trace
+    events = EventAccumulator(str(tmp_path / "logs" / "tracer")).Reload()
+    found = [(each.step, each.value) for each in events.Scalars("tracer/updates/dense")]
+    assert found == [(1, 2.0), (30, 2.0)]
+
+
+def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    callback = tracer.keras.TraceCallback()
+    assert isinstance(callback, keras.callbacks.Callback)
+    assert isinstance(callback, tracer.keras.TraceCallback)
+    model = model_of(keras)
+    wrapped = tracer.wrap(model.optimizer)
+    fit(model, callback, epochs=1, verbose=1)
+    assert model.optimizer is wrapped
+    assert lines(capsys) == ["steps 1 to 10: 2 updates a step, 20 dense and 0 sparse"]
+
+
+def test_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="every must be at least 1, not 0"):
+        tracer.keras.TraceCallback(every=0)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "tracer.reporters.tensorboard", raising=False)
+    for name in [each for each in sys.modules if each.startswith("tensorboard.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=r"pip install 'optimizer-tracer\[tensorboard\]'"):
+        tracer.keras.TraceCallback(log_dir="logs")
+
+
+def test_it_imports_no_keras() -> None:
+    code = """
+import sys, tracer.keras
+try:
+    tracer.keras.TraceCallback()
+except RuntimeError as error:
+    print(error)
+print([name for name in ("keras", "tf_keras") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
+    assert run.stdout.split("\n")[:2] == [
+        "import keras or tf_keras before you make a TraceCallback",
+        "[]",
+    ]

@@ -1,0 +1,61 @@
+"""A notebook that is run as Jupyter runs it: a trace in its last line, and `%%trace`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+SETUP = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf, keras
+%load_ext tracer
+variable = tf.Variable([0.0, 0.0], name="weights")
+
+def train(optimizer, steps):
+    for _ in range(steps):
+        optimizer.apply_gradients([(tf.ones(2), variable)])
+"""
+
+
+def run(*cells: str) -> list[Any]:
+    """The outputs of the cells, in a fresh kernel; those of the setup are left out."""
+    v4: Any = nbformat.v4
+    notebook = v4.new_notebook(cells=[v4.new_code_cell(each.strip()) for each in (SETUP, *cells)])
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    return [cell.outputs for cell in notebook.cells[1:]]
+
+
+def htmls(outputs: Sequence[Any]) -> list[str]:
+    return [each.data["text/html"] for each in outputs if "text/html" in each.get("data", {})]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_notebook_shows_traces() -> None:
+    last_line, magic, named = run(
+        """
+import tracer
+optimizer = tracer.wrap(keras.optimizers.SGD(1.0))
+train(optimizer, 5)
+tracer.trace_of(optimizer)
+""",
+        "%%trace\ntrain(keras.optimizers.SGD(1.0), 7)\nprint('done')\n1 + 1",
+        "%%trace mine\ntrain(keras.optimizers.SGD(1.0), 3)",
+    )
+    assert "update_step ran once a step: 5 executions in 5 steps." in htmls(last_line)[0]
+    assert last_line[-1].data["text/plain"].endswith(": 5 steps, 5 updates>")
+    assert "update_step ran once a step: 7 executions in 7 steps." in htmls(magic)[0]
+    assert [each.text for each in magic if each.output_type == "stream"] == ["done\n"]
+    assert "2" in [each.get("data", {}).get("text/plain") for each in magic]
+    assert "3 executions in 3 steps" in htmls(named)[0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_a_trace_has_a_name_and_a_cell_may_fail() -> None:
+    cells = ("%%trace mine\ntrain(keras.optimizers.SGD(1.0), 3)", "mine.steps, int(variable[0])")
+    assert run(*cells)[1][0].data["text/plain"] == "(3, -3)"
+    with pytest.raises(CellExecutionError, match="the cell failed"):
+        run("%%trace\ntrain(keras.optimizers.SGD(1.0), 3)\nraise KeyError('mine')")

@@ -1,0 +1,161 @@
+"""`TraceCallback`: what the optimizer does while `model.fit` runs, for Keras 3 and tf_keras alike.
+
+Keras is looked up among the modules that the program imported, and never imported from here;
+neither is TensorFlow before training begins.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tracer.calltrace import CallTrace
+from tracer.selecting import select
+
+
+class TraceCallback:
+    """A callback for `model.fit` that tells every `every` steps what the optimizer did in them.
+
+    It wraps the model's optimizer when training begins, if it is not wrapped yet. At the end it
+    writes what `tracer report --format tensorboard` writes to the folder `log_dir`, and the trace
+    to `save`, a file or a folder that exists; without them it writes nothing. `every` of None
+    prints nothing. `trace` is the trace so far.
+
+    The counters are read only for a line, and the callback needs no logs, so that for its sake the
+    device is not waited for on the steps between.
+
+    Raises `ValueError` for an `every` below 1, `ImportError` for a `log_dir` without the extra
+    `tensorboard`, and `RuntimeError` if no Keras was imported.
+
+    >>> import keras, tracer.keras
+    >>> callback = tracer.keras.TraceCallback(every=100)
+    >>> isinstance(callback, keras.callbacks.Callback)
+    True
+    """
+
+    async_safe = True
+    """Tells Keras 3 that the callback may run beside the training, which then need not wait; with
+    the TensorFlow backend of Keras 3.15 it waits for the logs of each batch in any case."""
+
+    def __new__(cls, *args: Any, **options: Any) -> "TraceCallback":
+        bases = tuple(_callback_classes())
+        if not bases:
+            raise RuntimeError("import keras or tf_keras before you make a TraceCallback")
+        if not issubclass(cls, bases):
+            name = cls.__name__
+            cls = type(name, (cls, *bases), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        every: int | None = 100,
+        log_dir: str | Path | None = None,
+        save: str | Path | None = None,
+    ) -> None:
+        if every is not None and every < 1:
+            raise ValueError(f"every must be at least 1, not {every}")
+        if log_dir is not None:
+            from tracer.reporters import formats
+
+            formats.module("tensorboard")  # what is not installed is better missed before training
+        self.every = every
+        self.log_dir = log_dir
+        self.save = save
+        self.validation_data = None  # these five are what the Keras classes set
+        self._model: Any = None
+        self.params: Mapping[str, Any] = {}
+        self._chief_worker_only = None
+        self._supports_tf_logs = True  # tf_keras need not copy them from the device for us
+        self._lock = threading.Lock()
+        self._told = 0  # the last step that a line was about
+        self._epoch = 0  # batches of this epoch
+        self._before = 0  # batches of this training before this epoch
+        self._since = 0  # steps before this training
+
+    def set_model(self, model: Any) -> None:
+        """Called by Keras with the model that is trained."""
+        self._model = model
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Called by Keras with the parameters of the training."""
+        self.params = params
+
+    @property
+    def model(self) -> Any:
+        """The model that is trained."""
+        return self._model
+
+    @property
+    def trace(self) -> CallTrace:
+        """The trace of the model's optimizer so far."""
+        from tracer import wrapping
+
+        return wrapping.trace_of(self._model.optimizer)
+
+    def on_train_begin(self, logs: object = None) -> None:
+        """Wrap the optimizer."""
+        from tracer import wrapping
+
+        if not wrapping.is_traced(self._model.optimizer):
+            wrapping.wrap(self._model.optimizer)
+        self._since = self._told = self.trace.steps
+        self._epoch = self._before = 0
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        """Count on from the epochs before."""
+        self._before += self._epoch
+        self._epoch = 0
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """Print a line if enough steps ran since the last one."""
+        with self._lock:  # Keras 3 calls from several threads
+            self._epoch = max(self._epoch, batch + 1)
+            steps = self._since + self._before + self._epoch
+            if self.every is not None and steps - self._told >= self.every:
+                self._tell(self.trace, self.every)
+
+    def on_train_end(self, logs: object = None) -> None:
+        """Print what is left to tell, and write the trace."""
+        trace = self.trace
+        if self.every is not None:
+            self._tell(trace, self.every)
+            self._tell(trace, max(1, trace.steps - self._told))
+        if self.save is not None:
+            trace.save(self.save)
+        if self.log_dir is not None:
+            from tracer.reporters import formats
+
+            formats.put(trace, "tensorboard", None, Path(self.log_dir))
+
+    def _tell(self, trace: CallTrace, every: int) -> None:
+        """Print a line about each `every` steps that have run since the last line."""
+        start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar holds the line
+        while trace.steps - self._told >= every:
+            first = self._told + 1
+            self._told += every
+            print(f"{start}tracer: {line(trace, first, self._told)}", flush=True)
+            start = ""
+
+
+def line(trace: CallTrace, first: int, last: int) -> str:
+    """What the steps from `first` to `last` updated, on one line."""
+    part = select(trace, steps=range(first, last + 1))
+    runs = list(part.per_step("updates"))
+    least, most = min(count for *_, count in runs), max(count for *_, count in runs)
+    empty = sum(end - begin + 1 for begin, end, count in runs if not count)
+    steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
+    dense, sparse = part.updates(kind="dense"), part.updates(kind="sparse")
+    rate = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
+    return f"{steps}: {rate} updates a step, {dense:,} dense and {sparse:,} sparse{skipped}"
+
+
+def _callback_classes() -> list[type]:
+    """The `Callback` of each Keras that the program imported."""
+    found = []
+    for name in ("keras", "tf_keras"):
+        callbacks = getattr(sys.modules.get(name), "callbacks", None)
+        if callbacks is not None and callbacks.Callback not in found:
+            found.append(callbacks.Callback)
+    return found

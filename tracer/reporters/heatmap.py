@@ -1,0 +1,255 @@
+"""The heat map as numbers: the updates of each variable in each step, with equal steps folded.
+
+Variables that got the same in every step share a pattern, and patterns that count the same share a
+lane, so that a model of thousands of variables and a million steps is a handful of lanes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from tracer.records import Run
+from tracer.reporters.layout import shown
+from tracer.reporters.tally import Stretch, Tally, Values, folded
+
+_MOST_VIEWS = 32
+_MOST_PLACES = 100_000  # patterns times views
+
+
+class Cell(NamedTuple):
+    """What some steps in a row have in common."""
+
+    steps: int = 0
+    without: int = 0
+    """How many of the steps have no update."""
+    dense: int = 0
+    sparse: int = 0
+    least: int = 0
+    """The fewest updates in one of the steps."""
+    most: int = 0
+
+
+class Lane:
+    """The dense and the sparse updates in each step, from step 1 on."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        self.stretches = tuple(stretches)
+        self._starts = [each.first for each in self.stretches]
+
+    @property
+    def size(self) -> int:
+        """The numbers that it takes to write it down."""
+        return sum(2 + 3 * len(each.cycle) for each in self.stretches)
+
+    @property
+    def counts(self) -> set[int]:
+        """The numbers of updates that occur in a step."""
+        return {sum(values) for each in self.stretches for _, values in each.cycle}
+
+    def within(self, first: int, last: int) -> Cell:
+        """The steps from `first` to `last` together.
+
+        >>> lane = Lane([Stretch(1, ((3, (0, 0)), (1, (2, 1))), turns=4)])
+        >>> lane.within(3, 8)
+        Cell(steps=6, without=4, dense=4, sparse=2, least=0, most=3)
+        """
+        found = Cell()
+        at = max(0, bisect_right(self._starts, first) - 1)
+        for number in range(at, len(self.stretches)):  # a slice would copy half a million
+            stretch = self.stretches[number]
+            if stretch.first > last:
+                break
+            low, high = max(first, stretch.first), min(last, stretch.last)
+            if low <= high:
+                for steps, values in _parts(stretch, low - stretch.first, high - low + 1):
+                    found = _more(found, steps, values)
+        return found
+
+    def runs(self) -> Iterator[tuple[int, int, Values]]:
+        """Runs of equal steps, as `(first, last, (dense, sparse))`."""
+        begin, end, before = 1, 0, None
+        for stretch in self.stretches:
+            for _ in range(stretch.turns):
+                for length, values in stretch.cycle:
+                    if values != before:
+                        if before is not None:
+                            yield begin, end, before
+                        begin, before = end + 1, values
+                    end += length
+        if before is not None:
+            yield begin, end, before
+
+
+def _parts(stretch: Stretch, start: int, length: int) -> Iterator[tuple[int, Values]]:
+    """How often each combination of counts occurs in `length` steps from `start` (from 0) on."""
+    turns, rest = divmod(length, stretch.period)
+    if turns:
+        yield from ((number * turns, values) for number, values in stretch.cycle)
+    start %= stretch.period
+    for number, values in (*stretch.cycle, *stretch.cycle):
+        taken = min(max(0, number - start), rest)
+        if taken:
+            yield taken, values
+        start, rest = max(0, start - number), rest - taken
+
+
+def _more(cell: Cell, number: int, values: Values) -> Cell:
+    dense, sparse = values
+    each = dense + sparse
+    return Cell(
+        cell.steps + number,
+        cell.without + (0 if each else number),
+        cell.dense + number * dense,
+        cell.sparse + number * sparse,
+        min(cell.least, each) if cell.steps else each,
+        max(cell.most, each),
+    )
+
+
+class View(NamedTuple):
+    """The heat map of some replicas."""
+
+    name: str
+    steps: int
+    """How many steps there are."""
+    total: int
+    """The lane of all variables together: where it has 0, the step updated nothing."""
+    lanes: tuple[int, ...]
+    """The lane of each pattern."""
+
+
+class HeatMap:
+    """What each variable of one optimizer got in each step."""
+
+    def __init__(self, found: Tally) -> None:
+        self.lanes: list[Lane] = []
+        self._numbers: dict[object, int] = {}
+        self._found = found
+        self._sets = _Sets(found)
+        self.left_off = 0
+        """Replicas that are like none of those shown, and have no view of their own."""
+        self.views = self._views()
+        """Each replica that is like no other, and all of them together, which come first if the
+        replicas differ."""
+
+    @property
+    def patterns(self) -> dict[int, int]:
+        """The pattern of each variable, by index."""
+        return self._sets.patterns
+
+    def _views(self) -> list[View]:
+        found = self._found
+        alike: dict[tuple[int, ...], list[int]] = {}
+        most = min(_MOST_VIEWS, max(1, _MOST_PLACES // (1 + len(self._sets.distinct))))
+        for replica in found.replicas:
+            if len(alike) == most:
+                self.left_off += 1
+            else:
+                steps = found.steps_on[replica]
+                key = (steps, *self._lanes([replica], steps))
+                alike.setdefault(key, []).append(replica)
+        views = [
+            View(self._name(replicas), steps, total, tuple(lanes))
+            for (steps, total, *lanes), replicas in alike.items()
+        ]
+        if len(found.replicas) > 1:
+            total, *rest = self._lanes(found.replicas, found.steps)
+            name = f"all {len(found.replicas):,} replicas together"
+            views.insert(int(len(alike) == 1), View(name, found.steps, total, tuple(rest)))
+        return views
+
+    @cached_property
+    def levels(self) -> list[tuple[int, int]]:
+        """The numbers of updates that a variable gets in a step, in few classes."""
+        used = {lane for view in self.views for lane in view.lanes}
+        return levels([self.lanes[each] for each in used])
+
+    def _lanes(self, replicas: Sequence[int], steps: int) -> list[int]:
+        """The lane of all variables together, then that of each pattern."""
+        runs = [self._sets.runs[replica] for replica in replicas]
+        everything = [
+            (number, (dense * size, sparse * size))
+            for of in runs
+            for members, pairs in of.items()
+            for size in (len(self._sets.members[members]),)
+            for number, (dense, sparse) in pairs
+        ]
+        return [self._lane(everything, steps)] + [
+            self._lane([pair for of in runs for each in sets for pair in of.get(each, ())], steps)
+            for sets in self._sets.distinct
+        ]
+
+    def _lane(self, weighted: Sequence[tuple[int, Values]], steps: int) -> int:
+        """The number of the lane with these runs."""
+        sums: dict[int, Values] = {}
+        for runs, (dense, sparse) in weighted:
+            before = sums.get(runs, (0, 0))
+            sums[runs] = before[0] + dense, before[1] + sparse
+        key = (steps, frozenset(sums.items()))
+        if key not in self._numbers:
+            named = self._sets.known
+            pairs = [(run, values) for runs, values in sums.items() for run in named[runs]]
+            self._numbers[key] = len(self.lanes)
+            self.lanes.append(Lane(folded(pairs, steps, 2)))
+        return self._numbers[key]
+
+    def _name(self, replicas: Sequence[int]) -> str:
+        found = self._found
+        if len(replicas) == len(found.replicas):
+            return f"each of {len(replicas):,} replicas" if len(replicas) > 1 else "the replica"
+        first = found.trace.replicas[replicas[0]]
+        workers = len({each.worker for each in found.trace.replicas}) > 1
+        name = f"{shown(first.worker)} replica {first.id}" if workers else f"replica {first.id}"
+        return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
+
+
+class _Sets:
+    """The sets of variables that are updated together, and what each variable is a member of."""
+
+    def __init__(self, found: Tally) -> None:
+        self.members: list[tuple[int, ...]] = []
+        """The variables of each set."""
+        self.known: list[tuple[Run, ...]] = []
+        """The runs, by number."""
+        numbers: dict[tuple[int, ...], int] = {}
+        names: dict[tuple[Run, ...], int] = {}
+        self.runs: dict[int, dict[int, list[tuple[int, Values]]]] = {
+            replica: {} for replica in found.replicas
+        }
+        """For each replica what is done to each set: the number of the runs, and how much."""
+        for block in found.blocks:
+            entries = [each for each in block.entries if each.role == "update"]
+            if block.outside or not entries:
+                continue
+            name = names.setdefault(block.runs, len(self.known))
+            if name == len(self.known):
+                self.known.append(block.runs)
+            for entry in entries:
+                number = numbers.setdefault(entry.variables, len(self.members))
+                if number == len(self.members):
+                    self.members.append(entry.variables)
+                values = (0, entry.times) if entry.kind == "sparse" else (entry.times, 0)
+                self.runs[block.replica].setdefault(number, []).append((name, values))
+        of: dict[int, list[int]] = {variable: [] for variable in found.variables}
+        for number, members in enumerate(self.members):
+            for variable in members:
+                of[variable].append(number)
+        patterns: dict[tuple[int, ...], int] = {}
+        self.patterns = {
+            variable: patterns.setdefault(tuple(sets), len(patterns))
+            for variable, sets in of.items()
+        }
+        self.distinct = list(patterns)
+
+
+def levels(lanes: Sequence[Lane], most: int = 5) -> list[tuple[int, int]]:
+    """The numbers of updates in a step, from 1 on, in at most so many classes.
+
+    >>> levels([Lane([Stretch(1, ((2, (1, 0)), (1, (2, 0))))])])
+    [(1, 1), (2, 2)]
+    """
+    counts = sorted(set[int]().union(*(lane.counts for lane in lanes)) - {0})
+    size = -(-len(counts) // most) or 1
+    groups = [counts[at : at + size] for at in range(0, len(counts), size)]
+    return [(group[0], group[-1]) for group in groups]

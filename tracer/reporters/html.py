@@ -1,0 +1,227 @@
+"""The report as one HTML page that needs nothing else: no server, no network, no other file.
+
+What it draws are folded runs of steps, so that its size depends on how irregular a training was,
+not on how long. Where it would still be too large, it leaves details off and says so.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tracer.calltrace import CallTrace
+from tracer.records import Graph
+from tracer.reporters import charts, tally
+from tracer.reporters.answer import question, sentences, some
+from tracer.reporters.heatmap import HeatMap, Lane
+from tracer.reporters.layout import cut, shown
+from tracer.reporters.rows import rows
+from tracer.reporters.tally import Tally, tallies
+from tracer.reporters.text import headline
+
+_CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
+_DIGITS = 6  # that a number of a lane takes, with its comma
+_OPTIMIZERS = 50
+_ROWS = 500  # of each other table, of all optimizers together
+_LONGEST = 1_000  # characters of a note or of the name of a graph
+_BARS = 40  # of a chart
+_NOTES = 200
+_THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
+
+
+def render(trace: CallTrace, by: None = None) -> str:
+    """The report as a page."""
+    everyone = tallies(trace)
+    found = [(each, HeatMap(each)) for each in everyone[:_OPTIMIZERS]]
+    share = _CHARACTERS // max(1, len(found))
+    most = _ROWS // max(1, len(found))
+    data = {
+        "first": trace.first_step,
+        "themes": {n: {**each, "config": charts.config(each)} for n, each in _THEMES.items()},
+        "charts": {
+            "heat": charts.heat_map(),
+            "bars": charts.bars(),
+            "points": charts.points(),
+        },
+        "words": {
+            "never": charts.NEVER,
+            "skipped": charts.SKIPPED,
+            "others": charts.OTHERS,
+            "some": charts.SOME,
+        },
+        "optimizers": [_optimizer(each, heat, share) for each, heat in found],
+    }
+    scripts = [charts.library(), _resource("report.js")]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tracer.reporters"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(
+        trace=trace,
+        question=question(trace),
+        answers=sentences(trace),
+        notes=[cut(shown(note), _LONGEST, _LONGEST // 2) for note in trace.notes[:_NOTES]],
+        notes_left=max(0, len(trace.notes) - _NOTES),
+        only=shown(trace.only),
+        findings=[
+            {
+                name: shown(getattr(each, name))
+                for name in ("severity", "code", "text", "why", "advice")
+            }
+            for each in trace.findings()[:_NOTES]
+        ],
+        facts=_facts(trace),
+        optimizers_left=len(everyone) - len(found),
+        optimizers=[_tables(each, heat, most, named=len(found) > 1) for each, heat in found],
+        environment={shown(k): shown(v) for k, v in trace.environment.items()},
+        style=Markup(_resource("report.css")),
+        scripts=[Markup(each) for each in scripts],
+        hashes=[_hash(each) for each in scripts],
+        data=Markup(_inert(data)),
+    )
+
+
+def _resource(name: str) -> str:
+    return (files("tracer.reporters") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _inert(data: object) -> str:
+    """JSON that nothing in a page can take for anything but text."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _facts(trace: CallTrace) -> list[tuple[str, str]]:
+    """The figures at the top."""
+    least = "" if trace.complete else "at least "
+    facts = [("steps", trace.steps), ("updates", trace.updates())]
+    facts.append(("variables", len(trace.variables)))
+    if len(trace.replicas) > 1:
+        facts.append(("replicas", len(trace.replicas)))
+    if len(trace.workers) > 1:
+        facts.append(("workers", len(trace.workers)))
+    counted = ("steps", "updates")
+    return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
+
+
+def _tables(found: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str, Any]:
+    """What the template shows of an optimizer."""
+    graphs = _graphs(found)
+    lost = []
+    if number := found.unplaced(tally.updates):
+        lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
+    if number := found.outside(tally.updates):
+        lost.append(f"{some(number, 'update')} outside any step: not in the heat map.")
+    if heat.left_off:
+        lost.append(
+            f"{some(heat.left_off, 'replica')} without a view of their own: they are in that of "
+            "all replicas together."
+        )
+    methods, replicas = rows(found, "method"), rows(found, "replica")
+    workers = rows(found, "worker")
+    return {
+        "headline": headline(found, named=named),
+        "name": shown(found.optimizers[0].name),
+        "steps": found.steps,
+        "variables": len(found.variables),
+        "lost": lost,
+        "workers": workers[:most] if len(workers) > 1 else [],
+        "replicas": replicas[:most],
+        "devices": any(row["device"] for row in replicas),
+        "replicas_left": max(0, len(found.replicas) - most),
+        "methods": methods[:most],
+        "graphs": [(_graph(each), each) for each in graphs[:most]],
+        "graphs_left": max(0, len(graphs) - most),
+        "idle": sum(each.idle for each in graphs),
+        "traced": any(row["calls_tracing"] for row in methods),
+    }
+
+
+def _optimizer(found: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
+    """What the script of the page draws of an optimizer, in about `share` characters each."""
+    table: list[list[Any]] = []
+    taken = 0
+    for index, row in zip(found.variables, rows(found, "variable"), strict=True):
+        values = [shown(value) if isinstance(value, str) else value for value in row.values()]
+        taken += len(json.dumps(values)) + 8
+        if taken > share:
+            break
+        table.append([*values, heat.patterns[index]])
+    grain = _grain(heat.lanes, found.steps, share)
+    return {
+        "views": [each._asdict() for each in heat.views],
+        "levels": heat.levels,
+        "states": charts.states(heat.levels),
+        "colors": {name: charts.colors(theme, heat.levels) for name, theme in _THEMES.items()},
+        "grain": grain,
+        "lanes": [_lane(each, found.steps, grain) for each in heat.lanes],
+        "variables": table,
+        "left": len(found.variables) - len(table),
+        "replicas": [
+            [_place(row["worker"], row["replica"]), row["dense"], row["sparse"]]
+            for row in rows(found, "replica")[:_BARS]
+        ],
+        "graphs": [
+            [_graph(each), each.tracings * each.step_calls, each.steps]
+            for each in _graphs(found)[:_BARS]
+        ],
+    }
+
+
+def _graphs(found: Tally) -> list[Graph]:
+    return [each for each in found.trace.graphs if each.root == found.root]
+
+
+def _graph(graph: Graph) -> str:
+    name = shown(f"{graph.function}({graph.signature})")
+    return cut(name, _LONGEST, _LONGEST // 2)
+
+
+def _place(worker: object, replica: object) -> str:
+    return f"{shown(str(worker))} replica {replica}" if worker else f"replica {replica}"
+
+
+def _grain(lanes: Sequence[Lane], steps: int, share: int) -> int:
+    """The fewest steps that the page can tell apart: 1, or a power of ten."""
+    grain = 1
+    while sum(_numbers(lane, steps, grain) for lane in lanes) * _DIGITS > share:
+        grain *= 10
+    return grain
+
+
+def _numbers(lane: Lane, steps: int, grain: int) -> int:
+    return lane.size if grain == 1 else min(lane.size, _coarse(steps, grain))
+
+
+def _coarse(steps: int, grain: int) -> int:
+    """The numbers that a lane takes if it is written down for each `grain` steps."""
+    return -(-steps // grain) * 5
+
+
+def _lane(lane: Lane, steps: int, grain: int) -> list[Any] | dict[str, Any]:
+    """The stretches of a lane or, if they would take more, a cell for each `grain` steps."""
+    if grain > 1 and lane.size > _coarse(steps, grain):
+        cells = (
+            lane.within(first, min(first + grain - 1, steps))
+            for first in range(1, steps + 1, grain)
+        )
+        return {"cells": [each[1:] for each in cells]}
+    return [
+        [each.first, each.turns, *(n for length, values in each.cycle for n in (length, *values))]
+        for each in lane.stretches
+    ]

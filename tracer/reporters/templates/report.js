@@ -1,0 +1,482 @@
+// What the page does: it turns the folded steps into cells for the window that is shown, hands them
+// to Vega, and searches and sorts the table. It draws nothing itself.
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+const number = new Intl.NumberFormat("en-US").format;
+const some = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const COLUMNS = 240; // at most so many cells in a row
+const ROWS = 25; // of the heat map at a time
+const PAGE = 50; // rows of the table at first
+const MORE = 500;
+const BARS = 15;
+const COUNTS = ["variable", "shape", "dtype", "updates", "dense", "sparse", "least a step", "most a step",
+  "without gradient"];
+const PATTERN = COUNTS.length; // where a row has the number of its pattern
+
+const state = { of: 0, view: 0, fold: false, row: 0, from: 1, to: 1, sort: -1, down: true, kept: PAGE };
+const drawn = new Map(); // the view in each element
+let cursor = null; // the cell that the keyboard is at, as [row, index]
+let rowsOfCells = [];
+
+// Lanes: the updates in each step, as stretches of steps that repeat a cycle, or as coarse cells.
+
+const nothing = () => ({ steps: 0, without: 0, dense: 0, sparse: 0, least: Infinity, most: 0 });
+
+function add(cell, steps, dense, sparse) {
+  cell.steps += steps;
+  cell.without += dense + sparse ? 0 : steps;
+  cell.dense += steps * dense;
+  cell.sparse += steps * sparse;
+  cell.least = Math.min(cell.least, dense + sparse);
+  cell.most = Math.max(cell.most, dense + sparse);
+}
+
+function* cycle(stretch) {
+  for (let i = 2; i < stretch.length; i += 3) yield [stretch[i], stretch[i + 1], stretch[i + 2]];
+}
+
+function period(stretch) {
+  if (stretch.period === undefined) {
+    let sum = 0;
+    for (const [length] of cycle(stretch)) sum += length;
+    stretch.period = sum;
+    stretch.last = stretch[0] + sum * stretch[1] - 1;
+  }
+  return stretch.period;
+}
+
+function find(lane, step) { // the index of the stretch that holds the step
+  let low = 0, high = lane.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (lane[middle][0] <= step) low = middle; else high = middle - 1;
+  }
+  return low;
+}
+
+function within(lane, first, last) {
+  const cell = nothing();
+  if (lane.cells) {
+    const grain = data.optimizers[state.of].grain, steps = view().steps;
+    for (let i = Math.floor((first - 1) / grain); i * grain < last && i < lane.cells.length; i++) {
+      const [without, dense, sparse, least, most] = lane.cells[i];
+      cell.steps += Math.min(grain, steps - i * grain);
+      cell.without += without;
+      cell.dense += dense;
+      cell.sparse += sparse;
+      cell.least = Math.min(cell.least, least);
+      cell.most = Math.max(cell.most, most);
+    }
+    return cell;
+  }
+  for (let i = find(lane, first); i < lane.length && lane[i][0] <= last; i++) {
+    const stretch = lane[i], length = period(stretch);
+    const low = Math.max(first, stretch[0]), high = Math.min(last, stretch.last);
+    if (low > high) continue;
+    const turns = Math.floor((high - low + 1) / length);
+    if (turns) for (const [n, dense, sparse] of cycle(stretch)) add(cell, n * turns, dense, sparse);
+    let rest = (high - low + 1) % length, start = (low - stretch[0]) % length;
+    for (let turn = 0; turn < 2 && rest; turn++) {
+      for (const [n, dense, sparse] of cycle(stretch)) {
+        const taken = Math.min(Math.max(0, n - start), rest);
+        if (taken) add(cell, taken, dense, sparse);
+        start = Math.max(0, start - n);
+        rest -= taken;
+      }
+    }
+  }
+  return cell;
+}
+
+// The runs of equal steps from first to last, or null if there are more than `most`.
+function segments(lane, first, last, most) {
+  const found = [];
+  for (let i = lane.cells ? lane.length : find(lane, first); i < lane.length && lane[i][0] <= last; i++) {
+    const stretch = lane[i], length = period(stretch);
+    let begin = stretch[0] + Math.max(0, Math.floor((first - stretch[0]) / length)) * length;
+    while (begin <= Math.min(last, stretch.last)) {
+      for (const [n, dense, sparse] of cycle(stretch)) {
+        const low = Math.max(begin, first), high = Math.min(begin + n - 1, last), before = found.at(-1);
+        begin += n;
+        if (low > high) continue;
+        if (before && before[2] === dense && before[3] === sparse) before[1] = high;
+        else if (found.push([low, high, dense, sparse]) > most) return null;
+      }
+    }
+  }
+  return lane.cells ? null : found;
+}
+
+// Cells.
+
+const optimizer = () => data.optimizers[state.of];
+const view = () => optimizer().views[state.view];
+const laneOf = (pattern) => optimizer().lanes[view().lanes[pattern]];
+const totalLane = () => optimizer().lanes[view().total];
+
+function groups() { // the rows of the heat map: lists of variables
+  const { variables } = optimizer();
+  if (!state.fold) return variables.map((each) => [each]);
+  const alike = new Map();
+  for (const each of variables) {
+    const lane = view().lanes[each[PATTERN]];
+    if (!alike.has(lane)) alike.set(lane, []);
+    alike.get(lane).push(each);
+  }
+  return [...alike.values()];
+}
+
+const never = (lane) => (lane.never ??= within(lane, 1, view().steps).most === 0);
+
+function classify(lane, cell, first, last) {
+  if (never(lane)) return data.words.never;
+  if (cell.without === cell.steps) {
+    const all = within(totalLane(), first, last);
+    return all.without === all.steps ? data.words.skipped : data.words.others;
+  }
+  if (cell.without) return data.words.some;
+  const mean = Math.ceil((cell.dense + cell.sparse) / cell.steps);
+  const levels = optimizer().levels, at = levels.findIndex(([, high]) => mean <= high);
+  return optimizer().states[at];
+}
+
+function say(cell, kind) {
+  const all = cell.dense + cell.sparse;
+  if (kind === data.words.never) return "none: the variable was never updated";
+  if (kind === data.words.skipped) return cell.steps === 1 ? "none: the step updated nothing"
+    : "none: these steps updated nothing";
+  if (!all) return "none, while other variables were updated";
+  const kinds = cell.sparse === 0 ? "dense" : cell.dense === 0 ? "sparse"
+    : `${number(cell.dense)} dense, ${number(cell.sparse)} sparse`;
+  const total = `${number(all)} in all, ${kinds}`;
+  if (cell.least === cell.most) return `${number(cell.most)} in each step: ${total}`;
+  if (cell.without) return `in ${number(cell.steps - cell.without)} of the ${number(cell.steps)} steps: ${total}`;
+  return `${number(cell.least)} to ${number(cell.most)} in a step: ${total}`;
+}
+
+function cellsOf(members, row, from, to) {
+  const lane = laneOf(members[0][PATTERN]), total = totalLane(), shift = data.first - 1;
+  const least = (2 * (to - from + 1)) / Math.max(200, $("heat").clientWidth);
+  const size = grid(from, to), exact = segments(lane, from, to, COLUMNS);
+  let pieces = [];
+  if (exact) {
+    for (const [first, last, dense, sparse] of exact) { // none: by whether the step was skipped
+      const parts = dense + sparse || never(lane) ? null : segments(total, first, last, COLUMNS);
+      if (parts) pieces.push(...parts.map(([low, high]) => [low, high])); else pieces.push([first, last]);
+    }
+    if (pieces.length > COLUMNS) pieces = exact.map(([low, high]) => [low, high]);
+  } else {
+    for (let low = Math.floor((from - 1) / size) * size + 1; low <= to; low += size)
+      pieces.push([low, Math.min(low + size - 1, view().steps)]);
+  }
+  const name = (members[0][0] || "(no name)") + (members.length > 1 ? ` and ${number(members.length - 1)} more alike` : "");
+  const cells = [];
+  for (const [first, last] of pieces) {
+    const cell = within(lane, first, last), kind = classify(lane, cell, first, last), before = cells.at(-1);
+    const wide = Math.max(0, least - (last - first + 1)) / 2; // what is odd must not be too thin to see
+    const odd = kind === data.words.skipped || kind === data.words.others;
+    cells.push({
+      row, first, last, state: kind, odd, summed: !exact && last > first, a: first - 0.5 + shift - odd * wide, b: last + 0.5 + shift + odd * wide,
+      variable: name, on: view().name, updates: say(cell, kind),
+      steps: first === last ? number(first + shift) : `${number(first + shift)}-${number(last + shift)}`,
+    });
+  }
+  return cells;
+}
+
+const grid = (from, to) => { // the steps of a column
+  const { grain } = optimizer();
+  return Math.ceil((to - from + 1) / COLUMNS / grain) * grain;
+};
+
+function short(text, most) {
+  return text.length <= most ? text : `${text.slice(0, most / 2 - 1)}…${text.slice(-most / 2)}`;
+}
+
+// Charts.
+
+async function show(element, spec) {
+  drawn.get(element)?.finalize();
+  const theme = data.themes[dark.matches ? "dark" : "light"];
+  element.style.minHeight = `${element.offsetHeight}px`;
+  const { view: made } = await vegaEmbed(element, spec, {
+    actions: false, renderer: "canvas", config: theme.config, theme: undefined,
+    tooltip: { theme: dark.matches ? "dark" : "light" },
+  });
+  element.style.minHeight = "";
+  drawn.set(element, made);
+  return made;
+}
+
+const copy = (chart) => JSON.parse(JSON.stringify(data.charts[chart]));
+const theme = () => data.themes[dark.matches ? "dark" : "light"];
+
+async function drawHeat() {
+  const rows = groups(), shift = data.first - 1;
+  state.row = Math.max(0, Math.min(state.row, Math.floor((rows.length - 1) / ROWS) * ROWS));
+  const shown = rows.slice(state.row, state.row + ROWS);
+  const { from, to } = state, most = $("heat").clientWidth < 500 ? 14 : 36;
+  rowsOfCells = shown.map((members, row) => cellsOf(members, row, from, to));
+  cursor = null;
+  $("cell").textContent = "Hover over a cell, tap it, or use the arrow keys, to see its counts.";
+  const spec = copy("heat");
+  spec.height = 20 * shown.length;
+  const values = { from: from - 0.5 + shift, to: to + 0.5 + shift, rows: shown.map((_, row) => row) };
+  values.labels = shown.map((members) => short(members[0][0] || "(no name)", most)
+    + (members.length > 1 ? ` +${number(members.length - 1)}` : ""));
+  for (const each of spec.params) each.value = values[each.name];
+  spec.datasets.cells = rowsOfCells.flat().sort((a, b) => a.odd - b.odd);
+  const { color } = spec.layer[0].encoding;
+  const present = new Set(spec.datasets.cells.map((each) => each.state));
+  const { states, colors } = optimizer(), palette = colors[dark.matches ? "dark" : "light"];
+  color.scale.domain = states.filter((each) => present.has(each));
+  color.scale.range = palette.filter((_, at) => present.has(states[at]));
+  color.legend.columns = $("heat").clientWidth < 500 ? 2 : 8;
+  spec.layer[1].mark.stroke = theme().text;
+  const made = await show($("heat"), spec);
+  listen(made);
+  $("from").value = from + shift;
+  $("to").value = to + shift;
+  $("from").min = $("to").min = data.first;
+  $("from").max = $("to").max = view().steps + shift;
+  $("rows-shown").textContent = rows.length <= ROWS ? some(rows.length, "row")
+    : `rows ${number(state.row + 1)}-${number(state.row + shown.length)} of ${number(rows.length)}`;
+  $("rows-before").disabled = state.row === 0;
+  $("rows-after").disabled = state.row + ROWS >= rows.length;
+  for (const id of ["in", "out", "all", "earlier", "later"]) {
+    $(id).disabled = id === "in" ? to - from + 1 <= optimizer().grain
+      : id === "earlier" ? from === 1 : id === "later" ? to === view().steps
+        : from === 1 && to === view().steps;
+  }
+  $("honest").textContent = honest(from, to);
+}
+
+function honest(from, to) {
+  const { grain } = optimizer(), size = grid(from, to), lines = [];
+  if (rowsOfCells.flat().some((each) => each.summed)) lines.push(`Where a row has too many runs of steps to show, a cell sums up ${number(size)} of them: zoom in to see each.`);
+  if (grain > 1) lines.push(`This training is so irregular that the page keeps ${number(grain)} steps together; tracer report --step A:B -o part.html makes a page of fewer steps with each.`);
+  lines.push("What is odd is at least 2 pixels wide.");
+  return lines.join(" ");
+}
+
+function listen(made) {
+  let start = null;
+  const step = (event) => {
+    const x = event.clientX - $("heat").querySelector("canvas").getBoundingClientRect().left;
+    return made.scale("x").invert(x - made.padding().left - made.origin()[0]);
+  };
+  made.addEventListener("pointerdown", (event) => { start = event.pointerType === "touch" ? null : step(event); });
+  made.addEventListener("pointerup", (event) => {
+    if (start === null) return;
+    const shift = data.first - 1, ends = [start, step(event)].sort((a, b) => a - b).map((x) => Math.round(x - shift));
+    const pixels = Math.abs(made.scale("x")(start) - made.scale("x")(step(event)));
+    start = null;
+    if (pixels > 5) zoom(...ends);
+  });
+  const tell = (event, item) => { if (item?.datum?.variable) at(item.datum); };
+  made.addEventListener("click", tell);
+  made.addEventListener("touchstart", tell);
+  made.addEventListener("dblclick", (event) => {
+    const middle = Math.round(step(event) - data.first + 1), half = (state.to - state.from + 1) / 8;
+    zoom(Math.ceil(middle - half), Math.floor(middle + half));
+  });
+}
+
+function zoom(from, to) {
+  const { steps } = view(), { grain } = optimizer();
+  const length = Math.max(grain, Math.min(steps, to - from + 1));
+  state.from = Math.max(1, Math.min(from, steps - length + 1));
+  if (grain > 1) state.from = Math.floor((state.from - 1) / grain) * grain + 1;
+  state.to = Math.min(steps, state.from + length - 1);
+  drawHeat();
+}
+
+function scale(factor) {
+  const length = state.to - state.from + 1, now = Math.max(1, Math.round(length * factor));
+  const middle = cursor ? rowsOfCells[cursor[0]][cursor[1]].first : state.from + length / 2;
+  const from = Math.round(middle - now / 2);
+  zoom(from, from + now - 1);
+}
+
+const move = (part) => {
+  const by = Math.max(1, Math.round((state.to - state.from + 1) / 2)) * part;
+  zoom(state.from + by, state.to + by);
+};
+
+function at(cell) { // show which cell the keyboard or a finger is at
+  cursor = [cell.row, rowsOfCells[cell.row].findIndex((each) => each.first === cell.first)];
+  $("cell").textContent = `${cell.variable}, step${cell.first === cell.last ? "" : "s"} ${cell.steps}, `
+    + `${cell.on}: ${cell.updates}`;
+  drawn.get($("heat")).data("cursor", [{ row: cell.row, a: cell.a, b: cell.b }]).run();
+}
+
+function key(event) {
+  const [row, column] = cursor ?? [0, -1], keys = {
+    ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
+  };
+  if (keys[event.key] && rowsOfCells.length) {
+    const [down, right] = keys[event.key];
+    const to = Math.max(0, Math.min(rowsOfCells.length - 1, row + (cursor ? down : 0)));
+    const cells = rowsOfCells[to], middle = rowsOfCells[row][column]?.first ?? 1;
+    const same = cells.findIndex((each) => each.last >= middle);
+    at(cells[Math.max(0, Math.min(cells.length - 1, down ? same : column + right))] ?? cells[0]);
+  } else if (event.key === "+" || event.key === "=") scale(1 / 4);
+  else if (event.key === "-") scale(4);
+  else if (event.key === "Home") zoom(1, view().steps);
+  else return;
+  event.preventDefault();
+}
+
+function drawBars(element, values, chart = "bars", set = "bars") {
+  element.hidden = !values.length;
+  if (!values.length) return;
+  const spec = copy(chart), { color } = spec.encoding, blues = theme().kinds;
+  color.scale.range = chart === "bars" ? blues : [...blues, theme().odd[1]];
+  spec.datasets[set] = values;
+  spec.height = 22 * new Set(values.map((each) => each.name)).size;
+  const most = element.clientWidth < 500 ? 16 : 44;
+  spec.encoding.y.axis = { ...spec.encoding.y.axis, labelLimit: 0,
+    labelExpr: `length(datum.label) > ${most} ? slice(datum.label, 0, ${most / 2 - 1}) + '…' + slice(datum.label, -${most / 2}) : datum.label` };
+  show(element, spec);
+}
+
+const kinds = (name, dense, sparse) => [
+  { name, kind: "dense", updates: dense }, { name, kind: "sparse", updates: sparse },
+].filter((each) => each.updates || each.kind === "dense");
+
+function drawOthers() {
+  for (const part of document.querySelectorAll(`.of[data-of="${state.of}"]`)) {
+    for (const element of part.querySelectorAll(".replicas"))
+      drawBars(element, optimizer().replicas.flatMap((each) => kinds(...each)));
+    for (const element of part.querySelectorAll(".graphs"))
+      drawBars(element, optimizer().graphs.flatMap(([name, calls, runs]) => [
+        { name, what: "Python calls", number: calls },
+        { name, what: runs ? "executions" : "never ran", number: runs },
+      ]), "points", "points");
+  }
+}
+
+// The table.
+
+function matching() {
+  const text = $("search").value.trim().toLowerCase(), { sort, down } = state;
+  const found = optimizer().variables.filter((each) => each[0].toLowerCase().includes(text));
+  if (sort < 0) return found;
+  const sign = down ? -1 : 1;
+  return found.sort((a, b) => {
+    if (a[sort] === b[sort]) return 0;
+    if (a[sort] === null || b[sort] === null) return a[sort] === null ? 1 : -1;
+    return sign * (typeof a[sort] === "string" ? a[sort].localeCompare(b[sort], "en", { numeric: true }) : a[sort] - b[sort]);
+  });
+}
+
+function cellOf(value, column, row) {
+  const cell = document.createElement(column ? "td" : "th");
+  if (!column) {
+    cell.scope = "row";
+    const name = document.createElement("bdi");
+    name.textContent = value || "(no name)";
+    cell.append(name);
+    if (!row[3]) {
+      const tag = document.createElement("span");
+      tag.className = "tag";
+      tag.textContent = data.words.never;
+      cell.append(" ", tag);
+    }
+  } else {
+    cell.textContent = typeof value === "number" ? number(value) : value ?? "";
+    if (column >= 3) cell.className = "n";
+  }
+  return cell;
+}
+
+function drawTable() {
+  const found = matching(), kept = found.slice(0, state.kept);
+  $("table").tBodies[0].replaceChildren(...kept.map((row) => {
+    const line = document.createElement("tr");
+    if (!row[3]) line.className = "odd";
+    line.append(...COUNTS.map((_, column) => cellOf(row[column], column, row)));
+    return line;
+  }));
+  $("matches").textContent = `${number(found.length)} of ${some(optimizer().variables.length, "variable")}`;
+  $("more").hidden = kept.length === found.length;
+  $("more").textContent = `Show ${number(Math.min(MORE, found.length - kept.length))} more`;
+  $("left").textContent = optimizer().left ? `${some(optimizer().left, "more variable")} would make this page too large: `
+    + "tracer report --by variable -o variables.csv has them all." : "";
+  [...$("table").tHead.rows[0].cells].forEach((cell, column) => {
+    if (column === state.sort) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+    else cell.removeAttribute("aria-sort");
+    cell.querySelector("button").lastChild.textContent = column !== state.sort ? "" : state.down ? " ↓" : " ↑";
+  });
+  drawBars($("kinds"), found.slice(0, BARS).flatMap((each) => kinds(each[0], each[4], each[5])));
+}
+
+function makeTable() {
+  $("table").tHead.rows[0].replaceChildren(...COUNTS.map((name, column) => {
+    const cell = document.createElement("th"), button = document.createElement("button");
+    cell.scope = "col";
+    if (column >= 3) cell.className = "n";
+    button.append(name, document.createElement("span"));
+    button.addEventListener("click", () => {
+      state.down = state.sort === column ? !state.down : column >= 3;
+      state.sort = column;
+      drawTable();
+    });
+    cell.append(button);
+    return cell;
+  }));
+  $("search").addEventListener("input", drawTable);
+  $("more").addEventListener("click", () => { state.kept += MORE; drawTable(); });
+}
+
+// The page.
+
+function choose(of) {
+  state.of = of;
+  for (const part of document.querySelectorAll(".of")) part.hidden = Number(part.dataset.of) !== of;
+  const { views, variables } = optimizer();
+  $("view").replaceChildren(...views.map(({ name }, at) => new Option(name, at)));
+  $("view").parentElement.hidden = views.length < 2;
+  Object.assign(state, { view: 0, row: 0, kept: PAGE });
+  $("fold").checked = state.fold = variables.length > ROWS;
+  $("fold").parentElement.hidden = variables.length < 2;
+  const steps = views[0]?.steps ?? 0;
+  $("heat-all").hidden = !steps || !variables.length;
+  $("empty").hidden = !$("heat-all").hidden;
+  drawOthers();
+  drawTable();
+  return $("heat-all").hidden ? undefined : zoom(1, steps);
+}
+
+function start() {
+  const on = (id, event, act) => $(id).addEventListener(event, act);
+  makeTable();
+  on("view", "change", () => {
+    state.view = Number($("view").value);
+    zoom(state.from, state.to);
+  });
+  on("fold", "change", () => { state.fold = $("fold").checked; state.row = 0; drawHeat(); });
+  on("rows-before", "click", () => { state.row -= ROWS; drawHeat(); });
+  on("rows-after", "click", () => { state.row += ROWS; drawHeat(); });
+  on("in", "click", () => scale(1 / 4));
+  on("out", "click", () => scale(4));
+  on("all", "click", () => zoom(1, view().steps));
+  on("earlier", "click", () => move(-1));
+  on("later", "click", () => move(1));
+  on("heat", "keydown", key);
+  for (const id of ["from", "to"]) {
+    on(id, "change", () => {
+      const [from, to] = ["from", "to"].map((each) => Math.round(Number($(each).value)) - data.first + 1);
+      if (from >= 1 && to >= from) zoom(from, to); else drawHeat();
+    });
+  }
+  $("optimizer")?.addEventListener("change", () => choose(Number($("optimizer").value)));
+  const again = () => { drawOthers(); drawTable(); if (!$("heat-all").hidden) drawHeat(); };
+  dark.addEventListener("change", again);
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; again(); } });
+  choose(0);
+}
+
+if (data.optimizers.length) start();

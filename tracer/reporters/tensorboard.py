@@ -1,0 +1,109 @@
+"""The report for TensorBoard: scalars for each step, the report as text, and the heat map.
+
+Steps have the numbers that they have in the run. Equal steps in a row have two points, at the first
+and at the last of them: TensorBoard draws a line between. Where that would be too many points, each
+stands for several steps.
+"""
+
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+from tracer.calltrace import CallTrace
+from tracer.reporters import charts, tally
+from tracer.reporters.heatmap import Cell, Lane
+from tracer.reporters.layout import shown
+from tracer.reporters.tally import Tally, tallies
+from tracer.reporters.text import render
+
+MOST_POINTS = 2_000
+"""Of each scalar."""
+FILE = "events.out.tfevents.0000000000.tracer"
+"""A name that does not change, so that writing again replaces what was written before."""
+
+
+def write(trace: CallTrace, folder: Path) -> None:
+    """Write the report to the folder `tracer` of `folder`, as a run of that name.
+
+    The scalars are `tracer/updates/dense`, `tracer/updates/sparse` and `tracer/skipped` (1 for a
+    step that updated nothing), of all replicas together; of several optimizers each has its name in
+    between. Raises `OSError` if it cannot be written.
+    """
+    found = tallies(trace)
+    run = folder / "tracer"
+    run.mkdir(parents=True, exist_ok=True)
+    now = time.time()
+    unfinished = run / f".{FILE}.new"  # TensorBoard reads what has the other name
+    with unfinished.open("wb") as file:
+        records = RecordWriter(file)
+        records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        for step, summary in _summaries(trace, found):
+            event = Event(wall_time=now, step=step, summary=summary)
+            records.write(event.SerializeToString())
+    unfinished.replace(run / FILE)
+
+
+def _summaries(trace: CallTrace, found: list[Tally]) -> Iterator[tuple[int, Summary]]:
+    """What is written, with its step."""
+    before = trace.first_step - 1
+    last = trace.steps + before
+    folded = []
+    for each in found:
+        tag = f"tracer/{shown(each.optimizers[0].name)}" if len(found) > 1 else "tracer"
+        lane = Lane(each.stretches(tally.dense, tally.sparse))
+        points, size = _points(lane, each.steps)
+        if size > 1:
+            folded.append(f"{tag}: a point is the mean of {size:,} steps")
+        for step, cell in points:
+            yield step + before, _scalars(tag, cell)
+        picture = charts.picture(each)
+        if picture is not None:
+            width, height = struct.unpack(">II", picture[16:24])  # as a PNG begins
+            image = Summary.Image(
+                height=height, width=width, colorspace=4, encoded_image_string=picture
+            )
+            value = Summary.Value(tag=f"{tag}/heat map", image=image)
+            yield last, Summary(value=[value])
+    yield last, Summary(value=[_text("\n".join([*folded, "", render(trace, width=100)]).lstrip())])
+
+
+def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:
+    """Steps with what they count, and how many steps each stands for."""
+    ends: list[tuple[int, Cell]] = []
+    for first, end, _ in lane.runs():
+        if len(ends) >= MOST_POINTS:
+            break
+        ends += [(step, lane.within(step, step)) for step in dict.fromkeys((first, end))]
+    else:
+        return ends, 1
+    size = -(-steps // MOST_POINTS)
+    windows = ((first, min(first + size - 1, steps)) for first in range(1, steps + 1, size))
+    return [(end, lane.within(first, end)) for first, end in windows], size
+
+
+def _scalars(tag: str, cell: Cell) -> Summary:
+    """The mean of the steps in `cell`."""
+    counts = {"updates/dense": cell.dense, "updates/sparse": cell.sparse, "skipped": cell.without}
+    return Summary(
+        value=[
+            Summary.Value(tag=f"{tag}/{name}", simple_value=count / cell.steps)
+            for name, count in counts.items()
+        ]
+    )
+
+
+def _text(report: str) -> Summary.Value:
+    """The text as Markdown that keeps its columns."""
+    indented = "".join(f"    {line}\n" for line in report.splitlines())
+    return Summary.Value(
+        tag="tracer/report",
+        metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
+        tensor=TensorProto(dtype=DT_STRING, string_val=[indented.encode()]),
+    )
