@@ -376,8 +376,9 @@ class CallTrace:
 
     def _shards(self, name: str) -> frozenset[int]:
         """The shards of the sharded variable `name`, which has no updates of its own."""
-        parts = [index for index, each in enumerate(self.variables) if each.part_of == name]
-        return frozenset(parts)
+        if not name:
+            return frozenset()
+        return frozenset(i for i, each in enumerate(self.variables) if each.part_of == name)
 
     def _weights(self, what: What, chosen: _Filter) -> Iterator[tuple[Block, int]]:
         """Each block with what one execution of it adds to the count."""

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from tracer import tally
 from tracer.calltrace import CallTrace
 from tracer.records import Run
-from tracer.reporters import tally
 from tracer.reporters.tables import labelled
-from tracer.reporters.tally import Stretch, Tally, Values
+from tracer.tally import Stretch, Tally, Values
 
 _FEW = 3
 """The stretches of steps that are named for a variable."""

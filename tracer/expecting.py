@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracer import tally
 from tracer.calltrace import CallTrace
 from tracer.errors import unknown_name
 from tracer.findings import at_least
 from tracer.records import Block, contribution
-from tracer.reporters import tally
 from tracer.reporters.tables import labelled
-from tracer.reporters.tally import Measure, Tally
 from tracer.rules.cases import Severity
+from tracer.tally import Measure, Tally
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"

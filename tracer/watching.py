@@ -10,12 +10,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tracer import tally
 from tracer.calltrace import CallTrace
 from tracer.errors import TraceFileError
-from tracer.reporters import tally
 from tracer.reporters.layout import shown
-from tracer.reporters.tally import Tally
 from tracer.storage import load
+from tracer.tally import Tally
 
 _POLL = 0.25  # seconds
 

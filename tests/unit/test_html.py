@@ -21,7 +21,7 @@ from tracer.calltrace import CallTrace
 from tracer.records import Graph, Run, TraceData
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
-from tracer.reporters.tally import Stretch, tallies
+from tracer.tally import Stretch, tallies
 
 MEGABYTE = 1_000_000
 

@@ -11,8 +11,8 @@ from traces import block, request, step, update
 
 from tracer.calltrace import CallTrace
 from tracer.records import Run
-from tracer.reporters.tally import Tally, Values, folded
 from tracer.reporters.text import render
+from tracer.tally import Tally, Values, folded
 
 
 @st.composite
@@ -64,3 +64,16 @@ def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
     assert time.perf_counter() - start < 2
     assert f"{400 * epochs:,}" in text
     assert [each.last for each in Tally(trace, 0).stretches(lambda block: 1)] == [100 * epochs]
+
+
+def test_a_block_for_each_variable_takes_no_longer() -> None:
+    """As XLA makes them for the optimizers of Keras 2.11 and later."""
+    ids = range(1000)
+    everyone = [block([step()], Run(1, 1, 900), graphs=1)]
+    everyone += [block([update(index)], Run(1, 1, 900), graphs=1, is_step=False) for index in ids]
+    trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(everyone), ())
+    start = time.perf_counter()
+    text = render(trace)
+    assert time.perf_counter() - start < 2
+    assert "900,000" in text
+    assert "layer_0/kernel        900        1     900" in text

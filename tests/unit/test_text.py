@@ -21,8 +21,8 @@ from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.layout import distinct, shown
 from tracer.reporters.tables import By
-from tracer.reporters.tally import Stretch, Tally, Values, folded, updates
 from tracer.reporters.text import render
+from tracer.tally import Stretch, Tally, Values, folded, updates
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method")

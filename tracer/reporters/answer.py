@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from tracer import tally
 from tracer.calltrace import CallTrace
 from tracer.records import Method
-from tracer.reporters import tally
 from tracer.reporters.layout import shown
-from tracer.reporters.tally import Tally, tallies
+from tracer.tally import Tally, tallies
+from tracer.wording import some, times
 
 
 def question(trace: CallTrace) -> str:
@@ -132,8 +133,7 @@ def _ran_a_step(found: Tally, names: Sequence[str], measures: Sequence[tally.Mea
             alike = False
             rates.append(_listed([f"{rate} on {_replica(found, r)}" for r, rate in on.items()]))
         else:
-            spreads = [found.spread(tally.updates, measure, replica=each) for each in on]
-            counts = {count for spread in spreads for made, count in spread if made}
+            counts = {count for each in on for count in found.rates(measure, each)}
             low, high = min(counts) if "never" not in on.values() else 0, max(counts)
             many = f"{low:,} to {high:,} times" if low < high else times(low)
             rates.append(f"{many} a step{' that updated anything' * bool(_empty(found))}")
@@ -151,11 +151,7 @@ def _replica(found: Tally, index: int) -> str:
 
 def _rate(found: Tally, measure: tally.Measure, replica: int) -> str:
     """How often a step a method ran on a replica, in those of its steps that updated anything."""
-    spread = found.spread(tally.updates, measure, replica=replica)
-    steps: dict[int, int] = {}
-    for (made, count), number in spread.items():
-        if made:
-            steps[count] = steps.get(count, 0) + number
+    steps = found.rates(measure, replica)
     if not any(steps):
         return "never"
     seen, common = sum(steps.values()), max(steps, key=lambda count: (steps[count], count))
@@ -210,15 +206,6 @@ def _where(found: Tally) -> str:
     return f" on each of {len(replicas):,} replicas" + (f" of {workers:,} workers" * (workers > 1))
 
 
-def times(count: int) -> str:
-    """`once`, `twice`, `3 times`.
-
-    >>> times(1), times(2), times(1000)
-    ('once', 'twice', '1,000 times')
-    """
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
-
-
 def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
     """`_apply ran once`, `_apply ran once and _apply_sparse twice`."""
     first = f"{names[0]} ran {rates[0]}"
@@ -240,11 +227,6 @@ def _never(graphs: int, idle: int) -> str:
 
 def _all(count: int) -> str:
     return {1: "", 2: "both times "}.get(count, "all ")
-
-
-def some(count: int, noun: str) -> str:
-    """`1 step`, `1,000 steps`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _numbers(counts: Sequence[int]) -> str:

@@ -7,8 +7,8 @@ from tracer.calltrace import CallTrace
 from tracer.records import Kind, Run, segments
 from tracer.reporters.differing import label
 from tracer.reporters.layout import shown
-from tracer.reporters.tally import Tally, tallies
 from tracer.snapshot import distinct
+from tracer.tally import Tally, tallies
 
 
 def difference(expected: CallTrace, actual: CallTrace) -> str:

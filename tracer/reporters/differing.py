@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from tracer.calltrace import CallTrace
 from tracer.records import Block, Kind, Role, contribution
-from tracer.reporters.answer import some
 from tracer.reporters.layout import Column, Row, Table, shown
-from tracer.reporters.tally import Measure, Tally, Values
+from tracer.tally import Measure, Tally, Values
+from tracer.wording import some
 
 WIDTH = 76  # pytest indents a message by 4
 _MOST_ROWS = 30

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tracer.calltrace import CallTrace
 from tracer.records import Kind, Role
-from tracer.reporters.answer import some, times
 from tracer.reporters.differing import (
     WIDTH,
     Expected,
@@ -23,7 +22,8 @@ from tracer.reporters.differing import (
     places,
 )
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.reporters.tally import Measure, Tally, tallies
+from tracer.tally import Measure, Tally, tallies
+from tracer.wording import some, times
 
 _MOST_NAMES = 3
 

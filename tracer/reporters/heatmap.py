@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tracer.records import Run
 from tracer.reporters.layout import shown
-from tracer.reporters.tally import Stretch, Tally, Values, folded
+from tracer.tally import Stretch, Tally, Values, folded
 
 _MOST_VIEWS = 32
 _MOST_PLACES = 100_000  # patterns times views

@@ -8,7 +8,7 @@ from tracer.calltrace import CallTrace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.rows import TABLES, rows
 from tracer.reporters.tables import By
-from tracer.reporters.tally import tallies
+from tracer.tally import tallies
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import get_args
 
+from tracer import tally
 from tracer.calltrace import CallTrace
 from tracer.records import Role
-from tracer.reporters import tally
 from tracer.reporters.tables import By
-from tracer.reporters.tally import Measure, Tally, counting
+from tracer.tally import Measure, Tally, counting
 
 Value = str | int | None
 Row = dict[str, Value]
@@ -60,7 +60,7 @@ replica, in the steps that updated anything, and None where the steps are not kn
 def _by_variable(found: Tally) -> Iterator[Row]:
     counts: dict[tuple[int, Role, str | None], int] = {}
     places: dict[int, list[tuple[int, int]]] = {}
-    for number, block in enumerate(found.blocks):
+    for number, block in zip(found.places, found.blocks, strict=True):
         for entry in block.entries:
             for index in entry.variables:
                 key = (index, entry.role, entry.kind)
@@ -85,8 +85,7 @@ def _by_variable(found: Tally) -> Iterator[Row]:
 def _rate(found: Tally, measure: Measure) -> tuple[int | None, int | None]:
     if found.unplaced(measure):
         return None, None
-    spreads = (found.spread(tally.updates, measure, replica=each) for each in found.replicas)
-    counts = {count for spread in spreads for any_, count in spread if any_} or {0}
+    counts = {count for each in found.replicas for count in found.rates(measure, each)} or {0}
     return min(counts), max(counts)
 
 

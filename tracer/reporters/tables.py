@@ -1,15 +1,16 @@
 """The tables of the text report: one optimizer's counts by variable, step, replica and method."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from rich.text import Text
 
+from tracer import tally
 from tracer.records import Kind, Role
-from tracer.reporters import tally
-from tracer.reporters.answer import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.reporters.tally import Measure, Part, Stretch, Tally, counting
+from tracer.tally import Measure, Part, Stretch, Tally, counting
+from tracer.wording import some
 
 By = Literal["variable", "step", "replica", "worker", "method"]
 
@@ -162,16 +163,20 @@ _BEHIND = (Column("behind", drop=3, left=True),)
 _MEASURES = (tally.updates, tally.dense, tally.sparse)
 
 
+_Key = tuple[tuple[int, int], ...]
+"""The places of blocks (`Tally.places`), and how often each of their executions counts."""
+
+
 class _Variables:
     """What is said of each variable; variables of the same blocks share the work on the steps."""
 
     def __init__(self, found: Tally) -> None:
         self._found = found
-        self._rates: dict[tuple[int, ...], str] = {}
-        self._none: dict[tuple[int, ...], str] = {}
+        self._rates: dict[_Key, str] = {}
+        self._none: dict[_Key, str] = {}
         self._counts: dict[tuple[int, Kind | None, int], int] = {}
         self._weights: dict[tuple[int, Role, Kind | None], dict[int, int]] = {}
-        for number, block in enumerate(found.blocks):
+        for number, block in zip(found.places, found.blocks, strict=True):
             for entry in block.entries:
                 for variable in entry.variables:
                     weights = self._weights.setdefault((variable, entry.role, entry.kind), {})
@@ -209,8 +214,7 @@ class _Variables:
         """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
         found, (key, measure) = self._found, self._measured(index, "update", _SOME_KINDS)
         if key not in self._rates:
-            spreads = (found.spread(tally.updates, measure, replica=r) for r in found.replicas)
-            counts = {count for spread in spreads for every, count in spread if every} or {0}
+            counts = {n for each in found.replicas for n in found.rates(measure, each)} or {0}
             low, high = min(counts), max(counts)
             known = f"{low:,}" if low == high else f"{low:,}-{high:,}"
             self._rates[key] = "?" if found.unplaced(measure) else known
@@ -219,23 +223,19 @@ class _Variables:
     def _without_gradient(self, index: int) -> str:
         """`3 steps` if the variable had no gradient in 3 steps, empty if it always had one."""
         found, (key, measure) = self._found, self._measured(index, "request", ("none",))
-        if any(key) and key not in self._none:
+        if key and key not in self._none:
             steps = sum(number for (count,), number in found.spread(measure).items() if count)
             lost = found.unplaced(measure)
             known = f"at least {some(steps, 'step')}" if lost else some(steps, "step")
             self._none[key] = known if steps or lost else ""
         return self._none.get(key, "")
 
-    def _measured(
-        self, index: int, role: Role, kinds: Sequence[Kind]
-    ) -> tuple[tuple[int, ...], Measure]:
+    def _measured(self, index: int, role: Role, kinds: Sequence[Kind]) -> tuple[_Key, Measure]:
         """A measure of the variable's entries, and a key that is equal for equal counts."""
-        weights = [self._weights.get((index, role, kind), {}) for kind in kinds]
-        key = [0] * len(self._found.blocks)
-        for each in weights:
-            for number, weight in each.items():
-                key[number] += weight
-        return tuple(key), counting([role], kinds, variable=index)
+        weights: Counter[int] = Counter()
+        for kind in kinds:
+            weights.update(self._weights.get((index, role, kind), {}))
+        return tuple(sorted(weights.items())), counting([role], kinds, variable=index)
 
 
 _SOME_KINDS: tuple[Kind, Kind] = ("dense", "sparse")

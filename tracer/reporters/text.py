@@ -11,10 +11,11 @@ from tracer.calltrace import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import to_report
 from tracer.records import Optimizer
-from tracer.reporters.answer import question, sentences, some
+from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.tables import ODD, TABLES, WRONG, By
-from tracer.reporters.tally import Tally, tallies
+from tracer.tally import Tally, tallies
+from tracer.wording import some
 
 _MANY_REPLICAS = 16
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from tracer.kinds import KINDS
 from tracer.records import Optimizer, Remark
-from tracer.reporters.answer import times
 from tracer.rules.cases import Case, class_of, some
 from tracer.rules.histories import Evidence
+from tracer.wording import times
 
 _LABELS = {
     "legacy": "a legacy Keras optimizer",

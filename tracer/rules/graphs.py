@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from tracer.records import Graph
-from tracer.reporters.answer import times
 from tracer.rules.cases import Case, Severity, listed, of_optimizer, some
 from tracer.rules.histories import Evidence
+from tracer.wording import times
 
 _OFTEN = 5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 _EACH = 20  # steps: who traces more rarely loses little time by it

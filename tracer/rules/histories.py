@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.records import Kind, Role, Run
-from tracer.reporters.tally import Stretch, Tally, folded
+from tracer.tally import Stretch, Tally, folded
 
 GIVEN: tuple[Kind, Kind] = ("dense", "sparse")
 """The kinds of a gradient that is not `None`."""
@@ -73,6 +73,9 @@ class History:
         self.variables = tuple(variables)
         self._found = found
         self._parts = parts
+        self._on: dict[int, list[Part]] = {}  # by replica
+        for part in parts:
+            self._on.setdefault(part.replica, []).append(part)
         self._runs = runs
         self._spans: dict[int, list[Span]] = {}
 
@@ -80,16 +83,14 @@ class History:
         """How many updates or requests of these kinds, or with any gradient, there were."""
         return sum(
             part.times * part.total
-            for part in self._parts
-            if part.role == role
-            and part.kind in (kinds or GIVEN)
-            and (replica is None or part.replica == replica)
+            for part in (self._parts if replica is None else self._on.get(replica, ()))
+            if part.role == role and part.kind in (kinds or GIVEN)
         )
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
         """The replicas on which anything was asked of them, or done."""
-        return tuple(sorted({part.replica for part in self._parts}))
+        return tuple(sorted(self._on))
 
     @property
     def placed(self) -> bool:
@@ -103,8 +104,7 @@ class History:
         if replica not in self._spans:
             weighted = [
                 (run, self._weights(part))
-                for part in self._parts
-                if part.replica == replica
+                for part in self._on.get(replica, ())
                 for run in self._runs[part.runs]
             ]
             steps = folded(weighted, self._found.steps_on[replica], len(Step._fields))

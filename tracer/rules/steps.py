@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 
 from tracer.records import Optimizer
-from tracer.reporters.tally import updates
 from tracer.rules.cases import Case, class_of, of_optimizer, some
 from tracer.rules.histories import Evidence
+from tracer.tally import updates
 
 _HALVINGS = 15
 """How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""

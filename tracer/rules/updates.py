@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-from tracer.reporters.answer import times
-from tracer.reporters.tally import Tally
 from tracer.rules.cases import (
     Case,
     Fact,
@@ -20,6 +18,8 @@ from tracer.rules.cases import (
     was,
 )
 from tracer.rules.histories import Evidence, History, Span
+from tracer.tally import Tally
+from tracer.wording import times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""

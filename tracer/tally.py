@@ -1,4 +1,4 @@
-"""The counts that reporters share: one `Tally` for each root optimizer, and its steps folded.
+"""The counts behind reports and findings: a `Tally` for each root optimizer, its steps folded.
 
 Nothing here walks through the steps one by one: blocks record arithmetic runs of steps, and where
 a run goes on regularly its steps are worked out for one period, so that a trace of a million
@@ -234,6 +234,31 @@ class Tally:
             for length, values in stretch.cycle:
                 counts[values] += length * stretch.turns
         return counts
+
+    def rates(self, measure: Measure, replica: int) -> Counter[int]:
+        """In how many of the steps that updated anything `measure` counted how many."""
+        if not self._empty_on[replica]:
+            return Counter(
+                {count: n for (count,), n in self.spread(measure, replica=replica).items()}
+            )
+        counts: Counter[int] = Counter()
+        for (made, count), number in self.spread(updates, measure, replica=replica).items():
+            if made:
+                counts[count] += number
+        return counts
+
+    @cached_property
+    def _empty_on(self) -> dict[int, int]:
+        return {each: self.spread(updates, replica=each)[(0,)] for each in self.replicas}
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """For each block the first block that ran on the same replica in the same steps."""
+        first: dict[tuple[int, tuple[Run, ...], int, bool], int] = {}
+        return tuple(
+            first.setdefault((block.replica, block.runs, block.total, block.outside), number)
+            for number, block in enumerate(self.blocks)
+        )
 
     def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
         """The steps as the runs give them, before cycles are looked for."""
