@@ -31,14 +31,16 @@ def merge(traces: Iterable[CallTrace]) -> CallTrace:
     graphs: list[Graph] = []
     methods = {method: index for index, method in enumerate(first.methods)}
     of_variable = {variable.name: index for index, variable in enumerate(first.variables)}
+    found: set[tuple[str, int]] = set()
     for data in parts:
-        twice = set(_places(replicas)) & set(_places(data.replicas))
-        if twice:
+        places = set(_places(data.replicas))
+        if twice := found & places:
             worker, replica = min(twice)
             raise MergeError(
                 f"two of the traces are of {worker or 'a local run'}, replica {replica}: give one "
                 "trace for each worker"
             )
+        found |= places
         offset = len(replicas)
         replicas += data.replicas
         method_of = [methods.setdefault(method, len(methods)) for method in data.methods]
