@@ -795,7 +795,7 @@ def _settings(optimizer: Any) -> dict[str, Setting]:
     for name in SETTINGS:
         value = own.get(name, own.get(f"_{name}"))
         if value is None and delegating and hasattr(type(optimizer), name):
-            value = getattr(optimizer, name)  # a property, in the loss scale of tf_keras
+            value = getattr(optimizer, name, None)  # a property, in the loss scale of tf_keras
         if isinstance(value, float) and not math.isfinite(value):
             value = str(value)
         if isinstance(value, bool | int | float | str):
