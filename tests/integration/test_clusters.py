@@ -49,6 +49,7 @@ def test_each_worker_agrees_with_its_odometer(run: Any, cell: str) -> None:
                     assert trace.updates(kind, variable=name, worker=worker) == count  # type: ignore[arg-type]
             assert list(trace.per_step("updates", worker=worker)) == [(1, STEPS, len(truth))]
     assert merged.updates() == workers * STEPS * len(truth)
+    assert {each.severity for each in merged.findings()} <= {"info"}
 
 
 def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:

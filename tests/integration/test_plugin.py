@@ -239,7 +239,9 @@ def test_what_fails_and_how(suite: pytest.Pytester) -> None:
 
 
 def test_xdist_with_every_option(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_subprocess("-n2", "--tracer-report", "--tracer-save=traces")
+    result = suite.runpytest_subprocess(
+        "-n2", "--tracer-report", "--tracer-save=traces", "--disable-warnings"
+    )
     result.assert_outcomes(**OUTCOMES)
     assert sections(result.outlines).keys() == FAILED.keys()
     result.stdout.re_match_lines(

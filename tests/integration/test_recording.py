@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tf_keras
+from libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
 from tracer import kinds, wrapping
 
-legacy = tf_keras.optimizers.legacy
+legacy = keras2.optimizers.legacy
 
 
 def _step(optimizer: Any, *weights: Any) -> None:
@@ -69,14 +69,14 @@ def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "by name": lambda: _compiled(keras, "adam"),
-    "by name, tf_keras": lambda: _compiled(tf_keras, "adam"),
+    "by name, Keras 2": lambda: _compiled(keras2, "adam"),
     "deserialized": lambda: keras.optimizers.deserialize(
         keras.optimizers.serialize(keras.optimizers.SGD())
     ),
-    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
-    "loss scale, legacy": lambda: tf_keras.mixed_precision.LossScaleOptimizer(legacy.SGD()),
-    "loss scale, keras2": lambda: tf_keras.mixed_precision.LossScaleOptimizer(
-        tf_keras.optimizers.SGD()
+    "loss scale, keras3": lambda: keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD()),
+    "loss scale, legacy": lambda: keras2.mixed_precision.LossScaleOptimizer(legacy.SGD()),
+    "loss scale, keras2": lambda: keras2.mixed_precision.LossScaleOptimizer(
+        keras2.optimizers.SGD()
     ),
     "subclass": lambda: type("Mine", (keras.optimizers.SGD,), {})(),
     "v1": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9),
@@ -93,8 +93,7 @@ def _compiled(library: Any, name: str) -> Any:
 def test_however_it_is_made(how: str) -> None:
     with tracer.record() as recording:
         optimizer = MAKERS[how]()
-        modern = isinstance(optimizer, keras.optimizers.Optimizer)
-        weight = (keras.Variable if modern else tf.Variable)([0.0])
+        weight = (keras3.Variable if is_keras3(optimizer) else tf.Variable)([0.0])
         for _ in range(3):
             _step(optimizer, weight)
     trace = recording.trace()
@@ -102,9 +101,10 @@ def test_however_it_is_made(how: str) -> None:
     assert not wrapping.is_traced(optimizer)
 
 
+@needs_keras3
 def test_a_loss_scale_made_before_counts_its_steps_once() -> None:
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    weight = keras.Variable([0.0])
+    optimizer = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD())
+    weight = keras3.Variable([0.0])
     with tracer.record() as recording:
         for gradient in (1.0, np.inf, 1.0):
             optimizer.apply_gradients([(tf.constant([gradient]), weight)])

@@ -8,12 +8,12 @@ import numpy as np
 import odometers
 import pytest
 import tensorflow as tf
-import tf_keras
+from libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer import wrapping
 
-legacy = tf_keras.optimizers.legacy
+legacy = keras2.optimizers.legacy
 STEPS = 5
 
 
@@ -116,9 +116,10 @@ def test_each_replica() -> None:
         tf.function(lambda: strategy.run(train.apply))()
 
 
+@needs_keras3
 def test_a_loss_scale_that_skips() -> None:
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    weight = keras.Variable([0.0])
+    optimizer = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD())
+    weight = keras3.Variable([0.0])
     with (
         pytest.raises(AssertionError) as caught,
         tracer.assert_updates(optimizer, dense=1, per_step=True),

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
 import pytest
 import tensorflow as tf
-import tf_keras
+from libraries import library_of
 from odometers import (
     KINDS,
     ODOMETERS,
@@ -156,7 +155,7 @@ def test_old_and_new_graphs(
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3", "v1"], indirect=True)
 def test_wrapped_between_two_fits(kind: str, optimizer: Any) -> None:
     """`model.fit` keeps the train function of the first `fit`."""
-    keras_of_kind = keras if kind == "keras3" else tf_keras
+    keras_of_kind = library_of(kind)
     dense = keras_of_kind.layers.Dense(2, kernel_initializer="zeros")
     model = keras_of_kind.Sequential([keras_of_kind.Input((2,)), dense])
     model.compile(optimizer, "mse")
@@ -341,6 +340,12 @@ def run_in_threads(run: Callable[[], None], threads: int = 4) -> None:
     assert not errors
 
 
+def keep_built(kind: str, optimizer: Any) -> None:
+    """Keras 2 empties its index of the variables in each `apply_gradients`: a race of its own."""
+    if kind == "keras2":
+        optimizer.build = lambda variables: None
+
+
 def assert_totals(trace: Any, variables: dict[str, Any], steps: int) -> None:
     """Totals are exact; the detail of steps may be lost, if the trace says so."""
     assert readings(variables)["kernel"] == Reading(steps)
@@ -367,11 +372,12 @@ def test_threads_in_one_function(
 
 
 def test_threads_with_their_own_functions(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
     """Four threads trace and run a function each, of one optimizer."""
     tracer.wrap(optimizer)
     apply()
+    keep_built(kind, optimizer)
 
     def run() -> None:
         step = tf.function(apply)
@@ -383,11 +389,12 @@ def test_threads_with_their_own_functions(
 
 
 def test_threads_eager(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
     """Four threads apply eagerly: each thread has frames of its own."""
     tracer.wrap(optimizer)
     apply()
+    keep_built(kind, optimizer)
 
     def run() -> None:
         for _ in range(25):

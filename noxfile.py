@@ -1,0 +1,122 @@
+"""The versions that `tracer` is tested with: a session for each TensorFlow on each Python.
+
+    nox -l                                              # the sessions
+    nox -s "tests(python='3.11', tensorflow='2.15')"    # one of them
+    nox -s tests                                        # all for which there is a Python here
+
+A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` of the same number
+and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
+skipped; `nox` finds `python3.12` and the like on the PATH. What was run is in the README's Limits.
+"""
+
+import nox
+
+PYTHONS = {
+    "2.15": ("3.10", "3.11"),
+    "2.16": ("3.10", "3.11", "3.12"),
+    "2.17": ("3.10", "3.11", "3.12"),
+    "2.18": ("3.10", "3.11", "3.12"),
+    "2.19": ("3.10", "3.11", "3.12"),
+    "2.20": ("3.10", "3.11", "3.12", "3.13"),
+    "2.21": ("3.10", "3.11", "3.12", "3.13"),
+}
+"""The Pythons for which there are wheels of each TensorFlow, from 3.10 on."""
+
+COUNTS = "tests/integration/test_counts.py"
+SHORT = (
+    "tests/integration/test_namespaces.py",
+    COUNTS,
+    "-k",
+    "namespaces or fit and (scale or XLA or steps) and not refuses"
+    " or scale and (eager or session) and not refuses",
+)
+"""All optimizers of `tf.keras`, and of the truth table of counts the rows where most can differ:
+eager, in functions, loops and branches, compiled, in `fit`, in sessions, and on two replicas."""
+
+ALL = (
+    "tests/integration/test_namespaces.py",
+    COUNTS,
+    "tests/integration/test_failing_steps.py",
+    "tests/integration/test_hostile.py",
+    "tests/integration/test_ledger.py",
+    "tests/integration/test_options.py",
+    "tests/integration/test_peculiar.py",
+    "tests/integration/test_recording.py",
+    "tests/integration/test_strategies.py",
+    "tests/integration/test_transparent.py",
+    "tests/integration/test_treacherous.py",
+    "tests/integration/test_wrapping.py",
+    *("-k", "not test_many_graphs"),
+)
+"""What depends on the version of TensorFlow or Keras."""
+
+nox.needs_version = ">=2024.10.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.sessions = ["tests", "python"]
+
+
+combinations = nox.parametrize(
+    "python, tensorflow",
+    [(python, tensorflow) for tensorflow, pythons in PYTHONS.items() for python in pythons],
+)
+
+
+@nox.session
+@combinations
+def tests(session: nox.Session, tensorflow: str) -> None:
+    """One TensorFlow on one Python, with its Keras 3 and its tf_keras: the short tests."""
+    _run(session, tensorflow, SHORT)
+
+
+@nox.session
+@combinations
+def thorough(session: nox.Session, tensorflow: str) -> None:
+    """The same: all the tests that depend on the version of TensorFlow or Keras."""
+    _run(session, tensorflow, ALL)
+
+
+def _run(session: nox.Session, tensorflow: str, tests: tuple[str, ...]) -> None:
+    session.install(f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*", "-e", ".[test]")
+    session.run("pytest", *(session.posargs or tests))
+
+
+PYTHON = ("tests/unit", "tracer", "tests/integration/test_plugin.py")
+"""What depends on the version of Python or of another dependency."""
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+def python(session: nox.Session) -> None:
+    """The unit tests, the doctests and the pytest plugin, with the newest of everything."""
+    session.install("-e", ".[test]")
+    session.run("pytest", *(session.posargs or PYTHON))
+
+
+@nox.session(python=["3.10", "3.13"], venv_backend="uv")
+def lowest(session: nox.Session) -> None:
+    """The same with the lowest versions that `pyproject.toml` allows; needs uv."""
+    session.install("--resolution", "lowest-direct", "-e", ".[test]")
+    session.run("pytest", *(session.posargs or PYTHON))
+
+
+@nox.session(python="3.11")
+def third_party(session: nox.Session) -> None:
+    """Optimizers that others wrote, on the newest TensorFlow that TensorFlow Addons works with."""
+    session.install("tensorflow==2.15.*", "tensorflow-addons==0.23.*", "-e", ".[test]")
+    session.install("keras-adamw==1.38", "adabelief-tf==0.2.1")
+    # It asks for a NumPy that is older than TensorFlow 2.15 allows, and works with that one.
+    session.install("--no-deps", "gradient-accumulator==0.5.2")
+    session.run("pytest", *(session.posargs or ("tests/third_party",)))
+
+
+@nox.session(python="3.11")
+def upstream(session: nox.Session) -> None:
+    """Keras's own tests, without and with the tracer; `-- --tf-keras CHECKOUT` for tf_keras's."""
+    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "jax", "-e", ".[test]")
+    session.run("python", "tests/upstream/compare.py", *session.posargs)
+
+
+@nox.session(python="3.11")
+def long(session: nox.Session) -> None:
+    """Long runs, each without and with the tracer: counts, memory and time. Half an hour."""
+    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
+    session.run("python", "tests/endurance.py", *session.posargs)
