@@ -1,0 +1,374 @@
+"""What a trace file costs: its size, and the time to save, load, report, diff and merge it.
+
+    python benchmarks/files.py                               # all tables
+    python benchmarks/files.py --quick                       # only what is the same each time
+    python benchmarks/files.py --plot docs/performance.svg   # the growth as a picture, too
+
+The traces are made by hand, so that runs of 10^8 steps or of 4,096 workers fit here. There is no
+TensorFlow in this script, as there is none in a process that reads a trace.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise, repeat
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, NamedTuple, get_args
+
+import bench
+import vl_convert
+
+from tracer import storage
+from tracer.calltrace import CallTrace
+from tracer.differing import differences
+from tracer.records import (
+    Block,
+    Calls,
+    Entry,
+    Method,
+    Optimizer,
+    Replica,
+    Run,
+    TraceData,
+    Variable,
+    fold,
+)
+from tracer.reporters import changes, text
+
+Pattern = Literal["regular", "accumulating", "skipping", "random"]
+"""In which steps the variables are updated: in each; in each 4th; in all but 1 % at random; in
+half of them at random."""
+
+WORDS: dict[Pattern, str] = {
+    "regular": "every step",
+    "accumulating": "every 4th step",
+    "skipping": "1 % of the steps skipped",
+    "random": "half of the steps skipped",
+}
+MOST: dict[Pattern, int] = {
+    "regular": 10**8,
+    "accumulating": 10**8,
+    "skipping": 10**8,
+    "random": 10**6,
+}
+"""The steps of the longest run. At random there is a change in every few steps, and a run that is
+traced would have forgotten the steps of most of them: it keeps 4,096 of those between two readings.
+"""
+
+REPORTED = 20_000
+"""The runs of the longest trace that is reported and compared as well."""
+
+_PARTS = ("attention/query/kernel", "attention/query/bias", "dense/kernel", "dense/bias")
+
+
+Runs = tuple[Run, ...]
+
+
+def updated(pattern: Pattern, steps: int) -> Runs:
+    """The steps of a run in which the variables are updated."""
+    if pattern == "regular":
+        return (Run(1, 1, steps),)
+    if pattern == "accumulating":
+        return (Run(4, 4, steps // 4),)
+    dice = random.Random(steps)
+    if pattern == "random":
+        chosen = [step for step in range(1, steps + 1) if dice.random() < 0.5]
+        return tuple(fold(zip(chosen, repeat(1))))
+    skipped = [0, *sorted(dice.sample(range(1, steps + 1), steps // 100)), steps + 1]
+    return tuple(
+        Run(before + 1, 1, after - before - 1)
+        for before, after in pairwise(skipped)
+        if after - before > 1
+    )
+
+
+def trace(
+    pattern: Pattern = "regular",
+    steps: int = 10**6,
+    variables: int = 100,
+    replicas: int = 1,
+    worker: str = "",
+) -> TraceData:
+    """What is recorded of such a run."""
+    every = tuple(range(variables))
+    step, request = Entry(0, 0, "step", None, ()), Entry(0, 0, "request", "dense", every)
+    update = Entry(0, 1, "update", "dense", every)
+    runs = updated(pattern, steps)
+    blocks: list[Block] = []
+    always = (Run(1, 1, steps),)
+
+    def block(
+        replica: int, is_step: bool, entries: tuple[Entry, ...], of: tuple[Run, ...]
+    ) -> Block:
+        total = sum(run.total for run in of)
+        return Block(0, replica, "graph", "train_function", is_step, entries, total, of, 1)
+
+    for replica in range(replicas):
+        if pattern == "regular":
+            blocks.append(block(replica, True, (step, request, update), runs))
+        else:
+            blocks.append(block(replica, True, (step, request), always))
+            blocks.append(block(replica, False, (update,), runs))
+    names = (f"encoder/layer_{i // 4}/{_PARTS[i % 4]}" for i in range(variables))
+    return TraceData(
+        optimizers=(Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),),
+        variables=tuple(Variable(name, (768, 768), "float32") for name in names),
+        methods=(Method("apply_gradients", "step"), Method("update_step", "apply")),
+        replicas=tuple(Replica(worker, i, f"GPU:{i}") for i in range(replicas)),
+        blocks=tuple(blocks),
+        calls=tuple(
+            call
+            for replica in range(replicas)
+            for call in (
+                Calls(0, 0, None, replica, (), 0, 1),
+                Calls(0, 1, "dense", replica, every, 0, 1),
+            )
+        ),
+        environment={"tensorflow": "2.21.0", "strategy": "MirroredStrategy" * (replicas > 1)},
+    )
+
+
+class Row(NamedTuple):
+    """A trace and what it costs; no seconds where none were asked for."""
+
+    pattern: Pattern
+    steps: int
+    variables: int
+    runs: int
+    size: int
+    seconds: tuple[float | None, ...] = ()
+    """To save, load, report and diff it."""
+
+
+def cost(
+    folder: Path, pattern: Pattern, steps: int, variables: int = 100, timed: bool = True
+) -> Row:
+    """What one trace costs."""
+    data, path = trace(pattern, steps, variables), folder / "trace.json"
+    storage.save(data, path)
+    runs = len(data.blocks[-1].runs)
+    row = Row(pattern, steps, variables, runs, path.stat().st_size)
+    if not timed:
+        return row
+    before = CallTrace(trace(pattern, steps - 4, variables))
+    work: tuple[Callable[[], object], ...] = (
+        lambda: storage.save(data, path),
+        lambda: storage.load(path),
+        lambda: text.render(storage.load(path)),
+        lambda: _diff(before, storage.load(path)),
+    )
+    some = work if runs <= REPORTED else work[:2]
+    taken = [_seconds(each) for each in some]
+    return row._replace(seconds=(*taken, *repeat(None, len(work) - len(some))))
+
+
+def _diff(before: CallTrace, after: CallTrace) -> str:
+    return changes.render(before, after, differences(before, after))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """The median of up to 5 turns, which take no more than about 2 seconds together."""
+    taken: list[float] = []
+    while len(taken) < 5 and sum(taken) < 2:
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
+def _growth(rows: Sequence[Row], timed: bool) -> str:
+    header = ["updates in", "steps", "variables", "runs", "bytes"]
+    header += ["save, ms", "load, ms", "load and report, ms", "load and diff, ms"] * timed
+    return bench.table(
+        header,
+        (
+            [
+                *(WORDS[row.pattern], f"{row.steps:,}", f"{row.variables:,}", f"{row.runs:,}"),
+                *(f"{row.size:,}", *map(_milliseconds, row.seconds)),
+            ]
+            for row in rows
+        ),
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:,.1f}"
+
+
+# The two targets with a command in them.
+
+
+def big(folder: Path) -> Path:
+    """The file of 10^6 regular steps with 1,000 variables on 8 replicas."""
+    path = folder / "big.json"
+    storage.save(trace("regular", 10**6, 1000, 8), path)
+    return path
+
+
+def _command(path: Path, *arguments: str) -> float:
+    """The seconds from the start of `tracer` to its end."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "tracer", *arguments, str(path)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def write_workers(folder: Path, workers: int, replicas: int, variables: int) -> None:
+    """The files of so many workers of one run."""
+    first = folder / "0.json"
+    storage.save(trace("regular", 10**6, variables, replicas, "worker:0"), first)
+    content = first.read_bytes()
+    for number in range(1, workers):
+        named = content.replace(b'"worker:0"', b'"worker:%d"' % number)
+        (folder / f"{number}.json").write_bytes(named)
+
+
+_MERGE = """
+import json, sys, time
+import bench, tracer
+start = time.perf_counter()
+trace = tracer.load(sys.argv[1])
+seconds = time.perf_counter() - start
+trace.save(sys.argv[2])
+print(json.dumps([seconds, bench.peak_megabytes(), len(trace.workers), trace.updates()]))
+"""
+
+
+def merge(folder: Path, merged: Path) -> tuple[float, float, int, int]:
+    """Merge the traces in a folder, in a process of its own.
+
+    Returns the seconds and the megabytes that it took, the workers and the updates found.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _MERGE, str(folder), str(merged)],
+        check=True,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent,
+    )
+    seconds, megabytes, workers, updates = json.loads(done.stdout)
+    return seconds, megabytes, workers, updates
+
+
+def _merging(folder: Path, counts: Sequence[int], replicas: int, variables: int) -> Iterator[Any]:
+    for workers in counts:
+        parts = folder / "workers"
+        parts.mkdir()
+        write_workers(parts, workers, replicas, variables)
+        each = (parts / "0.json").stat().st_size
+        merged = folder / "merged.json"
+        seconds, megabytes, found, _ = merge(parts, merged)
+        if found != workers:
+            raise AssertionError(f"{found} of {workers} workers were merged")
+        report = _command(merged, "report")
+        yield [
+            *(f"{workers:,}", replicas, variables, f"{each:,}", f"{seconds:.2f}"),
+            *(f"{megabytes:,.0f}", f"{merged.stat().st_size:,}", f"{report:.2f}"),
+        ]
+        shutil.rmtree(parts)
+
+
+# The tables.
+
+
+def _steps(pattern: Pattern, most: int) -> Iterator[int]:
+    steps = 1000
+    while steps <= min(most, MOST[pattern]):
+        yield steps
+        steps *= 10
+
+
+def tables(arguments: argparse.Namespace) -> Iterator[str]:
+    """All tables; with `quick` the sizes, of smaller traces."""
+    quick = arguments.quick
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = [
+            cost(folder, pattern, steps, timed=not quick)
+            for pattern in get_args(Pattern)
+            for steps in _steps(pattern, 10**5 if quick else 10**8)
+        ]
+        yield _growth(rows, not quick)
+        wider = (10, 100, 1000) if quick else (10, 100, 1000, 10_000)
+        yield _growth(
+            [cost(folder, "regular", 10**6, count, timed=not quick) for count in wider], not quick
+        )
+        path = big(folder)
+        size = path.stat().st_size
+        found = f"10^6 regular steps, 1,000 variables, 8 replicas: a file of {size:,} bytes"
+        if quick:
+            yield f"{found}."
+            return
+        taken = bench.spread(_command(path, "report") for _ in range(11))
+        yield f"{found}; from the command `tracer report` to its end {taken.text(2)} s."
+        yield bench.table(
+            (
+                *("workers", "replicas of each", "variables", "bytes of each"),
+                *("load and merge, s", "peak MB", "bytes merged", "`tracer report`, s"),
+            ),
+            _merging(folder, (1, 8, 64, 512, 4096), 8, 100),
+            left=0,
+        )
+    if arguments.plot:
+        arguments.plot.write_text(picture(rows), encoding="utf-8")
+
+
+# The picture.
+
+
+def picture(rows: Sequence[Row]) -> str:
+    """How the size of a file and the time of a report grow with the steps, as SVG."""
+    values = [
+        {
+            "updates in": WORDS[row.pattern],
+            "steps": row.steps,
+            "kB": row.size / 1000,
+            "seconds": row.seconds[2],
+        }
+        for row in rows
+    ]
+    log = {"type": "log"}
+    decades = [10.0**power for power in range(-3, 9)]
+
+    def panel(field: str, title: str) -> dict[str, Any]:
+        return {
+            "width": 260,
+            "height": 220,
+            "mark": {"type": "line", "point": True},
+            "encoding": {
+                "x": {"field": "steps", "type": "quantitative", "scale": log}
+                | {"axis": {"format": "~s", "values": decades, "title": "steps"}},
+                "y": {"field": field, "type": "quantitative", "scale": log}
+                | {"axis": {"format": "~g", "values": decades, "title": title}},
+                "color": {"field": "updates in", "type": "nominal", "sort": list(WORDS.values())}
+                | {"legend": {"orient": "bottom", "title": "updates in", "columns": 4}},
+            },
+        }
+
+    return str(
+        vl_convert.vegalite_to_svg(
+            {
+                "data": {"values": values},
+                "background": "white",
+                "config": {"axis": {"grid": False, "labelOverlap": True}},
+                "hconcat": [
+                    panel("kB", "size of the file, kB"),
+                    panel("seconds", "load and report, s"),
+                ],
+            }
+        )
+    )
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the growth as SVG")
+
+
+if __name__ == "__main__":
+    bench.run(__doc__, tables, _options)
