@@ -8,6 +8,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
@@ -77,6 +78,9 @@ def _defects(optimizer: object) -> str:
 
 def _wrap(optimizer: Any) -> None:
     members = list(family(optimizer))
+    for each, kind in members:
+        if not is_traced(each):
+            _traced_class(type(each), kind)  # refuses before anything is wrapped
     recorder = _recorder_for([each for each, _ in members])
     for each, kind in members:
         binding = _bindings.get(id(each))
@@ -137,11 +141,12 @@ def join(optimizer: Any) -> Recorder:
 def adopt(optimizer: Any) -> Recorder:
     """Wrap an optimizer in the making; what is nested in it follows at its first step."""
     kind = _kind(optimizer)
+    traced = type(optimizer) if is_traced(optimizer) else _traced_class(type(optimizer), kind)
     binding = _bindings.get(id(optimizer))
     if binding is None:
         binding = _bind(optimizer, Recorder(), kind)
     if not is_traced(optimizer):
-        _set_class(optimizer, _traced_class(type(optimizer), kind))
+        _set_class(optimizer, traced)
     return binding.recorder
 
 
@@ -261,6 +266,11 @@ def _set_class(optimizer: Any, cls: type) -> None:
     object.__dict__["__class__"].__set__(optimizer, cls)
 
 
+def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
+    """The program gives its traced optimizer another class: it stays traced."""
+    _set_class(optimizer, _traced_class(_plain_classes.get(cls, cls), kind))
+
+
 def _methods(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
     """What is intercepted, by name."""
     found: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}
@@ -285,7 +295,7 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
-        "__class__": property(lambda self: base, _set_class),
+        "__class__": property(lambda self: base, partial(_follow, kind)),
     }
     for name, (role, apply) in _methods(kind).items():
         if hasattr(base, name):
@@ -293,10 +303,15 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
     members |= _transparency(base)
     try:
         traced: type = type(base)(base.__name__, (base,), members)
-    except TypeError as error:
+    except Exception as error:  # whatever its metaclass or its `__init_subclass__` raises
         raise UnsupportedOptimizer(
             f"cannot trace the class {base.__qualname__}, it allows no subclass: {error}"
         ) from error
+    if vars(traced).get("__class__") is not members["__class__"]:
+        raise UnsupportedOptimizer(
+            f"cannot trace the class {base.__qualname__}, it allows no subclass: its metaclass "
+            "gives another class instead"
+        )
     _traced_classes[base] = traced
     _plain_classes[traced] = base
     return traced

@@ -1,0 +1,182 @@
+"""The options of optimizers, models and TensorFlow change what is trained, never what is counted.
+
+Each is trained with and without the tracer, to the same bits.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, library_of
+from tensorflow.python.framework import config
+from twins import STEPS, assert_twins
+
+import tracer
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "legacy": lambda **options: keras2.optimizers.legacy.Adam(0.1, **options),
+    "keras2": lambda **options: keras2.optimizers.Adam(0.1, **options),
+    "keras3": lambda **options: keras3.optimizers.Adam(0.1, **options),
+}
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    *((kind, {"clipnorm": 0.5}) for kind in MAKERS),
+    *((kind, {"clipvalue": 0.5}) for kind in MAKERS),
+    *((kind, {"global_clipnorm": 0.5}) for kind in MAKERS),
+    *((kind, {"amsgrad": True}) for kind in MAKERS),
+    *((kind, {"use_ema": True}) for kind in ("keras2", "keras3")),
+    *((kind, {"use_ema": True, "ema_overwrite_frequency": 3}) for kind in ("keras2", "keras3")),
+    *((kind, {"weight_decay": 0.01}) for kind in ("keras2", "keras3")),
+    ("legacy", {"decay": 0.1}),
+    ("keras3", {"loss_scale_factor": 8.0}),
+    ("keras3", {"gradient_accumulation_steps": 4, "use_ema": True}),
+]
+
+
+DENSE_ONLY = {("keras3", "global_clipnorm"), ("keras3", "loss_scale_factor")}
+"""Keras itself fails on sparse gradients with these."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [pytest.param(*each, id=f"{each[0]}-{each[1]}") for each in OPTIONS]
+)
+def test_options_of_optimizers(kind: str, options: dict[str, Any]) -> None:
+    assert_twins(
+        lambda: MAKERS[kind](**options),
+        sparse=(kind, *options) not in DENSE_ONLY,
+        every=options.get("gradient_accumulation_steps", 1),
+        own_steps=lambda each: getattr(each, "_iterations", each.iterations),
+    )
+
+
+SGDS = {
+    "legacy": lambda: keras2.optimizers.legacy.SGD(0.1, momentum=0.5),
+    "keras2": lambda: keras2.optimizers.SGD(0.1, momentum=0.5),
+    "keras3": lambda: keras3.optimizers.SGD(0.1, momentum=0.5),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_loss_scale(kind: str) -> None:
+    around = (
+        keras3.optimizers.LossScaleOptimizer
+        if kind == "keras3"
+        else keras2.mixed_precision.LossScaleOptimizer
+    )
+    assert_twins(
+        lambda: around(SGDS[kind]()), own_steps=lambda each: each.inner_optimizer.iterations
+    )
+
+
+@pytest.mark.parametrize("kind", ["keras3"])
+def test_several_optimizers(kind: str) -> None:
+    """One for each variable; that of the first one has counted all its steps."""
+    if not hasattr(keras3.optimizers, "MultiOptimizer"):
+        pytest.skip("this Keras 3 has no MultiOptimizer")
+    _, trace = assert_twins(
+        lambda: keras3.optimizers.MultiOptimizer(
+            keras3.optimizers.OptimizerMap(SGDS[kind](), {"rows": MAKERS[kind](clipnorm=0.5)})
+        )
+    )
+    assert sorted(trace.count("updates", by=("optimizer",)).values()) == [STEPS, STEPS]
+
+
+@pytest.fixture
+def policy(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A policy of mixed precision, in every Keras, while the test runs."""
+    libraries = {id(each): each for each in (keras2, keras3) if each is not None}.values()
+    before = [each.mixed_precision.global_policy() for each in libraries]
+    for library in libraries:
+        library.mixed_precision.set_global_policy(request.param)
+    yield str(request.param)
+    for library, old in zip(libraries, before, strict=True):
+        library.mixed_precision.set_global_policy(old)
+
+
+def fitted(kind: str, **options: Any) -> tuple[Any, Any, int]:
+    """A model after 12 steps of `fit`, twice to the same bits: it, its optimizer, its variables."""
+    library = library_of(kind)
+    ends = []
+    for traced in (False, True):
+        keras2.utils.set_random_seed(1)
+        layers = library.layers
+        model = library.Sequential(
+            [
+                layers.Input((3,)),
+                layers.Dense(4, activation="relu", **options),
+                layers.BatchNormalization(),
+                layers.Dense(1, dtype="float32"),
+            ]
+        )
+        optimizer = SGDS[kind]()
+        model.compile(tracer.wrap(optimizer) if traced else optimizer, "mse")
+        data = np.random.default_rng(1).normal(size=(8, 4)).astype("f4")
+        model.fit(data[:, :3], data[:, 3:], batch_size=2, epochs=3, verbose=0)
+        ends.append([np.asarray(each) for each in model.weights])
+    for left, right in zip(*ends, strict=True):
+        np.testing.assert_array_equal(left, right)
+    return model, optimizer, len(model.trainable_variables)
+
+
+def check(model: Any, optimizer: Any, variables: int, skipped: int = 0) -> None:
+    """12 steps but for those skipped, and in each of them each variable once."""
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert trace.steps == 12 - skipped
+    assert trace.updates() == (12 - skipped) * variables
+    assert {each.name for each in trace.variables} == {
+        getattr(each, "path", each.name).removesuffix(":0") for each in model.trainable_variables
+    }
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"], indirect=True)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_mixed_precision(kind: str, policy: str) -> None:
+    """`compile` puts a loss scale around the wrapped optimizer if the policy is `mixed_float16`.
+
+    It starts at 2 ** 15 and is halved at each step that it skips.
+    """
+    model, optimizer, variables = fitted(kind)
+    skipped = 0
+    if policy == "mixed_float16":
+        around = model.optimizer
+        assert around is not optimizer
+        scale = around.dynamic_scale if kind == "keras3" else around.loss_scale
+        skipped = 15 - int(np.log2(np.asarray(scale)))
+        assert 0 < skipped < 12
+    check(model, optimizer, variables, skipped)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_constraints(kind: str) -> None:
+    library = library_of(kind)
+    model, optimizer, variables = fitted(
+        kind,
+        kernel_constraint=library.constraints.MaxNorm(0.1),
+        bias_constraint=library.constraints.NonNeg(),
+    )
+    assert np.linalg.norm(np.asarray(model.layers[0].kernel), axis=0).max() <= 0.1001
+    check(model, optimizer, variables)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_check_numerics(kind: str) -> None:
+    """It puts an op behind each op, those of the tracer too."""
+    tf.debugging.enable_check_numerics()
+    try:
+        check(*fitted(kind))
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
+@pytest.mark.parametrize("kind", [*MAKERS, "v1"])
+def test_op_determinism(kind: str) -> None:
+    """It refuses each op that is not deterministic; the tracer has none."""
+    makers = {**SGDS, "v1": lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.5)}
+    own_steps = (lambda _: STEPS) if kind == "v1" else lambda each: each.iterations  # it has none
+    tf.config.experimental.enable_op_determinism()
+    try:
+        assert_twins(makers[kind], own_steps=own_steps)
+    finally:
+        config.disable_op_determinism()

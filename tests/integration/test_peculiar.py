@@ -1,0 +1,422 @@
+"""Optimizers of classes that are written in unusual ways, held against their odometers."""
+
+import abc
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from odometers import KINDS, ODOMETERS, Reading, gradients, make_variables, raw, read
+
+import tracer
+
+APPLY = {
+    "legacy": "_resource_apply_dense",
+    "v1": "_resource_apply_dense",
+    "keras2": "update_step",
+    "keras3": "update_step",
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def run(kind: str, optimizer: Any, *, compiled: bool = True) -> tuple[dict[str, Any], Any]:
+    """Three steps in a function, or in eager mode, of the hand-made variables; their trace."""
+    variables = make_variables(kind)
+
+    def step() -> None:
+        optimizer.apply_gradients(gradients(variables))
+
+    compiled_step = tf.function(step) if compiled else step
+    for _ in range(3):
+        compiled_step()
+    return variables, tracer.trace_of(optimizer)
+
+
+def assert_counted(variables: dict[str, Any], trace: Any, times: int = 1) -> None:
+    """Each update moved its odometer `times`."""
+    assert trace.complete, trace.notes
+    assert trace.steps == 3
+    for label, variable in variables.items():
+        dense, sparse = (
+            trace.updates(kind=each, variable=variable) for each in ("dense", "sparse")
+        )
+        assert read(variable) == (Reading(dense * times, sparse),), label
+        assert dense + sparse == 3
+
+
+both = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [
+        (kind, compiled)
+        for kind in KINDS
+        for compiled in (False, True)
+        # A variable of Keras 3 can be no argument of a function that is called in a function.
+        if kind != "v1" and (kind, compiled) != ("keras3", True)
+    ],
+)
+def test_apply_methods_that_are_functions(kind: str, compiled: bool) -> None:
+    """`@tf.function` on an apply method: the call is seen outside of it, with its variable."""
+    base: Any = ODOMETERS[kind]
+    if kind == "legacy":
+
+        class Decorated(base):  # type: ignore[misc]
+            @tf.function
+            def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+                super()._resource_apply_dense(grad, var)
+                return tf.constant(0)
+
+            @tf.function
+            def _resource_apply_sparse(
+                self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+            ) -> Any:
+                super()._resource_apply_sparse(grad, var, indices)
+                return tf.constant(0)
+
+    else:
+
+        class Decorated(base):  # type: ignore[misc, no-redef]
+            update_step = tf.function(base.update_step)
+
+    optimizer = tracer.wrap(Decorated())
+    assert_counted(*run(kind, optimizer, compiled=compiled))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "keras3"])
+@both
+def test_a_step_method_that_is_a_function(kind: str, compiled: bool) -> None:
+    base: Any = ODOMETERS[kind]
+
+    class Decorated(base):  # type: ignore[misc]
+        @tf.function
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            super().apply_gradients(grads_and_vars)
+            return tf.constant(0)
+
+    optimizer = tracer.wrap(Decorated())
+    variables = make_variables(kind)
+    pairs = gradients(variables)[1:]  # without the sparse one
+    step = tf.function(lambda: optimizer.apply_gradients(pairs)) if compiled else None
+    for _ in range(3):
+        if step is None:
+            optimizer.apply_gradients(pairs)
+        else:
+            step()
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 3
+    assert trace.updates() == sum(read(each)[0].dense for each in variables.values()) == 9
+
+
+@kinds
+@both
+def test_an_apply_method_that_calls_its_super_twice(kind: str, compiled: bool) -> None:
+    """One update: an execution of the outermost method, whatever it does inside."""
+    base: Any = ODOMETERS[kind]
+    name = APPLY[kind]
+
+    class Twice(base):  # type: ignore[misc]
+        pass
+
+    def twice(self: Any, *args: Any, **kwargs: Any) -> Any:
+        first = getattr(super(Twice, self), name)(*args, **kwargs)
+        second = getattr(super(Twice, self), name)(*args, **kwargs)
+        return tf.group(first, second) if kind in ("legacy", "v1") else None
+
+    setattr(Twice, name, functools.wraps(getattr(base, name))(twice))
+    optimizer = tracer.wrap(Twice())
+    variables, trace = run(kind, optimizer, compiled=compiled)
+    table = variables.pop("table")
+    assert_counted(variables, trace, times=2)
+    assert trace.executions(name, kind="dense") == 9
+    assert trace.updates(variable=table) == 3
+
+
+@kinds
+@both
+def test_an_apply_gradients_that_changes_what_it_hands_on(kind: str, compiled: bool) -> None:
+    base: Any = ODOMETERS[kind]
+
+    class Picky(base):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            chosen = [pair for pair in grads_and_vars if "bias" not in pair[1].name]
+            return super().apply_gradients(chosen, *args, **kwargs)
+
+    optimizer = tracer.wrap(Picky())
+    variables, trace = run(kind, optimizer, compiled=compiled)
+    bias = variables.pop("bias")
+    assert_counted(variables, trace)
+    assert read(bias) == (Reading(0),)
+    assert (trace.updates(variable=bias), trace.requests(variable=bias)) == (0, 3)
+
+
+@kinds
+@both
+def test_an_apply_gradients_that_does_it_all_by_itself(kind: str, compiled: bool) -> None:
+    """Nothing of it can be counted, and the trace says so."""
+    base: Any = ODOMETERS[kind]
+
+    class Alone(base):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            for gradient, variable in grads_and_vars:
+                raw(variable).assign_add(tf.convert_to_tensor(gradient))
+
+    variables, trace = run(kind, tracer.wrap(Alone()), compiled=compiled)
+    assert read(variables["kernel"]) == (Reading(3),)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, False)
+    assert "it applies them by itself" in trace.notes[0]
+
+
+class Slots:
+    """Names of the class's own slots."""
+
+    __slots__ = ()
+
+
+class Meta(type):
+    """A metaclass that wants a say in everything."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance)
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+    def __hash__(cls) -> int:
+        return id(cls)
+
+
+def _slots(base: Any) -> Any:
+    class Slotted(Slots, base):  # type: ignore[misc]
+        __slots__ = ("extra",)
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            object.__setattr__(self, "extra", 1)
+
+    return Slotted
+
+
+def _getattr(base: Any) -> Any:
+    class Answering(base):  # type: ignore[misc]
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") or name in ("_self_setattr_tracking", "_hyper"):
+                raise AttributeError(name)
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name.startswith("my_"):
+                    return name
+                raise
+
+    return Answering
+
+
+def _getattribute(base: Any) -> Any:
+    class Watching(base):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(name)
+
+    return Watching
+
+
+def _metaclass(base: Any) -> Any:
+    mixed = type("Mixed", (Meta, type(base)), {})
+    return mixed("Met", (base,), {})
+
+
+def _abstract(base: Any) -> Any:
+    mixed = type("Mixed", (abc.ABCMeta, type(base)), {})
+    return mixed("Abstract", (base,), {})
+
+
+def _equal(base: Any) -> Any:
+    class Equal(base):  # type: ignore[misc]
+        def __bool__(self) -> bool:
+            raise RuntimeError("nobody should ask")
+
+        def __len__(self) -> int:
+            return 0
+
+        def __repr__(self) -> str:
+            raise RuntimeError("nobody should ask")
+
+    if base is not ODOMETERS["legacy"]:  # which keeps its optimizers in a dict itself
+
+        def equal(self: Any, other: object) -> bool:
+            raise RuntimeError("nobody should ask")
+
+        Equal.__eq__ = equal  # type: ignore[method-assign]
+        Equal.__hash__ = None  # type: ignore[assignment]
+    return Equal
+
+
+def _init_subclass(base: Any) -> Any:
+    class Registering(base):  # type: ignore[misc]
+        known: dict[str, Any] = {}  # noqa: RUF012
+
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            cls.known[cls.__name__] = cls
+
+    return Registering
+
+
+def _partial(base: Any) -> Any:
+    class Partial(base):  # type: ignore[misc]
+        pass
+
+    for name in ("update_step", "_resource_apply_dense"):
+        original = getattr(base, name, None)
+        if original is not None:
+
+            def method(self: Any, factor: int, *args: Any, f: Any = original, **kwargs: Any) -> Any:
+                return f(self, *args, **kwargs)
+
+            setattr(Partial, name, functools.partialmethod(method, 1))
+    return Partial
+
+
+HOSTILE: dict[str, Callable[[Any], Any]] = {
+    "__slots__": _slots,
+    "__getattr__": _getattr,
+    "__getattribute__": _getattribute,
+    "metaclass": _metaclass,
+    "abstract": _abstract,
+    "__eq__, __bool__, __len__ and __repr__": _equal,
+    "__init_subclass__": _init_subclass,
+    "partialmethod": _partial,
+}
+
+
+@kinds
+@pytest.mark.parametrize("how", HOSTILE)
+def test_unusual_classes(kind: str, how: str) -> None:
+    cls = HOSTILE[how](ODOMETERS[kind])
+    optimizer = cls()
+    run_untraced = cls()  # it must work by itself
+    run_untraced.apply_gradients(gradients(make_variables(kind)))
+    assert tracer.wrap(optimizer) is optimizer
+    assert isinstance(optimizer, cls)
+    assert_counted(*run(kind, optimizer))
+    assert tracer.unwrap(optimizer) is optimizer
+    assert type(optimizer) is cls
+
+
+def _final(error: Exception) -> Callable[[Any], Any]:
+    def make(base: Any) -> Any:
+        class Final(base):  # type: ignore[misc]
+            def __init_subclass__(cls, **options: Any) -> None:
+                raise error
+
+        return Final
+
+    return make
+
+
+def _needs_option(base: Any) -> Any:
+    class Needing(base):  # type: ignore[misc]
+        def __init_subclass__(cls, *, option: int, **options: Any) -> None:
+            super().__init_subclass__(**options)
+
+    return Needing
+
+
+def _one_class(base: Any) -> Any:
+    class OneOfAName(type(base)):  # type: ignore[misc]
+        known: dict[str, Any] = {}  # noqa: RUF012
+
+        def __new__(mcs, name: str, *args: Any) -> Any:
+            if name not in mcs.known:
+                mcs.known[name] = super().__new__(mcs, name, *args)
+            return mcs.known[name]
+
+    class One(base, metaclass=OneOfAName):  # type: ignore[misc]
+        pass
+
+    return One
+
+
+UNSUPPORTED: dict[str, Callable[[Any], Any]] = {
+    "no subclass, TypeError": _final(TypeError("final")),
+    "no subclass, RuntimeError": _final(RuntimeError("final")),
+    "a subclass needs an option": _needs_option,
+    "a metaclass that makes no second class of a name": _one_class,
+}
+
+
+@kinds
+@pytest.mark.parametrize("how", UNSUPPORTED)
+def test_classes_that_allow_no_subclass_are_refused(kind: str, how: str) -> None:
+    optimizer = UNSUPPORTED[how](ODOMETERS[kind])()
+    with pytest.raises(tracer.UnsupportedOptimizer, match="it allows no subclass"):
+        tracer.wrap(optimizer)
+    optimizer.apply_gradients(gradients(make_variables(kind)))  # it is as it was
+    with pytest.raises(ValueError, match="never wrapped"):
+        tracer.trace_of(optimizer)
+
+
+@kinds
+def test_a_class_that_is_changed_while_it_is_traced(kind: str) -> None:
+    base: Any = ODOMETERS[kind]
+
+    class Other(base):  # type: ignore[misc]
+        pass
+
+    optimizer = tracer.wrap(ODOMETERS[kind]())
+    optimizer.__class__ = Other
+    assert optimizer.__class__ is Other
+    assert_counted(*run(kind, optimizer))
+    assert type(tracer.unwrap(optimizer)) is Other
+
+
+class Boom(Exception):
+    """The user's own."""
+
+
+@kinds
+@both
+def test_the_traceback_of_an_exception_is_the_users(kind: str, compiled: bool) -> None:
+    """One frame of ours for each method that is intercepted, no exception chained to it."""
+    base: Any = ODOMETERS[kind]
+    name = APPLY[kind]
+
+    def tracebacks(traced: bool) -> tuple[list[str], BaseException]:
+        class Broken(base):  # type: ignore[misc]
+            pass
+
+        def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+            raise Boom("in the user's line")
+
+        setattr(Broken, name, apply)
+        optimizer = Broken()
+        if traced:
+            tracer.wrap(optimizer)
+        kernel = make_variables(kind)["kernel"]
+
+        def step() -> None:
+            optimizer.apply_gradients([(tf.ones((2, 2)), kernel)])
+
+        with pytest.raises(Boom) as caught:
+            (tf.function(step, autograph=False) if compiled else step)()
+        if traced:
+            trace = tracer.trace_of(optimizer)
+            assert (trace.calls(name), trace.executions(name), trace.steps) == (1, 0, 0)
+            assert trace.complete, trace.notes
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        assert frames[-1].line == 'raise Boom("in the user\'s line")'
+        return [frame.filename for frame in frames], caught.value
+
+    plain, _ = tracebacks(False)
+    traced, error = tracebacks(True)
+    ours = [path for path in traced if "/tracer/" in path]
+    assert [path for path in traced if path not in ours] == plain
+    # apply_gradients, in Keras 3 its apply, the group of its apply methods, the apply method
+    assert len(ours) == {"keras3": 4, "v1": 2}.get(kind, 3)
+    assert error.__cause__ is None

@@ -1,0 +1,134 @@
+"""keras-adamw, adabelief-tf and gradient-accumulator, with and without the tracer."""
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from odometers import LegacyOdometer, read
+from twins import STEPS, assert_twins
+
+import tracer
+
+legacy: Any = tf.keras.optimizers.legacy
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+def imported(name: str) -> Any:
+    """The package, or a skip."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed: the nox session third_party has it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(name)
+
+
+@pytest.fixture
+def keras_adamw(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(os.environ, "TF_KERAS", "1")  # its own switch; else it wants Keras 2.3
+    return imported("keras_adamw")
+
+
+@pytest.fixture
+def adabelief(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """It derives from `tf.keras.optimizers.Optimizer`, which TensorFlow 2.11 replaced."""
+    monkeypatch.setattr(tf.keras.optimizers, "Optimizer", legacy.Optimizer)
+    package = afresh(monkeypatch)
+    return lambda **options: package.AdaBeliefOptimizer(print_change_log=False, **options)
+
+
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """adabelief-tf, imported anew: it looks for its base class when it is imported."""
+    for name in ("adabelief_tf", "adabelief_tf.AdaBelief_tf"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return imported("adabelief_tf")
+
+
+@pytest.mark.parametrize("name", ["AdamW", "NadamW"])
+def test_keras_adamw(keras_adamw: Any, name: str) -> None:
+    """It derives from the Keras inside TensorFlow; its decay is a second write to a variable."""
+
+    def make() -> Any:
+        return getattr(keras_adamw, name)(
+            learning_rate=0.01,
+            total_iterations=STEPS,
+            weight_decays={"dense:0": (0.0, 0.1)},
+            init_verbose=False,
+        )
+
+    assert_twins(make)
+
+
+def test_keras_adamw_that_fails_untraced_too(keras_adamw: Any) -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Tensor'"):
+        keras_adamw.SGDW()
+    annealing = keras_adamw.AdamW(total_iterations=2, use_cosine_annealing=True)
+    with pytest.raises(AttributeError, match="has no attribute 'cond'"):
+        annealing.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"amsgrad": True}, {"weight_decay": 0.01}, {"rectify": False}], ids=str
+)
+def test_adabelief(adabelief: Callable[..., Any], options: dict[str, Any]) -> None:
+    assert_twins(lambda: adabelief(**options))
+
+
+def test_adabelief_without_help_fails_untraced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AttributeError, match="_set_hyper"):
+        afresh(monkeypatch).AdaBeliefOptimizer(print_change_log=False)
+
+
+def test_gradient_accumulator_around_another() -> None:
+    """It applies its inner optimizer at each step, with zeros until enough was accumulated.
+
+    Its `iterations` count each fourth step twice; its `step` begins at 1.
+    """
+    package = imported("gradient_accumulator")
+    _, trace = assert_twins(
+        lambda: package.GradientAccumulateOptimizer(legacy.SGD(0.1, momentum=0.9), accum_steps=4),
+        sparse=False,
+        own_steps=lambda optimizer: optimizer.step - 1,
+    )
+    assert trace.executions("_resource_apply_dense") == 2 * 2 * STEPS
+
+
+def test_gradient_accumulator_around_an_odometer() -> None:
+    package = imported("gradient_accumulator")
+    optimizer = tracer.wrap(package.GradientAccumulateOptimizer(LegacyOdometer(), accum_steps=4))
+    weight = tf.Variable(tf.zeros((2, 2)))
+    for _ in range(6):
+        optimizer.apply_gradients([(tf.ones((2, 2)), weight)])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.updates("dense"), 0) == read(weight)[0]
+    assert trace.steps == int(optimizer.step) - 1 == 6
+
+
+def test_gradient_accumulator_model() -> None:
+    """Its model applies gradients in a branch: one step in four, as `iterations` says."""
+    package = imported("gradient_accumulator")
+    ends = []
+    for traced in (False, True):
+        tf.keras.utils.set_random_seed(1)
+        inputs = tf.keras.layers.Input((3,))
+        model = package.GradientAccumulateModel(
+            accum_steps=4, inputs=inputs, outputs=tf.keras.layers.Dense(1)(inputs)
+        )
+        optimizer = legacy.Adam(0.01)
+        if traced:
+            tracer.wrap(optimizer)
+        model.compile(optimizer, "mse")
+        data = np.random.default_rng(1).normal(size=(24, 4)).astype("f4")
+        model.fit(data[:, :3], data[:, 3:], batch_size=2, epochs=2, verbose=0)
+        ends.append(model.get_weights() + optimizer.get_weights())
+    for left, right in zip(*ends, strict=True):
+        np.testing.assert_array_equal(left, right)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert (trace.steps, trace.updates()) == (6, 12)
+    assert int(optimizer.iterations) == 6
