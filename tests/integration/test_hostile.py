@@ -41,11 +41,15 @@ def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Reading]:
 
 
 @pytest.mark.parametrize(
-    ("what", "number"),
-    [("steps_in_one_loop", 20_000), ("graph_tracings", 200), ("many_optimizers", 40)],
+    ("what", "kind", "number"),
+    [
+        ("steps_in_one_loop", "legacy", 20_000),
+        ("graph_tracings", "v1", 500),
+        ("many_optimizers", "legacy", 40),
+    ],
 )
-def test_long_runs(what: str, number: int) -> None:
-    outcome = endurance.run(what, "legacy", number)
+def test_long_runs(what: str, kind: str, number: int) -> None:
+    outcome = endurance.run(what, kind, number)
     assert outcome.right(), outcome
     # Each optimizer that is used in graphs has 128 KiB of its own.
     allowed = endurance.MEGABYTES + (0.3 * number if what == "many_optimizers" else 0)

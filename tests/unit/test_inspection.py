@@ -12,6 +12,12 @@ from tracer.kinds import KINDS, OptimizerKind
 KERAS3 = next(kind for kind in KINDS if kind.name == "keras3")
 
 
+@pytest.fixture(autouse=True)
+def no_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of other tests may be alive."""
+    monkeypatch.setattr(inspection, "_embeddings", list)
+
+
 def base_of(kind: OptimizerKind) -> Any:
     """A class that `kinds` takes for the base class of a kind, with nothing in it."""
     return type(kind.base, (), {"__module__": kind.homes[0]})
