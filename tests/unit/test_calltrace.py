@@ -484,9 +484,9 @@ def test_no_names_at_all() -> None:
 @pytest.fixture
 def timed() -> Iterator[None]:
     """A question to a long trace takes no time that depends on its steps."""
-    start = time.perf_counter()
+    start = time.thread_time()
     yield
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 @pytest.mark.usefixtures("timed")

@@ -519,6 +519,6 @@ def test_large_traces_take_no_time(blocks: list[list[Run]], gradients: int) -> N
 
 
 def _seconds(large: CallTrace) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     large.findings()
-    return time.perf_counter() - start
+    return time.thread_time() - start

@@ -59,9 +59,9 @@ def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
         blocks.append(block(work, Run(100, 100, epochs), replica=replica, graphs=1))
     one = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(blocks), ())
     trace = CallTrace(msgspec.structs.replace(one.data, replicas=traces.replicas(4)))
-    start = time.perf_counter()
+    start = time.thread_time()
     text = render(trace, "variable")
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 2
     assert f"{400 * epochs:,}" in text
     assert [each.last for each in Tally(trace, 0).stretches(lambda block: 1)] == [100 * epochs]
 
@@ -72,8 +72,8 @@ def test_a_block_for_each_variable_takes_no_longer() -> None:
     everyone = [block([step()], Run(1, 1, 900), graphs=1)]
     everyone += [block([update(index)], Run(1, 1, 900), graphs=1, is_step=False) for index in ids]
     trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(everyone), ())
-    start = time.perf_counter()
+    start = time.thread_time()
     text = render(trace)
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 2
     assert "900,000" in text
     assert "layer_0/kernel        900        1     900" in text

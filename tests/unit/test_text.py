@@ -198,9 +198,9 @@ def test_many_odd_steps_are_limited_and_it_says_so() -> None:
 
 
 def test_a_million_steps_take_no_longer() -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     text = render(traces.accumulation(steps=1_000_000, every=4))
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
     assert "1-3, 5-7 … 999,997-999,999         0       0        0" in text
     assert "4, 8 … 1,000,000                   4       4        0" in text
     assert len(text.splitlines()) < 30
@@ -212,9 +212,9 @@ def test_epochs_with_a_partial_batch_fold() -> None:
         block([step(), request(0), update(0)], *full, graphs=1),
         block([step(), request(0)], Run(17, 17, 2000), graphs=1),
     )
-    start = time.perf_counter()
+    start = time.thread_time()
     text = render(traces.keras3(("a",), blocks, ()), "step")
-    assert time.perf_counter() - start < 2
+    assert time.thread_time() - start < 2
     assert "1-16, 18-33 … 33,984-33,999" in text
     assert "17, 34 … 34,000" in text
 
