@@ -241,12 +241,12 @@ class Recorder:
         """
         stack = self._stack()
         top = stack[-1] if stack else None
-        frame.role = "apply"
-        frame.applying = True
-        frame.gathers = False
         if top is not None and not top.distributed and top.place is _EAGER and compat.in_eager():
             # The usual case of `_place`, without its calls: this is what eager training waits for.
             number = compat.update_replica_id()
+            frame.role = "apply"
+            frame.applying = True
+            frame.gathers = False
             frame.place = _EAGER
             frame.replica = top.replica if number is None else number
             frame.distributed = False
