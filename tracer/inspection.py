@@ -6,6 +6,7 @@ files that `tracer.kinds` names, and each of it is tried out in `tests/integrati
 """
 
 import ast
+import gc
 import inspect
 import re
 import sys
@@ -46,6 +47,12 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
 FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
 """The codes of what cannot work: worth a warning before training begins."""
 
+OWN_STEP = "own-step"
+"""The code of a method that may update variables by itself."""
+
+_ON_THE_WAY = re.compile("apply_gradients|update_step")
+"""The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
+
 _STEPS = re.compile(
     r"(^|_)(steps?|iter(ation)?s?|epochs?|decay|count(er)?|t|time|lr|rate|schedule)(_|$)"
 )
@@ -58,16 +65,17 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     """What is odd about an optimizer's class; nothing for a class that ships with a framework.
 
     The codes are `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect`
-    and `step-per-variable`, which are rules of `tracer.findings`; and `embedding`, which tells
-    those rules which `Embedding` layers are alive, if a sparse gradient is what would fail.
+    and `step-per-variable`, which are rules of `tracer.findings`; `embedding`, which tells those
+    rules which `Embedding` layers are alive, if a sparse gradient is what would fail; and
+    `own-step`, for a method that may update variables past the apply methods.
     """
     try:
         found = tuple(dict.fromkeys(_remarks(cls, kind)))
         if any("sparse" in each.method for each in found if each.code in FAILING):
             layers = ", ".join(_embeddings())
             found += (Remark("embedding", "", layers),) if layers else ()
-    except Exception:
-        return ()  # there is no end to what a class can do to those who read it
+    except Exception:  # there is no end to what a class can do to those who read it
+        return (Remark(OWN_STEP, kind.step_methods[0]),)
     return found
 
 
@@ -77,10 +85,21 @@ def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
         yield from _unreached(cls, kind, own)
         yield from _signatures(cls, kind, own)
         yield from _sparse_missing(cls, kind)
+        yield from _own_steps(cls, kind, own)
         for apply in kind.apply_methods:
             function = _own_function(cls, apply.name, own)
             if function is not None:
                 yield from _effects(function)
+
+
+def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
+    """The methods between `apply_gradients` and the apply methods that the program defines."""
+    called = {apply.name for apply in kind.apply_methods}
+    known = {*kind.step_methods, *kind.group_methods}
+    for each in own:
+        for name in vars(each):
+            if name not in called and (name in known or _ON_THE_WAY.search(name)):
+                yield Remark(OWN_STEP, name)
 
 
 def _owner(cls: type, name: str) -> type | None:
@@ -210,14 +229,20 @@ def _sparse_missing(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
 
 
 def _embeddings() -> list[str]:
-    """The names of the `Embedding` layers that are alive, of any Keras that was imported."""
+    """The names of the `Embedding` layers that are alive, of any Keras that was imported.
+
+    What was found is asked for again without the garbage: a model of before is no reason to warn.
+    """
     bases = []
     for name in ("keras", "tf_keras"):
         layers = getattr(sys.modules.get(name), "layers", None)
         base = getattr(layers, "Embedding", None)
         if isinstance(base, type):
             bases.append(base)
-    return sorted({str(layer.name) for layer in instances(bases)}) if bases else []
+    if not bases or not instances(bases):
+        return []
+    gc.collect()
+    return sorted({str(layer.name) for layer in instances(bases)})
 
 
 # What a method does in Python.

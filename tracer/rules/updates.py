@@ -6,6 +6,7 @@ from tracer.rules.cases import (
     Case,
     Fact,
     Severity,
+    class_of,
     fact,
     folded,
     listed,
@@ -88,9 +89,20 @@ def never_updated(found: Evidence) -> Iterator[Case]:
     for each in folded(facts):
         text = (
             f"{subject(found, each.variables)} {was(each.variables)} never updated, "
-            f"though apply_gradients got a gradient {_times(each.numbers[0])}"
+            f"though apply_gradients got a gradient {_times(each.numbers[0])}{_by_itself(found)}"
         )
         yield Case("warning", f"{text}.", variables=names_of(found, each.variables), step=1)
+
+
+def _by_itself(found: Evidence) -> str:
+    """What else may have updated a variable that no apply method was called for."""
+    for optimizer in found.optimizers:
+        for remark in optimizer.remarks:
+            if remark.code == "own-step":
+                return (
+                    f" (what {class_of(optimizer)}.{remark.method} assigns by itself is not seen)"
+                )
+    return ""
 
 
 def stopped(found: Evidence) -> Iterator[Case]:
