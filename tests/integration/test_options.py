@@ -94,8 +94,11 @@ def policy(request: pytest.FixtureRequest) -> Iterator[str]:
         library.mixed_precision.set_global_policy(old)
 
 
-def fitted(kind: str, **options: Any) -> tuple[Any, Any, int]:
-    """A model after 12 steps of `fit`, twice to the same bits: it, its optimizer, its variables."""
+def fitted(kind: str, rtol: float = 0, **options: Any) -> tuple[Any, Any, int]:
+    """A model after 12 steps of `fit`, twice to the same end: it, its optimizer, its variables.
+
+    The weights are equal to the bit, or within `rtol` where the framework alone is not that exact.
+    """
     library = library_of(kind)
     ends = []
     for traced in (False, True):
@@ -115,7 +118,7 @@ def fitted(kind: str, **options: Any) -> tuple[Any, Any, int]:
         model.fit(data[:, :3], data[:, 3:], batch_size=2, epochs=3, verbose=0)
         ends.append([np.asarray(each) for each in model.weights])
     for left, right in zip(*ends, strict=True):
-        np.testing.assert_array_equal(left, right)
+        np.testing.assert_allclose(left, right, rtol)
     return model, optimizer, len(model.trainable_variables)
 
 
@@ -162,10 +165,14 @@ def test_constraints(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_check_numerics(kind: str) -> None:
-    """It puts an op behind each op, those of the tracer too."""
+    """It puts an op behind each op, those of the tracer too.
+
+    With it, on several threads, 40 untraced runs of the same model ended in three different last
+    bits; without it, or on one thread, in one.
+    """
     tf.debugging.enable_check_numerics()
     try:
-        check(*fitted(kind))
+        check(*fitted(kind, rtol=1e-4))
     finally:
         tf.debugging.disable_check_numerics()
 
