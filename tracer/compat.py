@@ -52,7 +52,6 @@ control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
-has_strategy = distribute_lib.has_strategy
 init_scope = ops.init_scope
 stop_recording = record.stop_recording
 
@@ -64,6 +63,16 @@ def in_eager() -> bool:
     except AttributeError:  # there is no context before the first op
         eager = eager_context.executing_eagerly()
     return eager
+
+
+def has_strategy() -> bool:
+    """`tf.distribute.has_strategy()`, asked at every step, without the error that it catches.
+
+    Where no strategy was entered, the thread's stack of them is empty (`distribute_lib.py`,
+    `_get_per_thread_mode`).
+    """
+    entered = ops.get_default_graph()._distribution_strategy_stack
+    return bool(entered) and bool(distribute_lib.has_strategy())
 
 
 def make_variable(initial: Any, where: str) -> Any:
@@ -101,7 +110,7 @@ def update_replica_id() -> int | None:
     (`distribute/distribute_lib.py`, `UpdateContext`): that one copy is replica 0.
     """
     # `get_update_replica_id()`, which raises and catches an error where there is none.
-    number = getattr(distribute_lib._update_replica_id, "current", None)
+    number = distribute_lib._update_replica_id.__dict__.get("current")
     if number is None or isinstance(number, int):
         return number
     return 0

@@ -12,13 +12,14 @@ import sys
 import threading
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
 
 from tracer import compat, snapshot
 from tracer.calltrace import CallTrace
+from tracer.inspection import OWN_STEP
 from tracer.kinds import SETTINGS, ApplyMethod, OptimizerKind
 from tracer.ledger import HostLog, Ledger
 from tracer.records import (
@@ -61,6 +62,11 @@ class _Block(NamedTuple):
 _EAGER = _Place(None, None)
 
 _PAIR = (tuple, list)
+
+_Requested = tuple[type, Callable[[], Any], int]
+"""The type of a gradient, its variable, held weakly, and their site."""
+
+_NOT_REQUESTED: _Requested = (Any, lambda: None, -1)
 
 
 class _Traced(NamedTuple):
@@ -114,8 +120,10 @@ class Frame:
         "distributed",
         "gathers",
         "parent",
+        "pending",
         "place",
         "python",
+        "recorder",
         "replica",
         "result",
         "role",
@@ -124,6 +132,7 @@ class Frame:
         "start",
     )
 
+    recorder: "Recorder"
     role: FrameRole
     place: _Place
     replica: int
@@ -131,6 +140,8 @@ class Frame:
     parent: "Frame | None"
     applying: bool
     """Whether an apply method is under way here: what it calls is no update of its own."""
+    pending: int
+    """The site of an apply method that is under way here and has no frame, as in eager mode."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     site: int | None
@@ -155,9 +166,10 @@ class Recorder:
         self.root = 0
         self._variables = VariableTable(self.note)
         self._sites: list[Site] = []
-        self._numbers: dict[Site, int] = {}  # the place of each site in `_sites`
+        self._numbers: dict[tuple[Any, ...], int] = {}  # the place of each site in `_sites`
         self._applies: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
-        self._calls: list[list[int]] = []  # for each site [eager, tracing]
+        self._orders: defaultdict[tuple[int, str, int], list[_Requested]] = defaultdict(list)
+        self._calls: list[list[int]] = []  # for each site [failed in eager mode, tracing]
         self._devices: dict[int, str] = {}
         self._steps: Counter[int] = Counter()
         self._ledgers: dict[int, Ledger] = {}
@@ -203,7 +215,7 @@ class Recorder:
         """
         traced = self._optimizers[index]
         optimizer = traced.optimizer()
-        iterations = _iterations(optimizer)
+        iterations = iterations_of(optimizer)
         if iterations is not None:
             used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
             self._marks[index] = _Mark(iterations, self._step_count(), bool(iterations or used))
@@ -223,48 +235,65 @@ class Recorder:
             self._drop_interrupted(stack)
         self._place(frame, role, stack)
         if role == "step":
-            frame.site = self._site(Site(optimizer, method, "step", None, None, frame.replica))
+            frame.site = self._site(optimizer, method, "step", None, None, frame.replica)
             if frame.place is not _EAGER:
                 self._called(frame.site)
-            with self._lock:
-                self._active.append(frame)
-                if frame.distributed and not self._where.strategy:
-                    self._where = compat.surroundings()
+            self._active.append(frame)
+            if frame.distributed and not self._where.strategy:
+                self._where = compat.surroundings()
         stack.append(frame)
 
     def enter_apply(
-        self, frame: Frame, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
-    ) -> bool:
+        self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
+    ) -> Frame | None:
         """A call of an apply method begins, with this gradient on this variable.
 
-        False if that is no variable, which the framework will refuse.
+        Returns the frame to leave it by; None if that is no variable, which the framework will
+        refuse. In eager mode it is the frame of the step: training waits for each of these calls,
+        and one that is of a known variable, as all are after the first step, needs no more.
         """
         stack = self._stack()
         top = stack[-1] if stack else None
-        if top is not None and not top.distributed and top.place is _EAGER and compat.in_eager():
-            # The usual case of `_place`, without its calls: this is what eager training waits for.
+        if top is not None and top.place is _EAGER and not top.distributed and compat.in_eager():
+            step = top.parent if top.gathers and top.parent is not None else top
             number = compat.update_replica_id()
-            frame.role = "apply"
-            frame.applying = True
-            frame.gathers = False
-            frame.place = _EAGER
-            frame.replica = top.replica if number is None else number
-            frame.distributed = False
-            frame.parent = parent = top.parent if top.gathers else top
-            frame.sites = []
-        else:
-            self._place(frame, "apply", stack)
-            parent = frame.parent
+            kind = apply.kind or kind_of_gradient(gradient)
+            replica = top.replica if number is None else number
+            known = self._applies.get(
+                (id(variable), apply.name, "update", kind, replica, optimizer)
+            )
+            if known is not None and known[0]() is variable and not step.applying:
+                step.applying = True
+                step.pending = known[1]
+                return step
+        frame = Frame()
+        frame.recorder = self
+        frame.python = sys._getframe(2)
+        frame.result = None
+        self._place(frame, "apply", stack)
+        parent = frame.parent
         kind = apply.kind or kind_of_gradient(gradient)
-        role: Role = "apply" if parent is not None and parent.applying else "update"
+        role: Role = "apply" if parent is not None and _applying(parent) else "update"
         site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
         if site is None:
-            return False
+            return None
         frame.site = site
         if frame.place is not _EAGER:
             self._called(site)
         stack.append(frame)
-        return True
+        return frame
+
+    def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
+        """A call of an apply method ends; `frame` is what `enter_apply` returned."""
+        if frame.role == "apply":
+            frame.result, frame.python = result, None
+            self.leave(frame, failed)
+            return
+        frame.applying = False
+        if failed:
+            self._failed(frame.pending)
+        else:
+            frame.sites.append(frame.pending)
 
     def _place(self, frame: Frame, role: FrameRole, stack: list[Frame]) -> None:
         """Find out where a call is made, and what it is part of."""
@@ -279,37 +308,51 @@ class Recorder:
                 replica = replica if number is None else number
         else:
             distributed = compat.has_strategy()
-            replica = self._replica(role, top, distributed)
-            parent = self._parent(role, place, replica, top, distributed)
+            replica, parent = 0, None
+            if distributed or top is not None or place is not _EAGER:
+                replica = self._replica(role, top, distributed)
+                parent = self._parent(role, place, replica, top, distributed)
         frame.role = role
         frame.place = place
         frame.replica = replica
         frame.distributed = distributed
         frame.parent = parent
-        frame.applying = role == "apply" or (parent is not None and parent.applying)
+        frame.applying = role == "apply" or (parent is not None and _applying(parent))
         frame.gathers = role == "group" and parent is not None and parent.place == place
         frame.site = None
         frame.sites = []
         frame.start = 0 if place is _EAGER else place.graph.num_operations()
 
     def _called(self, site: int) -> None:
-        """Count a call while tracing; one in eager mode is counted when it has run, or failed."""
+        """Count a call while tracing; one in eager mode is counted by its block, or failed."""
         with self._lock:
             self._calls[site][1] += 1
+
+    def _failed(self, site: int) -> None:
+        """Count a call in eager mode that was no execution."""
+        with self._lock:
+            self._calls[site][0] += 1
 
     def _drop_interrupted(self, stack: list[Frame]) -> None:
         """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
         running = set()
-        python = sys._getframe()
+        python: Any = sys._getframe()
         while python is not None:
+            if python is stack[-1].python:
+                return  # and so are those below, as they were when it began
             running.add(id(python))
-            python = python.f_back  # type: ignore[assignment]
+            python = python.f_back
         ended = [frame for frame in stack if id(frame.python) not in running]
         if ended:
             self.note("a call was interrupted, and what it had run until then is not counted")
-            with self._lock:
-                self._active = [each for each in self._active if each not in ended]
+            for frame in ended:
+                self._ended(frame)
             stack[:] = [frame for frame in stack if frame not in ended]
+
+    def _ended(self, frame: Frame) -> None:
+        """A step is under way no more. Threads share the list: each change to it is atomic."""
+        if frame in self._active:
+            self._active.remove(frame)
 
     def _site_of(
         self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
@@ -327,30 +370,76 @@ class Recorder:
         index = self._variables.index(variable, frame.place.graph)
         if replica not in self._devices:
             self._devices[replica] = device_of(variable)
-        site = self._site(Site(optimizer, method, role, kind, index, replica))
+        site = self._site(optimizer, method, role, kind, index, replica)
         if eager:
             self._applies[key] = (ref(variable), site)
         return site
 
-    def _site(self, site: Site) -> int:
+    def _site(
+        self,
+        optimizer: int,
+        method: str,
+        role: Role,
+        kind: Kind | None,
+        variable: int | None,
+        replica: int,
+    ) -> int:
         """The number of a site."""
-        number = self._numbers.get(site)
+        fields = (optimizer, method, role, kind, variable, replica)
+        number = self._numbers.get(fields)
         if number is None:
             with self._lock:
-                number = self._numbers.setdefault(site, len(self._sites))
+                number = self._numbers.setdefault(fields, len(self._sites))
                 if number == len(self._sites):
-                    self._sites.append(site)
+                    self._sites.append(Site(*fields))
                     self._calls.append([0, 0])
         return number
 
-    def request(self, frame: Frame, optimizer: int, method: str, pairs: Iterable[Any]) -> None:
-        """Gradients, each with its variable, reached the outermost step method `frame`."""
-        for pair in pairs:
-            if isinstance(pair, _PAIR) and len(pair) == 2:  # else the framework will refuse it
-                kind = kind_of_gradient(pair[0])
-                site = self._site_of(frame, optimizer, method, "request", kind, pair[1])
-                if site is not None:
-                    frame.sites.append(site)
+    def requests(
+        self, frame: Frame, optimizer: int, method: str, pairs: Iterable[Any]
+    ) -> Iterator[Any]:
+        """`pairs`, gradients with their variables, which reached the outermost step method `frame`.
+
+        A pair is noted when it is taken. In eager mode each step usually has those of the one
+        before, in their order.
+        """
+        order: list[_Requested] = []
+        if frame.place is _EAGER:
+            order = self._orders[optimizer, method, frame.replica]
+        for place, pair in enumerate(pairs):
+            known = order[place] if place < len(order) else _NOT_REQUESTED
+            if (
+                type(pair) is tuple
+                and len(pair) == 2
+                and type(pair[0]) is known[0]
+                and known[1]() is pair[1]
+            ):
+                frame.sites.append(known[2])
+            else:
+                try:
+                    self._request(frame, optimizer, method, pair, place, order)
+                except Exception as error:
+                    self.fault(error)
+            yield pair
+
+    def _request(
+        self,
+        frame: Frame,
+        optimizer: int,
+        method: str,
+        pair: Any,
+        place: int,
+        order: list[_Requested],
+    ) -> None:
+        if not isinstance(pair, _PAIR) or len(pair) != 2:
+            return  # the framework will refuse it
+        gradient, variable = pair
+        kind = kind_of_gradient(gradient)
+        site = self._site_of(frame, optimizer, method, "request", kind, variable)
+        if site is not None:
+            frame.sites.append(site)
+            if frame.place is _EAGER:
+                order[place:] = [(type(gradient), ref(variable), site)]
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
@@ -361,12 +450,10 @@ class Recorder:
             stack[:] = [each for each in stack if each is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
         if frame.role == "step":
-            with self._lock:
-                self._active = [each for each in self._active if each is not frame]
+            self._ended(frame)
         if failed:
             if site is not None and frame.place is _EAGER:
-                with self._lock:
-                    self._calls[site][0] += 1
+                self._failed(site)
             if all(self._sites[number].role == "request" for number in sites):
                 return  # it raised before anything ran: called, not executed
         elif site is not None:
@@ -410,8 +497,7 @@ class Recorder:
         if top is not None and top.role != "group":
             return top
         found: list[Frame] = []
-        with self._lock:
-            active = self._active
+        active = list(self._active)
         if active and place.graph is not None:
             around = {id(graph) for graph in compat.graphs_around(place.graph)}
             found = [frame for frame in active if id(frame.place.graph) in around]
@@ -453,9 +539,6 @@ class Recorder:
             log = self._logs.get(block)
             if log is None:
                 log = self._logs[block] = HostLog()
-            if not block.function:
-                for number in block.sites:
-                    self._calls[number][0] += 1
             if block.outside:
                 log.total += 1
                 return
@@ -576,11 +659,20 @@ class Recorder:
             found[replica] = (steps, blocks)
         return found
 
+    def _called_so_far(self) -> list[list[int]]:
+        """For each site how often it was called [in eager mode, while tracing]."""
+        found = [list(calls) for calls in self._calls]
+        for block, log in self._logs.items():
+            if not block.function:
+                for number in block.sites:
+                    found[number][0] += log.total
+        return found
+
     def now(self) -> Moment:
         """What has been counted so far, for a trace that counts from here."""
         with self._lock:
             readings = self._read()
-            calls = [list(count) for count in self._calls]
+            calls = self._called_so_far()
             graphs = self._tracings.figures(_totals(readings))
             said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
             return Moment(readings, calls, graphs, self._unseen(readings), self._moved(), said)
@@ -612,7 +704,7 @@ class Recorder:
         calls = {
             site: (eager - old_eager, tracing - old_tracing)
             for site, (eager, tracing), (old_eager, old_tracing) in zip(
-                sites, self._calls, chain(before.calls, repeat((0, 0))), strict=False
+                sites, self._called_so_far(), chain(before.calls, repeat((0, 0))), strict=False
             )
         }
         names = snapshot.distinct(each.name() for each in self._optimizers)
@@ -625,7 +717,7 @@ class Recorder:
         found, lost = snapshot.blocks_of(self.root, readings, methods, replicas)
         notes = [*self._notes, *lost, *self._missed(absolute, before, names)]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
-        if "request" in roles and "update" not in roles:
+        if "request" in roles and "update" not in roles and self.remarked([OWN_STEP]):
             notes.append(_BYPASSED)
         where = self._where
         return TraceData(
@@ -698,7 +790,7 @@ class Recorder:
         """How far each optimizer's own count of steps has moved since it was wrapped."""
         moved = {}
         for index, each in enumerate(self._optimizers):
-            now = _iterations(each.optimizer())
+            now = iterations_of(each.optimizer())
             if now is not None:
                 moved[index] = now - (self._marks[index].iterations if index in self._marks else 0)
         return moved
@@ -709,7 +801,7 @@ class Recorder:
         unseen = {}
         for index, mark in self._marks.items():
             optimizer = self._optimizers[index].optimizer()
-            now = _iterations(optimizer)
+            now = iterations_of(optimizer)
             late = 0 if now is None else (now - mark.iterations) - (steps - mark.steps)
             # A new optimizer's iterations may be set by a checkpoint: only an older graph of its
             # own says that they were not.
@@ -762,6 +854,11 @@ def _early(name: str) -> str:
     )
 
 
+def _applying(frame: Frame) -> bool:
+    """Whether what is called from this frame is called by an apply method."""
+    return frame.applying or (frame.gathers and frame.parent is not None and frame.parent.applying)
+
+
 def kind_of_gradient(gradient: Any) -> Kind:
     """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
     if type(gradient) is compat.EagerTensor:
@@ -776,7 +873,7 @@ def _place_of(graph: Any) -> _Place:
     return _Place(graph, branch)
 
 
-def _iterations(optimizer: Any) -> int | None:
+def iterations_of(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
     iterations = canonical(getattr(optimizer, "_iterations", None))
     handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)

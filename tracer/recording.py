@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import wrapt
@@ -34,7 +34,7 @@ class Recording:
         self._since: dict[Recorder, Moment | None] = {}
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
-        self._notes: dict[str, None] = {}
+        self._refused: list[_Refused] = []
         self._end: CallTrace | None = None
 
     def trace(self) -> CallTrace:
@@ -49,8 +49,8 @@ class Recording:
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
-        ] + list(self._notes)
-        data, objects = combining.combine(parts, notes)
+        ] + [each.note for each in self._refused if each.may_have_run()]
+        data, objects = combining.combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return CallTrace(data)
         from tracer.variables import finder
@@ -69,7 +69,8 @@ class Recording:
         try:
             self._hold(optimizer, making=making)
         except UnsupportedOptimizer as error:
-            self._notes.setdefault(f"{error}; what it does is not counted")
+            note = f"{error}; what it does is not counted"
+            self._refused.append(_Refused(ref(optimizer), _own_steps(optimizer), note))
 
     def _hold(self, optimizer: Any, *, making: bool = False) -> None:
         from tracer import wrapping
@@ -95,8 +96,12 @@ class Recording:
         if found:
             from tracer import wrapping
 
-            unseen = [each for each in found if wrapping.recorder_of(each) is None]
-            self._missed = {type(each).__name__ for each in unseen}
+            met = [each.optimizer() for each in self._refused]
+            self._missed = {
+                type(each).__name__
+                for each in found
+                if wrapping.recorder_of(each) is None and not any(each is one for one in met)
+            }
         self.end()
 
     def end(self) -> None:
@@ -110,6 +115,27 @@ class Recording:
                 if wrapping.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
         self._since.clear()
+
+
+class _Refused(NamedTuple):
+    """An optimizer that cannot be traced: it matters only if it is used."""
+
+    optimizer: ref[Any]
+    steps: int | None
+    note: str
+
+    def may_have_run(self) -> bool:
+        optimizer = self.optimizer()
+        if optimizer is None or not hasattr(optimizer, "_iterations"):  # it keeps no count
+            return True
+        return _own_steps(optimizer) != self.steps
+
+
+def _own_steps(optimizer: Any) -> int | None:
+    """The optimizer's own count of its steps."""
+    from tracer.recorder import iterations_of
+
+    return iterations_of(optimizer)
 
 
 @contextmanager

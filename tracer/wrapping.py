@@ -375,11 +375,22 @@ def _traced_method(
     original = inspect.getattr_static(base, name)
     intercepted = _Method(base, name, role, apply)
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _Call(intercepted, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
 
+    def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original, call = _begin_apply(intercepted, self, args, kwargs)
+        result, failed = None, True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+            return result
+        finally:
+            _end_apply(call, result, failed)
+
+    method = step_method if apply is None else apply_method
     method.__name__ = name
     method.__qualname__ = getattr(original, "__qualname__", name)
     method.__module__ = getattr(original, "__module__", base.__module__)
@@ -401,44 +412,69 @@ class _Method(NamedTuple):
     apply: ApplyMethod | None
 
 
+def _begin_apply(
+    method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], Frame | None]:
+    """The original of an apply method, and what `_end_apply` is to be told of its call."""
+    base, name, _, apply = method
+    original = getattr(super(_traced_classes[base], optimizer), name)
+    binding = _bindings.get(id(optimizer))
+    if binding is None or binding.recorder.broken or apply is None:
+        return original, None
+    try:
+        pair = args if len(args) > 1 else _in_order(original, args, kwargs)
+        if len(pair) < 2:  # the framework will refuse it
+            return original, None
+        return original, binding.recorder.enter_apply(binding.index, apply, pair[0], pair[1])
+    except Exception as error:
+        binding.recorder.fault(error)
+        return original, None
+
+
+def _end_apply(call: Frame | None, result: Any, failed: bool) -> None:
+    """The call has ended."""
+    if call is not None:
+        try:
+            call.recorder.leave_apply(call, result, failed)
+        except Exception as fault:
+            call.recorder.fault(fault)
+
+
+vars(_begin_apply)["autograph_info__"] = None
+vars(_end_apply)["autograph_info__"] = None
+
+
 class _Call(Frame):
-    """One call of a traced method, from its first to its last line.
+    """One call of a traced step or group method, from its first to its last line.
 
     A fault of the tracer is not the program's: it is told of once, and the call goes on.
     """
 
-    __slots__ = ("args", "kwargs", "original", "recorder")
+    __slots__ = ("args", "kwargs", "original", "seen")
 
-    autograph_info__ = None  # AutoGraph calls what has this as it is (autograph/impl/api.py)
+    autograph_info__ = None
 
     def __init__(
         self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        base, name, role, apply = method
+        base, name, role, _ = method
         self.original = getattr(super(_traced_classes[base], optimizer), name)
         self.args, self.kwargs = args, kwargs
         self.result: Any = None
-        self.recorder: Recorder | None = None  # once it knows of the call
+        self.seen = False  # by the recorder
         binding = _bindings.get(id(optimizer))
         if binding is None or binding.recorder.broken:
             return
         if role == "step" and not binding.settled:
             binding = _settle(optimizer, binding)
-        recorder = binding.recorder
+        self.recorder = binding.recorder
         try:
-            if apply is not None:
-                pair = args if len(args) > 1 else self._in_order()
-                if len(pair) > 1 and recorder.enter_apply(
-                    self, binding.index, apply, pair[0], pair[1]
-                ):
-                    self.recorder = recorder
-            else:
-                recorder.enter(self, binding.index, name, role)
-                self.recorder = recorder
-                if role == "step" and self.parent is None:
-                    self._watch(optimizer, binding.index, recorder)
+            self.recorder.enter(self, binding.index, name, role)
+            self.seen = True
+            if role == "step" and self.parent is None:
+                self._watch(optimizer, binding.index)
         except Exception as error:
-            recorder.fault(error)
+            self.recorder.fault(error)
 
     def __enter__(self) -> "_Call":
         self.python = sys._getframe(1)
@@ -446,27 +482,15 @@ class _Call(Frame):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.python = None
-        recorder = self.recorder
-        if recorder is not None:
+        if self.seen:
             try:
-                recorder.leave(self, kind is not None)
+                self.recorder.leave(self, kind is not None)
             except Exception as fault:
-                recorder.fault(fault)
+                self.recorder.fault(fault)
 
-    def _in_order(self) -> Sequence[Any]:
-        """The arguments in the order of the signature; none if they do not fit it."""
-        if not self.kwargs:
-            return self.args
-        signature = inspect.signature(self.original)
-        try:
-            bound = signature.bind_partial(*self.args, **self.kwargs).arguments
-        except TypeError:
-            return ()
-        return [bound.get(name) for name in signature.parameters]
-
-    def _watch(self, optimizer: Any, index: int, recorder: Recorder) -> None:
+    def _watch(self, optimizer: Any, index: int) -> None:
         """Note the gradients that are handed over, without taking them from an iterator early."""
-        values = self._in_order()
+        values = _in_order(self.original, self.args, self.kwargs)
         if not values:
             return
         pairs = values[0]
@@ -477,24 +501,29 @@ class _Call(Frame):
                 variables = getattr(optimizer, "_trainable_variables", ())
             pairs = list(zip(pairs, variables, strict=False)) if _sized(pairs, variables) else ()
         if isinstance(pairs, Collection):
-            recorder.request(self, index, name, pairs)
+            for _ in self.recorder.requests(self, index, name, pairs):
+                pass
         elif isinstance(pairs, Iterator):
-            watched = self._watched(pairs, index, name, recorder)
+            watched = self.recorder.requests(self, index, name, pairs)
             if self.args:
                 self.args = (watched, *self.args[1:])
             else:
                 first = next(iter(inspect.signature(self.original).parameters))
                 self.kwargs = {**self.kwargs, first: watched}
 
-    def _watched(
-        self, pairs: Iterator[Any], index: int, method: str, recorder: Recorder
-    ) -> Iterator[Any]:
-        for pair in pairs:
-            try:
-                recorder.request(self, index, method, [pair])
-            except Exception as error:
-                recorder.fault(error)
-            yield pair
+
+def _in_order(
+    original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Sequence[Any]:
+    """The arguments in the order of the signature; none if they do not fit it."""
+    if not kwargs:
+        return args
+    signature = inspect.signature(original)
+    try:
+        bound = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return ()
+    return [bound.get(name) for name in signature.parameters]
 
 
 def _sized(*values: Any) -> bool:

@@ -171,6 +171,29 @@ def test_an_apply_gradients_that_does_it_all_by_itself(kind: str, compiled: bool
     assert "it applies them by itself" in trace.notes[0]
 
 
+@kinds
+@both
+def test_an_apply_gradients_that_does_a_part_by_itself(kind: str, compiled: bool) -> None:
+    """Its own assignment is no call of an apply method; the report says that there may be one."""
+    base: Any = ODOMETERS[kind]
+
+    class Partly(base):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            left = []
+            for gradient, variable in grads_and_vars:
+                if "bias" in variable.name:
+                    raw(variable).assign_add(tf.convert_to_tensor(gradient))
+                else:
+                    left.append((gradient, variable))
+            return super().apply_gradients(left, *args, **kwargs)
+
+    variables, trace = run(kind, tracer.wrap(Partly()), compiled=compiled)
+    assert read(variables.pop("bias")) == (Reading(3),)
+    assert_counted(variables, trace)
+    (found,) = [each for each in trace.findings() if each.code == "never-updated"]
+    assert found.text.endswith("(what Partly.apply_gradients assigns by itself is not seen).")
+
+
 class Slots:
     """Names of the class's own slots."""
 
@@ -363,6 +386,22 @@ def test_classes_that_allow_no_subclass_are_refused(kind: str, how: str) -> None
         tracer.trace_of(optimizer)
     del optimizer, caught
     gc.collect()  # a recording of another test would meet it
+
+
+@kinds
+def test_a_refused_optimizer_matters_only_if_it_is_used(kind: str) -> None:
+    optimizer = _final(TypeError)(ODOMETERS[kind])()
+    variables = make_variables(kind)
+    with tracer.record() as idle:
+        pass
+    with tracer.record() as used:
+        optimizer.apply_gradients(gradients(variables))
+    says_so = "it allows no subclass"
+    assert says_so in used.trace().notes[0]
+    # One of tf.compat.v1.train keeps no count of its steps.
+    assert idle.trace().complete == (kind != "v1")
+    del optimizer
+    gc.collect()
 
 
 @kinds

@@ -113,6 +113,24 @@ def test_a_loss_scale_made_before_counts_its_steps_once() -> None:
     assert [each.root for each in trace.optimizers] == [0, 0]
 
 
+@needs_keras3
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_loss_scale_that_skips_each_step_leaves_the_trace_complete(compiled: bool) -> None:
+    optimizer = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD())
+    weight = keras3.Variable([0.0])
+    optimizer.build([weight])
+
+    def step() -> None:
+        optimizer.apply_gradients([(tf.constant([np.inf]), weight)])
+
+    run = tf.function(step) if compiled else step
+    with tracer.record() as recording:
+        for _ in range(3):
+            run()
+    trace = recording.trace()
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
+
+
 def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
     weight = tf.Variable([0.0])
     optimizer = legacy.SGD(1.0)
