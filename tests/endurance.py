@@ -18,6 +18,8 @@ MEGABYTES = 20
 FULL = (
     ("steps_in_one_loop", "legacy", 1_000_000),
     ("steps_in_one_loop", "keras3", 1_000_000),
+    ("graph_tracings", "legacy", 10_000),
+    ("graph_tracings", "keras2", 10_000),
     ("graph_tracings", "v1", 10_000),
     ("kept_graph_tracings", "legacy", 1_000),
     ("kept_graph_tracings", "keras3", 1_000),

@@ -24,12 +24,20 @@ Truth = tuple[int, int]
 """Steps and updates, by the odometers."""
 
 
-def function_of(optimizer: Any, pairs: Callable[[], Any]) -> Any:
+UNSUMMED: dict[str, dict[str, bool]] = {
+    "legacy": {"experimental_aggregate_gradients": False},
+    "keras2": {"skip_gradients_aggregation": True},
+    "v1": {},
+}
+"""How `apply_gradients` is told not to sum gradients over the replicas."""
+
+
+def function_of(optimizer: Any, pairs: Callable[[], Any], **options: bool) -> Any:
     """A function of its own that has one step."""
 
     @tf.function(autograph=False)
     def step() -> None:
-        optimizer.apply_gradients(pairs())
+        optimizer.apply_gradients(pairs(), **options)
 
     return step
 
@@ -57,24 +65,29 @@ def calls_of_a_function(optimizer: Any, kind: str, number: int) -> Truth:
 
 
 def graph_tracings(optimizer: Any, kind: str, number: int) -> Truth:
-    """So many functions of one variable, each traced, run once and dropped.
+    """So many functions of one variable, each traced, run once and dropped, as are their graphs."""
+    return _functions(optimizer, kind, number, **UNSUMMED[kind])
 
-    With the optimizers of Keras, TensorFlow keeps their graphs, traced or not.
+
+def kept_graph_tracings(optimizer: Any, kind: str, number: int) -> Truth:
+    """The same, but TensorFlow keeps the graphs, traced or not.
+
+    Keras sums the gradients by `ReplicaContext.all_reduce`, which defines a custom gradient. In a
+    graph that is registered for good (`ops.gradient_registry`), and it holds tensors of the graph.
     """
+    return _functions(optimizer, kind, number)
+
+
+def _functions(optimizer: Any, kind: str, number: int, **options: bool) -> Truth:
     variables = make_variables(kind)
     pairs = [pair for pair in gradients(variables) if pair[1] is variables["kernel"]]
     optimizer.apply_gradients(pairs)  # makes its own variables
     for index in range(number - 1):
-        function_of(optimizer, lambda: pairs)()
+        function_of(optimizer, lambda: pairs, **options)()
         if index % 100 == 0:
             gc.collect()
     gc.collect()
     return shown(variables)
-
-
-def kept_graph_tracings(optimizer: Any, kind: str, number: int) -> Truth:
-    """The same by another name, for optimizers whose graphs TensorFlow keeps."""
-    return graph_tracings(optimizer, kind, number)
 
 
 def variables_of_a_model(optimizer: Any, kind: str, number: int) -> Truth:
