@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from libraries import needs_keras3
 
 import tracer
 
@@ -444,6 +445,7 @@ def test_snapshots(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
 # The recipes.
 
 
+@needs_keras3
 def test_the_page_on_testing(pytester: pytest.Pytester) -> None:
     files: dict[str, list[str]] = {}
     for code in re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL):
