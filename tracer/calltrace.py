@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from tracer import records
 from tracer.errors import unknown_name
@@ -27,6 +27,7 @@ from tracer.records import (
 if TYPE_CHECKING:
     from tracer.findings import Finding
 
+T = TypeVar("T")
 What = Literal["updates", "executions", "calls", "requests"]
 By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
 
@@ -80,6 +81,14 @@ class CallTrace:
     ) -> None:
         self._data = data
         self._identify = identify
+        self._derived: dict[Callable[[CallTrace], Any], Any] = {}
+
+    def derived(self, make: Callable[["CallTrace"], T]) -> T:
+        """What `make` works out of the trace; it does so once, for a trace never changes."""
+        if make not in self._derived:
+            self._derived[make] = make(self)
+        found: T = self._derived[make]
+        return found
 
     # What the trace holds.
 

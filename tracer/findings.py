@@ -62,6 +62,10 @@ def findings(trace: CallTrace) -> list[Finding]:
 
     What is the same of many variables is one finding, with some of their names and their number.
     """
+    return list(trace.derived(_findings))
+
+
+def _findings(trace: CallTrace) -> list[Finding]:
     roots = [i for i, each in enumerate(trace.optimizers) if each.root == i]
     evidence = [Evidence(trace, root) for root in roots]
     found = [

@@ -100,6 +100,7 @@ class Tally:
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
+        self._known_pieces: dict[tuple[tuple[tuple[int, ...], ...], int], list[Stretch]] = {}
 
     @property
     def steps(self) -> int:
@@ -261,29 +262,63 @@ class Tally:
         )
 
     def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
-        """The steps as the runs give them, before cycles are looked for."""
+        """The steps as the runs give them, before cycles are looked for.
+
+        To cut the steps where anything changes takes the most time, and most measures cut them
+        alike. So that is done once for all that tell the same blocks apart, and what they count in
+        each piece is worked out from how often the blocks ran in it.
+        """
         zero = (0,) * len(measures)
-        sums: dict[tuple[_Train, ...], Values] = {}  # what replicas do in the same steps
+        sums: dict[int, Values] = {}  # by the place in `_trains`: replicas do the same in a step
         for block in self.blocks if replica is None else self._blocks_on[replica]:
             if not block.outside:
                 weights = tuple(measure(block) for measure in measures)
                 if any(weights):
-                    trains = self._trains[id(block)]
-                    sums[trains] = _add(sums.get(trains, zero), weights)
-        weighted = [(train, weights) for trains, weights in sums.items() for train in trains]
+                    place = self._train_of[id(block)]
+                    sums[place] = _add(sums.get(place, zero), weights)
+        groups: dict[Values, list[int]] = {}
+        for place, weights in sums.items():
+            groups.setdefault(weights, []).append(place)
         last = self.steps if replica is None else self.steps_on[replica]
-        return _merged(_regions(weighted, last, zero))
+        if len(groups) > max(2, len(measures)):
+            weighted = [(each, sums[place]) for place in sums for each in self._trains[place]]
+            return _merged(_regions(weighted, last, zero))
+        pieces = self._pieces(tuple(map(tuple, groups.values())), last)
+        return _merged(_counted(pieces, tuple(groups), zero))
+
+    def _pieces(self, groups: tuple[tuple[int, ...], ...], last: int) -> list[Stretch]:
+        """The steps up to `last`, with how often the trains at each group's places ran."""
+        known = self._known_pieces.get((groups, last))
+        if known is None:
+            weighted = []
+            for number, group in enumerate(groups):
+                once = tuple(int(number == each) for each in range(len(groups)))
+                weighted += [(each, once) for place in group for each in self._trains[place]]
+            known = _merged(_regions(weighted, last, (0,) * len(groups)))
+            self._known_pieces[groups, last] = known
+        return known
 
     @cached_property
-    def _trains(self) -> dict[int, tuple["_Train", ...]]:
-        """The runs of each block, by its id."""
-        return {id(block): _trains(block.runs) for block in self.blocks}
+    def _train_of(self) -> dict[int, int]:
+        """For each block, by its id, the place of its runs in `_trains`."""
+        places: dict[tuple[Run, ...], int] = {}
+        return {id(block): places.setdefault(block.runs, len(places)) for block in self.blocks}
+
+    @cached_property
+    def _trains(self) -> list[tuple["_Train", ...]]:
+        """The different runs of blocks."""
+        runs = {self._train_of[id(block)]: block.runs for block in self.blocks}
+        return [_trains(runs[place]) for place in range(len(runs))]
 
 
 def tallies(trace: CallTrace) -> list[Tally]:
     """One tally for each root optimizer, in the order of the trace."""
+    return list(trace.derived(_tallies))
+
+
+def _tallies(trace: CallTrace) -> tuple[Tally, ...]:
     roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
-    return [Tally(trace, root) for root in roots]
+    return tuple(Tally(trace, root) for root in roots)
 
 
 def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> list[Stretch]:
@@ -384,6 +419,9 @@ def _region(
             base = _add(base, values)
         else:
             strided.append((train, values))
+    if not strided:
+        yield Stretch(begin, ((end - begin, base),))
+        return
     period = math.lcm(*(train.period for train, _ in strided))
     turns = (end - begin) // period
     cycle = _parts(begin, begin + period, base, strided) if turns >= _TURNS else ()
@@ -396,6 +434,29 @@ def _region(
     for length, values in _parts(begin, end, base, strided):
         yield Stretch(begin, ((length, values),))
         begin += length
+
+
+def _counted(
+    pieces: Iterable[Stretch], weights: Sequence[Values], zero: Values
+) -> Iterator[Stretch]:
+    """The pieces with what is counted in them, if each group that ran counts its weights."""
+    known: dict[Values, Values] = {}
+    for piece in pieces:
+        cycle: list[Part] = []
+        for length, ran in piece.cycle:
+            values = known.get(ran)
+            if values is None:
+                values = zero
+                for times, each in zip(ran, weights, strict=True):
+                    values = _add(values, tuple(times * weight for weight in each))
+                known[ran] = values
+            if cycle and cycle[-1][1] == values:
+                length += cycle.pop()[0]
+            cycle.append((length, values))
+        if len(cycle) == 1:  # as it is for each piece that repeats nothing
+            yield Stretch(piece.first, ((cycle[0][0] * piece.turns, cycle[0][1]),))
+        else:
+            yield Stretch(piece.first, tuple(cycle), piece.turns)
 
 
 def _parts(
@@ -462,6 +523,10 @@ def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
 def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
     """The fewest parts that come at least three times from `at` on, and how often they come."""
     for size in range(2, _LONGEST_CYCLE + 1):
+        if at + _TURNS * size > len(pieces):
+            break
+        if pieces[at].cycle != pieces[at + size].cycle:
+            continue  # the usual case where steps are skipped at random
         end = at
         while end < len(pieces) and len(pieces[end].cycle) == 1:
             if end >= at + size and pieces[end].cycle != pieces[end - size].cycle:
