@@ -179,6 +179,9 @@ class Ledger:
         return np.asarray(values)
 
     def _take(self, key: Hashable) -> _Counter:
+        if self._dropped:  # a counter that serves many graphs ends a run with nearly each
+            with compat.init_scope():
+                self._drain()
         while self._dropped:
             counter = self._dropped.popleft()
             with compat.init_scope():

@@ -1,5 +1,6 @@
 """The in-graph counters against a plain list of what ran."""
 
+import gc
 import threading
 from typing import Any
 
@@ -191,10 +192,34 @@ def test_a_counter_serves_again_when_its_graph_is_gone() -> None:
         for _ in range(runs):
             function()
 
-    import gc
-
     for runs in (1, 0, 2):
         trace_and_run(runs)
         gc.collect()
     ((_, reading),) = book.read()[1]
     assert (reading.total, reading.graphs, reading.idle) == (3, 3, 1)
+
+
+def test_no_step_is_lost_when_many_graphs_share_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters that serve again do so in any order, so that nearly each graph ends a run."""
+    monkeypatch.setattr(ledger, "ROWS", 8)
+    book = Ledger("/cpu:0", 0)
+    rng = np.random.default_rng(3)
+
+    def trace_and_run() -> Any:
+        @tf.function(autograph=False)
+        def function() -> None:
+            book.count("same", tf.compat.v1.get_default_graph(), True)
+
+        function()
+        return function
+
+    alive = [trace_and_run() for _ in range(4)]
+    for _ in range(15):
+        for place in rng.permutation(4)[: rng.integers(1, 5)]:
+            alive[place] = None
+        gc.collect()
+        alive = [each or trace_and_run() for each in alive]
+    steps, readings = book.read()
+    known = [step for _, reading in readings for run in reading.runs for step in expand(run)]
+    assert sorted(known) == list(range(1, steps + 1))
+    assert len(readings) == 4
