@@ -168,7 +168,7 @@ class Recorder:
         self._sites: list[Site] = []
         self._numbers: dict[tuple[Any, ...], int] = {}  # the place of each site in `_sites`
         self._applies: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
-        self._orders: defaultdict[tuple[int, str, int], list[_Requested]] = defaultdict(list)
+        self._orders: dict[tuple[int, str, int], tuple[_Requested, ...]] = {}
         self._calls: list[list[int]] = []  # for each site [failed in eager mode, tracing]
         self._devices: dict[int, str] = {}
         self._steps: Counter[int] = Counter()
@@ -403,9 +403,9 @@ class Recorder:
         A pair is noted when it is taken. In eager mode each step usually has those of the one
         before, in their order.
         """
-        order: list[_Requested] = []
-        if frame.place is _EAGER:
-            order = self._orders[optimizer, method, frame.replica]
+        key = optimizer, method, frame.replica
+        order = self._orders.get(key, ()) if frame.place is _EAGER else ()
+        changed: list[_Requested] | None = None
         for place, pair in enumerate(pairs):
             known = order[place] if place < len(order) else _NOT_REQUESTED
             if (
@@ -417,29 +417,28 @@ class Recorder:
                 frame.sites.append(known[2])
             else:
                 try:
-                    self._request(frame, optimizer, method, pair, place, order)
+                    known = self._request(frame, optimizer, method, pair)
                 except Exception as error:
                     self.fault(error)
+                if changed is None:
+                    changed = list(order[:place])
+            if changed is not None:
+                changed.append(known)
             yield pair
+        if changed is not None and frame.place is _EAGER:
+            self._orders[key] = tuple(changed)
 
-    def _request(
-        self,
-        frame: Frame,
-        optimizer: int,
-        method: str,
-        pair: Any,
-        place: int,
-        order: list[_Requested],
-    ) -> None:
+    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> _Requested:
+        """Note one pair that is not what the step before had in its place."""
         if not isinstance(pair, _PAIR) or len(pair) != 2:
-            return  # the framework will refuse it
+            return _NOT_REQUESTED  # the framework will refuse it
         gradient, variable = pair
         kind = kind_of_gradient(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
-        if site is not None:
-            frame.sites.append(site)
-            if frame.place is _EAGER:
-                order[place:] = [(type(gradient), ref(variable), site)]
+        if site is None:
+            return _NOT_REQUESTED
+        frame.sites.append(site)
+        return type(gradient), ref(variable), site
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""

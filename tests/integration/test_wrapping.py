@@ -114,7 +114,7 @@ def test_branches_get_one_counter_whatever_they_hold() -> None:
     assert blocks(3) == blocks(30) <= 4
 
 
-@pytest.mark.parametrize("place", ["enter", "enter_apply", "leave", "request"])
+@pytest.mark.parametrize("place", ["enter", "requests", "enter_apply", "leave_apply", "leave"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_fault_of_the_tracer_never_stops_training(
     place: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
