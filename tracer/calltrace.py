@@ -3,6 +3,7 @@
 No TensorFlow: a saved trace is read and queried on a machine that has none.
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -84,9 +85,14 @@ class CallTrace:
         self._derived: dict[Callable[[CallTrace], Any], Any] = {}
 
     def derived(self, make: Callable[["CallTrace"], T]) -> T:
-        """What `make` works out of the trace; it does so once, for a trace never changes."""
+        """What `make` works out of the trace; it does so once, for a trace never changes.
+
+        It is given a copy, lest the trace and what was made of it keep each other alive.
+        """
         if make not in self._derived:
-            self._derived[make] = make(self)
+            twin = copy.copy(self)
+            twin._derived = {}
+            self._derived[make] = make(twin)
         found: T = self._derived[make]
         return found
 

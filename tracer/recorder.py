@@ -141,7 +141,7 @@ class Frame:
     applying: bool
     """Whether an apply method is under way here: what it calls is no update of its own."""
     pending: int
-    """The site of an apply method that is under way here and has no frame, as in eager mode."""
+    """The site of that apply method, if it has no frame of its own: see `Recorder.enter_apply`."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     site: int | None
@@ -256,19 +256,19 @@ class Recorder:
         top = stack[-1] if stack else None
         if top is not None and top.place is _EAGER and not top.distributed and compat.in_eager():
             step = top.parent if top.gathers and top.parent is not None else top
-            number = compat.update_replica_id()
-            kind = apply.kind or kind_of_gradient(gradient)
-            replica = top.replica if number is None else number
-            known = self._applies.get(
-                (id(variable), apply.name, "update", kind, replica, optimizer)
-            )
-            if known is not None and known[0]() is variable and not step.applying:
-                step.applying = True
-                step.pending = known[1]
-                return step
+            if not step.applying:
+                number = compat.update_replica_id()
+                kind = apply.kind or kind_of_gradient(gradient)
+                replica = top.replica if number is None else number
+                key = id(variable), apply.name, "update", kind, replica, optimizer
+                known = self._applies.get(key)
+                if known is not None and known[0]() is variable:
+                    step.applying = True
+                    step.pending = known[1]
+                    return step
         frame = Frame()
         frame.recorder = self
-        frame.python = sys._getframe(2)
+        frame.python = _python_frame()
         frame.result = None
         self._place(frame, "apply", stack)
         parent = frame.parent
@@ -416,16 +416,17 @@ class Recorder:
             ):
                 frame.sites.append(known[2])
             else:
+                known = _NOT_REQUESTED
                 try:
                     known = self._request(frame, optimizer, method, pair)
                 except Exception as error:
                     self.fault(error)
-                if changed is None:
+                if changed is None and frame.place is _EAGER:
                     changed = list(order[:place])
             if changed is not None:
                 changed.append(known)
             yield pair
-        if changed is not None and frame.place is _EAGER:
+        if changed is not None:
             self._orders[key] = tuple(changed)
 
     def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> _Requested:
@@ -438,7 +439,7 @@ class Recorder:
         if site is None:
             return _NOT_REQUESTED
         frame.sites.append(site)
-        return type(gradient), ref(variable), site
+        return (type(gradient), ref(variable), site) if frame.place is _EAGER else _NOT_REQUESTED
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
@@ -851,6 +852,14 @@ def _early(name: str) -> str:
         f"{name}: a graph with updates by an optimizer of this name was built before it was "
         "wrapped; what that graph runs is not counted, so wrap the optimizer first"
     )
+
+
+def _python_frame() -> Any:
+    """Python's frame of the apply method that is about to run."""
+    python: Any = sys._getframe(3)
+    while python.f_globals.get("__name__", "").startswith("tensorflow.python.autograph."):
+        python = python.f_back  # of AutoGraph, which makes the calls of a method that it converted
+    return python
 
 
 def _applying(frame: Frame) -> bool:

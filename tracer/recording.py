@@ -70,7 +70,7 @@ class Recording:
             self._hold(optimizer, making=making)
         except UnsupportedOptimizer as error:
             note = f"{error}; what it does is not counted"
-            self._refused.append(_Refused(ref(optimizer), _own_steps(optimizer), note))
+            self._refused.append(_Refused(ref(optimizer), _counts_of(optimizer), note))
 
     def _hold(self, optimizer: Any, *, making: bool = False) -> None:
         from tracer import wrapping
@@ -121,21 +121,30 @@ class _Refused(NamedTuple):
     """An optimizer that cannot be traced: it matters only if it is used."""
 
     optimizer: ref[Any]
-    steps: int | None
+    counts: list[int] | None
     note: str
 
     def may_have_run(self) -> bool:
         optimizer = self.optimizer()
-        if optimizer is None or not hasattr(optimizer, "_iterations"):  # it keeps no count
-            return True
-        return _own_steps(optimizer) != self.steps
+        counts = None if optimizer is None else _counts_of(optimizer)
+        return counts is None or counts != self.counts
 
 
-def _own_steps(optimizer: Any) -> int | None:
-    """The optimizer's own count of its steps."""
+def _counts_of(optimizer: Any) -> list[int] | None:
+    """How often it and those nested in it say that they stepped; None if they do not say it."""
     from tracer.recorder import iterations_of
+    from tracer.wrapping import family
 
-    return iterations_of(optimizer)
+    counts = []
+    try:
+        for each, _ in family(optimizer):
+            count = 0 if each._iterations is None else iterations_of(each)
+            if count is None:
+                return None
+            counts.append(count)
+    except (UnsupportedOptimizer, AttributeError):  # another backend, or tf.compat.v1.train
+        return None
+    return counts
 
 
 @contextmanager

@@ -100,7 +100,7 @@ class Tally:
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
-        self._known_pieces: dict[tuple[tuple[tuple[int, ...], ...], int], list[Stretch]] = {}
+        self._known_pieces: dict[tuple[tuple[int, ...], int], list[Stretch]] = {}
 
     @property
     def steps(self) -> int:
@@ -265,8 +265,8 @@ class Tally:
         """The steps as the runs give them, before cycles are looked for.
 
         To cut the steps where anything changes takes the most time, and most measures cut them
-        alike. So that is done once for all that tell the same blocks apart, and what they count in
-        each piece is worked out from how often the blocks ran in it.
+        alike. So that is done once for all that count the same blocks, each block as much as the
+        others, and what they count in a piece is worked out from how often the blocks ran in it.
         """
         zero = (0,) * len(measures)
         sums: dict[int, Values] = {}  # by the place in `_trains`: replicas do the same in a step
@@ -276,26 +276,20 @@ class Tally:
                 if any(weights):
                     place = self._train_of[id(block)]
                     sums[place] = _add(sums.get(place, zero), weights)
-        groups: dict[Values, list[int]] = {}
-        for place, weights in sums.items():
-            groups.setdefault(weights, []).append(place)
         last = self.steps if replica is None else self.steps_on[replica]
-        if len(groups) > max(2, len(measures)):
+        alike = set(sums.values())
+        if len(alike) != 1:
             weighted = [(each, sums[place]) for place in sums for each in self._trains[place]]
             return _merged(_regions(weighted, last, zero))
-        pieces = self._pieces(tuple(map(tuple, groups.values())), last)
-        return _merged(_counted(pieces, tuple(groups), zero))
+        (weights,) = alike
+        return list(_weighed(self._pieces(tuple(sums), last), weights))
 
-    def _pieces(self, groups: tuple[tuple[int, ...], ...], last: int) -> list[Stretch]:
-        """The steps up to `last`, with how often the trains at each group's places ran."""
-        known = self._known_pieces.get((groups, last))
+    def _pieces(self, places: tuple[int, ...], last: int) -> list[Stretch]:
+        """The steps up to `last`, with how many of the trains at these places ran in each."""
+        known = self._known_pieces.get((places, last))
         if known is None:
-            weighted = []
-            for number, group in enumerate(groups):
-                once = tuple(int(number == each) for each in range(len(groups)))
-                weighted += [(each, once) for place in group for each in self._trains[place]]
-            known = _merged(_regions(weighted, last, (0,) * len(groups)))
-            self._known_pieces[groups, last] = known
+            weighted = [(each, (1,)) for place in places for each in self._trains[place]]
+            known = self._known_pieces[places, last] = _merged(_regions(weighted, last, (0,)))
         return known
 
     @cached_property
@@ -436,27 +430,14 @@ def _region(
         begin += length
 
 
-def _counted(
-    pieces: Iterable[Stretch], weights: Sequence[Values], zero: Values
-) -> Iterator[Stretch]:
-    """The pieces with what is counted in them, if each group that ran counts its weights."""
-    known: dict[Values, Values] = {}
+def _weighed(pieces: Iterable[Stretch], weights: Values) -> Iterator[Stretch]:
+    """The pieces, if each of what ran in them counts `weights`."""
     for piece in pieces:
-        cycle: list[Part] = []
-        for length, ran in piece.cycle:
-            values = known.get(ran)
-            if values is None:
-                values = zero
-                for times, each in zip(ran, weights, strict=True):
-                    values = _add(values, tuple(times * weight for weight in each))
-                known[ran] = values
-            if cycle and cycle[-1][1] == values:
-                length += cycle.pop()[0]
-            cycle.append((length, values))
-        if len(cycle) == 1:  # as it is for each piece that repeats nothing
-            yield Stretch(piece.first, ((cycle[0][0] * piece.turns, cycle[0][1]),))
-        else:
-            yield Stretch(piece.first, tuple(cycle), piece.turns)
+        cycle = tuple(
+            (length, tuple(times * weight for weight in weights))
+            for length, (times,) in piece.cycle
+        )
+        yield Stretch(piece.first, cycle, piece.turns)
 
 
 def _parts(

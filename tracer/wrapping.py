@@ -461,6 +461,7 @@ class _Call(Frame):
         self.original = getattr(super(_traced_classes[base], optimizer), name)
         self.args, self.kwargs = args, kwargs
         self.result: Any = None
+        self.python = None  # until it has begun: it may be interrupted before
         self.seen = False  # by the recorder
         binding = _bindings.get(id(optimizer))
         if binding is None or binding.recorder.broken:

@@ -112,6 +112,43 @@ def test_a_step_method_that_is_a_function(kind: str, compiled: bool) -> None:
     assert trace.updates() == sum(read(each)[0].dense for each in variables.values()) == 9
 
 
+@pytest.mark.parametrize("kind", ["legacy", "keras2"])
+@both
+def test_an_apply_method_that_steps_another_optimizer(kind: str, compiled: bool) -> None:
+    """With AutoGraph, which then makes the calls: one update of each variable, and no note."""
+    base: Any = ODOMETERS[kind]
+    name = APPLY[kind]
+
+    class Outer(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = base()
+
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            for gradient, variable in grads_and_vars:
+                getattr(self, name)(gradient, variable)
+
+    def apply(self: Any, gradient: Any, variable: Any) -> None:
+        self.inner.apply_gradients([(gradient, variable)])
+
+    setattr(Outer, name, apply)
+    optimizer = tracer.wrap(Outer())
+    variables = make_variables(kind)
+    pairs = gradients(variables)[1:]  # without the sparse one
+    optimizer.inner.apply_gradients(pairs)  # makes its own variables
+
+    def step() -> None:
+        optimizer.apply_gradients(pairs)
+
+    run_step = tf.function(step) if compiled else step
+    for _ in range(3):
+        run_step()
+    trace = tracer.trace_of(optimizer)
+    assert (trace.complete, trace.updates()) == (True, 4 * len(pairs)), trace.notes
+    assert sum(read(each)[0].dense for each in variables.values()) == trace.updates()
+    assert trace.executions(name) == (1 + 2 * 3) * len(pairs)
+
+
 @kinds
 @both
 def test_an_apply_method_that_calls_its_super_twice(kind: str, compiled: bool) -> None:
@@ -389,7 +426,9 @@ def test_classes_that_allow_no_subclass_are_refused(kind: str, how: str) -> None
 
 
 @kinds
-def test_a_refused_optimizer_matters_only_if_it_is_used(kind: str) -> None:
+def test_a_refused_optimizer_matters_only_if_it_is_used(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     optimizer = _final(TypeError)(ODOMETERS[kind])()
     variables = make_variables(kind)
     with tracer.record() as idle:
@@ -400,6 +439,10 @@ def test_a_refused_optimizer_matters_only_if_it_is_used(kind: str) -> None:
     assert says_so in used.trace().notes[0]
     # One of tf.compat.v1.train keeps no count of its steps.
     assert idle.trace().complete == (kind != "v1")
+    monkeypatch.setattr("tracer.recorder.iterations_of", lambda optimizer: None)
+    with tracer.record() as unknown:
+        pass
+    assert not unknown.trace().complete
     del optimizer
     gc.collect()
 
