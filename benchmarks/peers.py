@@ -11,7 +11,6 @@ import glob
 import pstats
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -49,9 +48,20 @@ class Peer:
     def ready(self, variables: Sequence[Any]) -> None:
         """Prepare for these variables."""
 
-    def active(self) -> AbstractContextManager[Any]:
+    def start(self) -> None:
+        """Begin to work."""
+
+    def stop(self) -> None:
+        """Work no more."""
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
         """It is at work in this context: graph tracing and steps belong in it."""
-        return nullcontext()
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
 
     def seen(self) -> int | None:
         """How many updates it saw; None if it does not look for any."""
@@ -133,13 +143,11 @@ class CProfile(Peer):
         self.profile = cProfile.Profile()
         return SGD(0.01)
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def start(self) -> None:
         self.profile.enable()
-        try:
-            yield
-        finally:
-            self.profile.disable()
+
+    def stop(self) -> None:
+        self.profile.disable()
 
     def seen(self) -> int:
         code = SGD._resource_apply_dense.__code__
@@ -153,16 +161,13 @@ class VizTracer(Peer):
 
     def make(self) -> Any:
         self.viztracer = viztracer.VizTracer(tracer_entries=1_000_000, verbose=0)
-        self.calls = 0
         return SGD(0.01)
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def start(self) -> None:
         self.viztracer.start()
-        try:
-            yield
-        finally:
-            self.viztracer.stop()
+
+    def stop(self) -> None:
+        self.viztracer.stop()
 
     def seen(self) -> int:
         self.viztracer.parse()
@@ -179,13 +184,11 @@ class Profiler(Peer):
         self.folder = tempfile.TemporaryDirectory()
         return super().make()
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def start(self) -> None:
         tf.profiler.experimental.start(self.folder.name)
-        try:
-            yield
-        finally:
-            tf.profiler.experimental.stop()
+
+    def stop(self) -> None:
+        tf.profiler.experimental.stop()
 
     def seen(self) -> int:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -212,15 +215,13 @@ class DebuggerV2(Peer):
         self.folder = tempfile.TemporaryDirectory()
         return super().make()
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def start(self) -> None:
         tf.debugging.experimental.enable_dump_debug_info(
             self.folder.name, tensor_debug_mode="NO_TENSOR", circular_buffer_size=-1
         )
-        try:
-            yield
-        finally:
-            tf.debugging.experimental.disable_dump_debug_info()
+
+    def stop(self) -> None:
+        tf.debugging.experimental.disable_dump_debug_info()
 
     def seen(self) -> int:
         from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader

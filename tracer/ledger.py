@@ -179,18 +179,9 @@ class Ledger:
         return np.asarray(values)
 
     def _take(self, key: Hashable) -> _Counter:
-        if self._dropped:  # a counter that serves many graphs ends a run with nearly each
+        if self._dropped:
             with compat.init_scope():
-                self._drain()
-        while self._dropped:
-            counter = self._dropped.popleft()
-            with compat.init_scope():
-                total = int(self._read(counter.variable)[3])
-            counter.idle += counter.use.ran(total) == 0
-            counter.use.released = total
-            counter.use = Use(counter.number, total)
-            counter.lifetime = None
-            self._idle[self._keys[counter.number]].append(counter)
+                self._release()
         if self._idle[key]:
             return self._idle[key].pop()
         number = len(self._counters)
@@ -198,6 +189,18 @@ class Ledger:
         self._counters.append(counter)
         self._keys.append(key)
         return counter
+
+    def _release(self) -> None:
+        """Make the counters whose graphs are gone ready to serve others."""
+        self._drain()  # a counter that serves many graphs ends a run with nearly each
+        while self._dropped:
+            counter = self._dropped.popleft()
+            total = int(self._read(counter.variable)[3])
+            counter.idle += counter.use.ran(total) == 0
+            counter.use.released = total
+            counter.use = Use(counter.number, total)
+            counter.lifetime = None
+            self._idle[self._keys[counter.number]].append(counter)
 
     def _drain(self) -> None:
         """Take the rows that were written since the last time out of the ring."""

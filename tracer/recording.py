@@ -96,12 +96,9 @@ class Recording:
         if found:
             from tracer import wrapping
 
-            met = [each.optimizer() for each in self._refused]
-            self._missed = {
-                type(each).__name__
-                for each in found
-                if wrapping.recorder_of(each) is None and not any(each is one for one in met)
-            }
+            met = {id(each.optimizer()) for each in self._refused}
+            unseen = [each for each in found if wrapping.recorder_of(each) is None]
+            self._missed = {type(each).__name__ for each in unseen if id(each) not in met}
         self.end()
 
     def end(self) -> None:

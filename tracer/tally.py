@@ -301,8 +301,7 @@ class Tally:
     @cached_property
     def _trains(self) -> list[tuple["_Train", ...]]:
         """The different runs of blocks."""
-        runs = {self._train_of[id(block)]: block.runs for block in self.blocks}
-        return [_trains(runs[place]) for place in range(len(runs))]
+        return [_trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
 
 
 def tallies(trace: CallTrace) -> list[Tally]:

@@ -1,19 +1,15 @@
 """The benchmarks: their exact figures hold, and each script starts and prints its table."""
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import files
 import pytest
 from files import MOST, cost
+from scripts import output_of
 
 from tracer import storage
 from tracer.records import Run
-
-ROOT = Path(__file__).parents[2]
 
 OPS_OF_A_BLOCK = 30
 RING = 4096 * 4 * 8
@@ -23,24 +19,15 @@ BYTES = RING + 2 * 8 + 4 * 8
 
 def printed(name: str) -> list[list[str]]:
     """The rows of all tables that a benchmark prints with `--quick`, without their headers."""
-    done = subprocess.run(
-        [sys.executable, f"benchmarks/{name}.py", "--quick"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"Printed by `python benchmarks/{name}.py --quick` in " in done.stdout
+    page = output_of(f"benchmarks/{name}.py", "--quick")
+    assert f"Printed by `python benchmarks/{name}.py --quick` in " in page
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in done.stdout.splitlines()
+        for line in page.splitlines()
         if line.startswith("|")
     ]
     heads = [place - 1 for place, row in enumerate(rows) if set("".join(row)) <= {"-", ":"}]
-    assert heads, done.stdout
+    assert heads, page
     return [row for place, row in enumerate(rows) if {place, place - 1}.isdisjoint(heads)]
 
 

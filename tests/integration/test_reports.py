@@ -1,9 +1,6 @@
 """The reports: made again, each has the counts that are kept; an odometer says they are right."""
 
 import inspect
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,8 @@ import python_body
 import wrappers
 from how_often import CASES, Case
 from odometers import ODOMETERS, Reading, read
+from scripts import ROOT, output_of
 
-ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
 
 
@@ -39,16 +36,7 @@ def rows_of(case: Case) -> list[how_often.Row]:
 
 @pytest.mark.parametrize("question", make.QUESTIONS)
 def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "reports/make.py", question, "--folder", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("reports/make.py", question, "--folder", str(tmp_path))
     made, before = (
         msgspec.json.decode((folder / f"{question}.json").read_bytes())
         for folder in (tmp_path, REPORTS)
