@@ -7,12 +7,11 @@ traced into this graph since executes as a whole, so it gets one counter. That o
 `tf.function`, loops, branches, XLA and eager mode, where a step is the block.
 """
 
-import math
 import sys
 import threading
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
@@ -20,22 +19,20 @@ from weakref import ref
 from tracer import compat, snapshot
 from tracer.calltrace import CallTrace
 from tracer.inspection import OWN_STEP
-from tracer.kinds import SETTINGS, ApplyMethod, OptimizerKind
+from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger
+from tracer.optimizers import Optimizers
 from tracer.records import (
     Graph,
     Kind,
     Method,
-    Optimizer,
-    Remark,
     Replica,
     Role,
-    Setting,
     TraceData,
 )
 from tracer.snapshot import BlockKey, Reading, Site
 from tracer.tracings import Figures, Key, Tracings
-from tracer.variables import VariableTable, canonical, device_of, finder
+from tracer.variables import VariableTable, device_of, finder
 
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
@@ -69,26 +66,7 @@ _Requested = tuple[type, Callable[[], Any], int]
 _NOT_REQUESTED: _Requested = (Any, lambda: None, -1)
 
 
-class _Traced(NamedTuple):
-    """An optimizer of this recorder, held weakly."""
-
-    optimizer: ref[Any]
-    name: Callable[[], str]
-    class_name: str
-    kind: OptimizerKind
-    remarks: tuple[Remark, ...]
-    settings: dict[str, Setting]
-
-
 _Readings = dict[int, tuple[int, dict[Hashable, tuple[_Block, Reading]]]]
-
-
-class _Mark(NamedTuple):
-    """How far an optimizer was when it was wrapped."""
-
-    iterations: int
-    steps: int
-    used: bool
 
 
 class Moment(NamedTuple):
@@ -157,13 +135,9 @@ class Recorder:
     """Everything that is known of one root optimizer; thread-safe."""
 
     def __init__(self) -> None:
+        self.optimizers = Optimizers()
         self._lock = threading.RLock()
         self._local = threading.local()
-        self._optimizers: list[_Traced] = []
-        self._marks: dict[int, _Mark] = {}
-        self._suspects: list[tuple[int, ref[Any]]] = []
-        self._older: dict[int, bool] = {}  # by optimizer, whether a graph is older than its mark
-        self.root = 0
         self._variables = VariableTable(self.note)
         self._sites: list[Site] = []
         self._numbers: dict[tuple[Any, ...], int] = {}  # the place of each site in `_sites`
@@ -181,50 +155,15 @@ class Recorder:
         self._notes: dict[str, None] = {}
         self.broken = False
 
-    # Optimizers.
-
-    def add(
-        self,
-        optimizer: Any,
-        name: Callable[[], str],
-        class_name: str,
-        kind: OptimizerKind,
-        remarks: tuple[Remark, ...] = (),
-    ) -> int:
-        """Take in an optimizer; returns its index."""
-        with self._lock:
-            settings = _settings(optimizer)
-            self._optimizers.append(
-                _Traced(ref(optimizer), name, class_name, kind, remarks, settings)
-            )
-            return len(self._optimizers) - 1
-
-    def remarked(self, codes: Collection[str]) -> bool:
-        """Whether the class of an optimizer has a remark with one of these codes."""
-        return any(remark.code in codes for each in self._optimizers for remark in each.remarks)
-
     @property
     def used(self) -> bool:
         """Whether any call was seen."""
         return bool(self._calls)
 
-    def mark(self, index: int) -> None:
-        """Note how far an optimizer that was used before has come; its graphs were not seen.
-
-        Where it has no count of its own steps that can be read, its graphs are looked for.
-        """
-        traced = self._optimizers[index]
-        optimizer = traced.optimizer()
-        iterations = iterations_of(optimizer)
-        if iterations is not None:
-            used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
-            self._marks[index] = _Mark(iterations, self._step_count(), bool(iterations or used))
-            self._older.pop(index, None)
-        elif traced.kind.name == "v1":
-            graphs = compat.graphs_updated_by(traced.name())
-            self._suspects += [(index, ref(graph)) for graph in graphs]
-        elif traced.kind.name == "legacy" and getattr(optimizer, "_iterations", None) is not None:
-            self.note(_early(traced.name()))
+    def mark(self, optimizer: int) -> None:
+        """Tracing begins, or goes on, with an optimizer that may have been used before."""
+        if text := self.optimizers.mark(optimizer, self._step_count):
+            self.note(text)
 
     # Calls.
 
@@ -576,8 +515,7 @@ class Recorder:
         which the user's program runs, and its name stay what they were.
         """
         self._graphs[block] += 1
-        kinds = {traced.kind.name for traced in self._optimizers}
-        if kinds & {"keras2", "keras3"}:
+        if self.optimizers.kinds() & {"keras2", "keras3"}:
             self.note(
                 "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
                 "does not run its updates, so a Session that runs it updates nothing, and nothing "
@@ -675,7 +613,8 @@ class Recorder:
             calls = self._called_so_far()
             graphs = self._tracings.figures(_totals(readings))
             said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
-            return Moment(readings, calls, graphs, self._unseen(readings), self._moved(), said)
+            moved = self.optimizers.moved()
+            return Moment(readings, calls, graphs, self._unseen(readings), moved, said)
 
     def trace(self) -> CallTrace:
         """A frozen trace of everything up to the last complete step of each replica."""
@@ -707,21 +646,23 @@ class Recorder:
                 sites, self._called_so_far(), chain(before.calls, repeat((0, 0))), strict=False
             )
         }
-        names = snapshot.distinct(each.name() for each in self._optimizers)
-        step_methods = {m for each in self._optimizers for m in each.kind.step_methods}
+        optimizers, step_methods = self.optimizers, self.optimizers.step_methods()
+        names = optimizers.names()
         methods = {
             name: index for index, name in enumerate(dict.fromkeys(site.method for site in sites))
         }
         ids = sorted({site.replica for site in sites} | set(readings))
         replicas = {id: index for index, id in enumerate(ids)}
-        found, lost = snapshot.blocks_of(self.root, readings, methods, replicas)
-        notes = [*self._notes, *lost, *self._missed(absolute, before, names)]
+        found, lost = snapshot.blocks_of(optimizers.root, readings, methods, replicas)
+        unseen = self._unseen(absolute)
+        missed = optimizers.missed(names, unseen, before.unseen, self._variables.met_in)
+        notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
-        if "request" in roles and "update" not in roles and self.remarked([OWN_STEP]):
+        if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):
             notes.append(_BYPASSED)
         where = self._where
         return TraceData(
-            optimizers=self._optimizer_records(names, before),
+            optimizers=tuple(optimizers.records(names, optimizers.moved(), before.iterations)),
             variables=tuple(self._variables.rows),
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
             replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
@@ -733,29 +674,6 @@ class Recorder:
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
         )
-
-    def _optimizer_records(self, names: Sequence[str], before: Moment) -> tuple[Optimizer, ...]:
-        moved = self._moved()
-        records = []
-        for index, (name, each) in enumerate(zip(names, self._optimizers, strict=True)):
-            optimizer = each.optimizer()
-            if optimizer is not None:
-                each.settings.update(_settings(optimizer))
-            iterations = moved.get(index)
-            if iterations is not None:
-                iterations -= before.iterations.get(index, 0)
-            records.append(
-                Optimizer(
-                    name,
-                    each.class_name,
-                    each.kind.name,
-                    self.root,
-                    dict(each.settings),
-                    iterations,
-                    each.remarks,
-                )
-            )
-        return tuple(records)
 
     def _graph_records(
         self, absolute: _Readings, before: Moment, replicas: dict[int, int]
@@ -772,63 +690,14 @@ class Recorder:
                 now.step_calls,
             )
             if new.tracings or new.steps:
-                records.append(new.record(self.root, key, replicas))
+                records.append(new.record(self.optimizers.root, key, replicas))
         return tuple(records)
 
-    def _missed(self, absolute: _Readings, before: Moment, names: Sequence[str]) -> list[str]:
-        """Notes on what ran in graphs that were traced before the tracer came."""
-        notes = []
-        for index, unseen in self._unseen(absolute).items():
-            if unseen > before.unseen.get(index, 0):
-                notes.append(_late(names[index], unseen - before.unseen.get(index, 0)))
-        for index, graph in self._suspects:
-            if self._variables.met_in(graph()) and _early(names[index]) not in notes:
-                notes.append(_early(names[index]))
-        return notes
-
-    def _moved(self) -> dict[int, int]:
-        """How far each optimizer's own count of steps has moved since it was wrapped."""
-        moved = {}
-        for index, each in enumerate(self._optimizers):
-            now = iterations_of(each.optimizer())
-            if now is not None:
-                moved[index] = now - (self._marks[index].iterations if index in self._marks else 0)
-        return moved
-
     def _unseen(self, readings: _Readings) -> dict[int, int]:
-        """For each optimizer by how much its `iterations` moved more than the steps seen of it."""
+        """For each optimizer how many steps it ran in graphs that hold no counter."""
         steps = max((steps for steps, _ in readings.values()), default=0)
-        unseen = {}
-        for index, mark in self._marks.items():
-            optimizer = self._optimizers[index].optimizer()
-            now = iterations_of(optimizer)
-            late = 0 if now is None else (now - mark.iterations) - (steps - mark.steps)
-            # A new optimizer's iterations may be set by a checkpoint: only an older graph of its
-            # own says that they were not.
-            if late > 0 and not mark.used and index not in self._older:
-                self._older[index] = self._older_graph(optimizer)  # a sweep: once is enough
-            if late > 0 and (mark.used or self._older[index]):
-                unseen[index] = late
-        return unseen
-
-    def _older_graph(self, optimizer: Any) -> bool:
-        """Whether a graph counts the optimizer's iterations that holds no counter of ours."""
-        ours = {id(handle) for ledger in self._ledgers.values() for handle in ledger.handles()}
-        own = canonical(optimizer._iterations)
-        theirs = {id(each.handle) for each in getattr(own, "values", (own,))}
-        for graph in compat.graphs_alive():
-            if isinstance(graph, compat.FuncGraph):
-                captured = {id(outer) for outer, _ in graph.captures}
-                if captured & theirs and not captured & ours:
-                    return True
-        return False
-
-
-def _late(name: str, steps: int) -> str:
-    return (
-        f"{name}: {steps} steps ran in graphs traced before the tracer came and are not counted; "
-        "wrap the optimizer before it trains (or `iterations` was set, as by a checkpoint)"
-    )
+        counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
+        return self.optimizers.unseen(steps, counters)
 
 
 _BYPASSED = (
@@ -845,13 +714,6 @@ def _remarks(where: compat.Surroundings) -> list[str]:
         f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
         "counters are on the parameter servers, so which worker ran an update is not known"
     ]
-
-
-def _early(name: str) -> str:
-    return (
-        f"{name}: a graph with updates by an optimizer of this name was built before it was "
-        "wrapped; what that graph runs is not counted, so wrap the optimizer first"
-    )
 
 
 def _python_frame() -> Any:
@@ -879,33 +741,6 @@ def kind_of_gradient(gradient: Any) -> Kind:
 def _place_of(graph: Any) -> _Place:
     branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
     return _Place(graph, branch)
-
-
-def iterations_of(optimizer: Any) -> int | None:
-    """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
-    iterations = canonical(getattr(optimizer, "_iterations", None))
-    handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)
-    if not isinstance(handle, compat.EagerTensor):
-        return None  # it has none, or one in a v1 graph
-    with compat.init_scope():
-        return int(iterations.numpy())
-
-
-def _settings(optimizer: Any) -> dict[str, Setting]:
-    """What the optimizer was told that changes the counts, as far as it is plain to read."""
-    own = object.__getattribute__(optimizer, "__dict__")
-    mixins = {base.__name__ for base in type(optimizer).__mro__}
-    delegating = "DelegatingTrackableMixin" in mixins
-    found: dict[str, Setting] = {}
-    for name in SETTINGS:
-        value = own.get(name, own.get(f"_{name}"))
-        if value is None and delegating and hasattr(type(optimizer), name):
-            value = getattr(optimizer, name, None)  # a property, in the loss scale of tf_keras
-        if isinstance(value, float) and not math.isfinite(value):
-            value = str(value)
-        if isinstance(value, bool | int | float | str):
-            found[name] = value
-    return found
 
 
 def _totals(readings: _Readings) -> Callable[[int, int], int]:

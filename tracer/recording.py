@@ -129,7 +129,7 @@ class _Refused(NamedTuple):
 
 def _counts_of(optimizer: Any) -> list[int] | None:
     """How often it and those nested in it say that they stepped; None if they do not say it."""
-    from tracer.recorder import iterations_of
+    from tracer.optimizers import iterations_of
     from tracer.wrapping import family
 
     counts = []

@@ -66,7 +66,7 @@ def wrap(optimizer: T) -> T:
 def _defects(optimizer: object) -> str:
     """What the findings say of classes that cannot work, before anything has run."""
     recorder = _bindings[id(optimizer)].recorder
-    if not recorder.remarked(inspection.FAILING):
+    if not recorder.optimizers.remarked(inspection.FAILING):
         return ""
     try:
         found = [each for each in recorder.trace().findings() if each.code in inspection.FAILING]
@@ -87,7 +87,7 @@ def _wrap(optimizer: Any) -> None:
         if binding is None or binding.recorder is not recorder:
             binding = _bind(each, recorder, kind)
             if each is optimizer:
-                recorder.root = binding.index
+                recorder.optimizers.root = binding.index
         if not is_traced(each):
             recorder.mark(binding.index)
             own = [name for name in _methods(kind) if name in _own_attributes(each)]
@@ -162,7 +162,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> _Binding:
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     remarks = inspection.remarks_of(base, kind)
-    index = recorder.add(optimizer, name, class_name, kind, remarks)
+    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks)
     binding = _bindings[id(optimizer)] = _Binding(optimizer, recorder, index)
     return binding
 
