@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tracer.calltrace import CallTrace
-from tracer.records import Block, Kind, Optimizer, Role, Run, contribution, segments
+from tracer.records import Block, Entry, Kind, Optimizer, Role, Run, contribution, segments
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]
@@ -90,6 +90,14 @@ class Stretch:
         return self.first + self.period * self.turns - 1
 
 
+class Alike(NamedTuple):
+    """Variables that are in the same entries, so that all that is counted of them is equal."""
+
+    variables: list[int]
+    entries: list[tuple[int, Block, Entry]]
+    """Each with its block, and the place of that (`Tally.places`)."""
+
+
 class Tally:
     """The counts of one root optimizer, together with the optimizers nested in it."""
 
@@ -122,6 +130,26 @@ class Tally:
         asked = {i for block in self.blocks for entry in block.entries for i in entry.variables}
         called = {variable for variables in self._calls.values() for variable in variables}
         return tuple(i for i in range(len(self.trace.variables)) if i in asked or i in called)
+
+    @cached_property
+    def alike(self) -> list[Alike]:
+        """The variables that are in any entry, those together that are in the same ones."""
+        groups: dict[Values, list[tuple[int, Block, Entry]]] = {}
+        for place, block in zip(self.places, self.blocks, strict=True):
+            for entry in block.entries:
+                groups.setdefault(entry.variables, []).append((place, block, entry))
+        of_variable: dict[int, list[int]] = {}
+        for number, variables in enumerate(groups):
+            for variable in variables:
+                of_variable.setdefault(variable, []).append(number)
+        found: dict[Values, list[int]] = {}
+        for variable, numbers in sorted(of_variable.items()):
+            found.setdefault(tuple(numbers), []).append(variable)
+        entries = list(groups.values())
+        return [
+            Alike(variables, [each for number in numbers for each in entries[number]])
+            for numbers, variables in found.items()
+        ]
 
     @cached_property
     def methods(self) -> tuple[int, ...]:

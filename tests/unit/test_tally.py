@@ -77,3 +77,28 @@ def test_a_block_for_each_variable_takes_no_longer() -> None:
     assert time.thread_time() - start < 2
     assert "900,000" in text
     assert "layer_0/kernel        900        1     900" in text
+
+
+def test_many_variables_on_many_replicas_take_no_longer() -> None:
+    ids = range(1000)
+    work = [step(), request(*ids), update(*ids)]
+    everyone = tuple(block(work, Run(1, 1, 9), replica=each, graphs=1) for each in ids)
+    one = traces.keras3([f"layer_{n}/kernel" for n in ids], everyone, ())
+    trace = CallTrace(msgspec.structs.replace(one.data, replicas=traces.replicas(1000)))
+    start = time.thread_time()
+    text = render(trace)
+    assert time.thread_time() - start < 1.5
+    assert "9 x 1,000" in text
+
+
+def test_variables_of_the_same_entries_are_alike() -> None:
+    blocks = (
+        block([step(), update(0, 1, 2, 3)], Run(1, 1, 4)),
+        block([step(), update(0, 1), update(3, 3)], Run(5, 1, 2)),
+    )
+    found = Tally(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
+    counts = {
+        tuple(each.variables): [entry.times * of.total for _, of, entry in each.entries]
+        for each in found.alike
+    }
+    assert counts == {(0, 1): [4, 2], (2,): [4], (3,): [4, 2, 2]}

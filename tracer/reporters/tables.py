@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rich.text import Text
 
 from tracer import tally
 from tracer.records import Kind, Role
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.tally import Measure, Part, Stretch, Tally, counting
+from tracer.tally import Alike, Measure, Part, Stretch, Tally, counting
 from tracer.wording import some
 
 By = Literal["variable", "step", "replica", "worker", "method"]
@@ -167,6 +167,18 @@ _Key = tuple[tuple[int, int], ...]
 """The places of blocks (`Tally.places`), and how often each of their executions counts."""
 
 
+class _Said(NamedTuple):
+    """What is said of a variable."""
+
+    by_replica: list[int]
+    dense: int
+    sparse: int
+    a_step: str
+    """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
+    none: str
+    """`3 steps` if the variable had no gradient in 3 steps, empty if it always had one."""
+
+
 class _Variables:
     """What is said of each variable; variables of the same blocks share the work on the steps."""
 
@@ -174,45 +186,40 @@ class _Variables:
         self._found = found
         self._rates: dict[_Key, str] = {}
         self._none: dict[_Key, str] = {}
-        self._counts: dict[tuple[int, Kind | None, int], int] = {}
-        self._weights: dict[tuple[int, Role, Kind | None], dict[int, int]] = {}
-        for number, block in zip(found.places, found.blocks, strict=True):
-            for entry in block.entries:
-                for variable in entry.variables:
-                    weights = self._weights.setdefault((variable, entry.role, entry.kind), {})
-                    weights[number] = weights.get(number, 0) + entry.times
-                    if entry.role == "update":
-                        count = variable, entry.kind, block.replica
-                        self._counts[count] = self._count(*count) + entry.times * block.total
 
     def rows(self) -> Iterator[Row]:
         found = self._found
+        said: dict[int, _Said] = {}
+        for alike in found.alike:
+            said |= dict.fromkeys(alike.variables, self._said(alike))
+        only_called = self._said(Alike([], []))
         for index in found.variables:
-            variable = found.trace.variables[index]
-            by_replica = [
-                self._count(index, "dense", each) + self._count(index, "sparse", each)
-                for each in found.replicas
-            ]
-            total, none = sum(by_replica), self._without_gradient(index)
-            note = none and f"no gradient in {none}"
+            variable, of = found.trace.variables[index], said.get(index, only_called)
+            total, note = sum(of.by_replica), of.none and f"no gradient in {of.none}"
             if not total:
                 note = f"never updated{note and f': {note}'}"
             name = shown(variable.name) or "''"
             if variable.argument:
                 name = name if name.startswith("argument ") else f"argument {name}"
                 note = f"stands for each variable passed{note and f'; {note}'}"
-            kinds = (sum(self._count(index, k, r) for r in found.replicas) for k in _SOME_KINDS)
-            cells = (f"{total:,}", self._a_step(index), *(f"{count:,}" for count in kinds))
-            split = (_split(by_replica),) * (len(found.replicas) > 1)
-            style = WRONG if not total else ODD if none else ""
+            cells = (f"{total:,}", of.a_step, f"{of.dense:,}", f"{of.sparse:,}")
+            split = (_split(of.by_replica),) * (len(found.replicas) > 1)
+            style = WRONG if not total else ODD if of.none else ""
             yield Row(name, (*cells, *split), note, style)
 
-    def _count(self, variable: int, kind: Kind | None, replica: int) -> int:
-        return self._counts.get((variable, kind, replica), 0)
+    def _said(self, alike: Alike) -> _Said:
+        of_replica: Counter[int] = Counter()
+        of_kind: Counter[Kind | None] = Counter()
+        for _, block, entry in alike.entries:
+            if entry.role == "update" and entry.kind in _SOME_KINDS:
+                of_replica[block.replica] += entry.times * block.total
+                of_kind[entry.kind] += entry.times * block.total
+        by_replica = [of_replica[each] for each in self._found.replicas]
+        a_step, none = self._a_step(alike), self._without_gradient(alike)
+        return _Said(by_replica, of_kind["dense"], of_kind["sparse"], a_step, none)
 
-    def _a_step(self, index: int) -> str:
-        """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
-        found, (key, measure) = self._found, self._measured(index, "update", _SOME_KINDS)
+    def _a_step(self, alike: Alike) -> str:
+        found, (key, measure) = self._found, _measured(alike, "update", _SOME_KINDS)
         if key not in self._rates:
             counts = {n for each in found.replicas for n in found.rates(measure, each)} or {0}
             low, high = min(counts), max(counts)
@@ -220,9 +227,8 @@ class _Variables:
             self._rates[key] = "?" if found.unplaced(measure) else known
         return self._rates[key]
 
-    def _without_gradient(self, index: int) -> str:
-        """`3 steps` if the variable had no gradient in 3 steps, empty if it always had one."""
-        found, (key, measure) = self._found, self._measured(index, "request", ("none",))
+    def _without_gradient(self, alike: Alike) -> str:
+        found, (key, measure) = self._found, _measured(alike, "request", ("none",))
         if key and key not in self._none:
             steps = sum(number for (count,), number in found.spread(measure).items() if count)
             lost = found.unplaced(measure)
@@ -230,12 +236,15 @@ class _Variables:
             self._none[key] = known if steps or lost else ""
         return self._none.get(key, "")
 
-    def _measured(self, index: int, role: Role, kinds: Sequence[Kind]) -> tuple[_Key, Measure]:
-        """A measure of the variable's entries, and a key that is equal for equal counts."""
-        weights: Counter[int] = Counter()
-        for kind in kinds:
-            weights.update(self._weights.get((index, role, kind), {}))
-        return tuple(sorted(weights.items())), counting([role], kinds, variable=index)
+
+def _measured(alike: Alike, role: Role, kinds: Sequence[Kind]) -> tuple[_Key, Measure]:
+    """A measure of one of the variables, and a key that is equal for equal counts."""
+    weights: Counter[int] = Counter()
+    for place, _, entry in alike.entries:
+        if entry.role == role and entry.kind in kinds:
+            weights[place] += entry.times
+    variable = alike.variables[0] if alike.variables else -1
+    return tuple(sorted(weights.items())), counting([role], kinds, variable=variable)
 
 
 _SOME_KINDS: tuple[Kind, Kind] = ("dense", "sparse")

@@ -4,6 +4,7 @@ A trace of a thousand variables has few different histories, and none is walked 
 step: steps stay the arithmetic runs that were recorded.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -155,29 +156,24 @@ class Evidence(Tally):
 
 def _histories(found: Tally) -> list[History]:
     runs: dict[Runs, int] = {}
-    of_group: dict[tuple[int, ...], dict[Part, int]] = {}
-    for block in found.blocks:
-        place = runs.setdefault(block.runs, len(runs))
-        for entry in block.entries:
+    together: dict[tuple[tuple[Part, int], ...], list[int]] = {}
+    for alike in found.alike:
+        parts: Counter[Part] = Counter()
+        for _, block, entry in alike.entries:
             if entry.role in ("update", "request"):
-                times = entry.times
-                part = Part(block.replica, entry.role, entry.kind, times, block.total, place)
-                group = of_group.setdefault(entry.variables, {})
-                group[part] = group.get(part, 0) + 1
-    of_variable: dict[int, list[tuple[Part, int]]] = {}
-    for variables, parts in of_group.items():
-        items = list(parts.items())
-        for variable in variables:
-            of_variable.setdefault(variable, []).extend(items)
-    alike: dict[tuple[tuple[Part, int], ...], list[int]] = {}
-    for variable, several in sorted(of_variable.items()):
-        if not found.trace.variables[variable].argument:
-            alike.setdefault(tuple(sorted(several, key=_order)), []).append(variable)
+                place = runs.setdefault(block.runs, len(runs))
+                parts[
+                    Part(block.replica, entry.role, entry.kind, entry.times, block.total, place)
+                ] += 1
+        plain = [each for each in alike.variables if not found.trace.variables[each].argument]
+        if parts and plain:
+            together.setdefault(tuple(sorted(parts.items(), key=_order)), []).extend(plain)
     tables = list(runs)
-    return [
-        History(found, variables, [part for part, times in parts for _ in range(times)], tables)
-        for parts, variables in alike.items()
+    histories = [
+        History(found, sorted(variables), [*Counter(dict(parts)).elements()], tables)
+        for parts, variables in together.items()
     ]
+    return sorted(histories, key=lambda each: each.variables)
 
 
 def _order(item: tuple[Part, int]) -> tuple[object, ...]:
