@@ -248,13 +248,42 @@ def _embeddings() -> list[str]:
 # What a method does in Python.
 
 
-def _effects(function: FunctionType) -> Iterator[Remark]:
+def super_of_type(cls: type) -> str:
+    """The method of the class that calls `super(type(self), self)`; empty if none is known to.
+
+    In a subclass such a call comes back to the method that makes it.
+    """
+    for name, function in vars(cls).items():
+        if (
+            isinstance(function, FunctionType)
+            and {"super", "type"} <= set(function.__code__.co_names)
+            and name not in ("__init__", "__new__")  # which have run
+            and (node := _definition(function)) is not None
+            and any(_is_super_of_type(each) for each in ast.walk(node))
+        ):
+            return name
+    return ""
+
+
+def _is_super_of_type(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "super" and len(node.args) == 2:
+        cls, instance = map(ast.unparse, node.args)
+        return cls == f"type({instance})"
+    return False
+
+
+def _definition(function: FunctionType) -> ast.FunctionDef | None:
+    """The source of a function; None if there is none, or not one of a function alone."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, SyntaxError, TypeError):
-        return  # there is no source, or not one of a function alone
-    node = tree.body[0]
-    if not isinstance(node, ast.FunctionDef) or node.name != function.__name__:
+        return None
+    return node if isinstance(node, ast.FunctionDef) and node.name == function.__name__ else None
+
+
+def _effects(function: FunctionType) -> Iterator[Remark]:
+    node = _definition(function)
+    if node is None:
         return
     parameters = [*node.args.posonlyargs, *node.args.args]
     if parameters:

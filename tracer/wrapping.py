@@ -151,7 +151,7 @@ def adopt(optimizer: Any) -> Recorder:
 
 
 def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> _Binding:
-    base = _plain_classes.get(type(optimizer), type(optimizer))
+    base = _plain(type(optimizer))
 
     def name() -> str:
         for attribute in ("name", "_name"):  # asked late: an optimizer in the making has none yet
@@ -267,8 +267,15 @@ def _set_class(optimizer: Any, cls: type) -> None:
 
 
 def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
-    """The program gives its traced optimizer another class: it stays traced."""
-    _set_class(optimizer, _traced_class(_plain_classes.get(cls, cls), kind))
+    """The program gives its optimizer another class: a traced one stays traced."""
+    if type(optimizer) in _plain_classes:
+        cls = _traced_class(_plain(cls), kind)
+    _set_class(optimizer, cls)
+
+
+def _plain(cls: type) -> type:
+    """The class that a traced class stands for; any other class itself."""
+    return _plain_classes.get(cls, cls)
 
 
 def _methods(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
@@ -285,17 +292,22 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
 
     To the program it is `base`: `optimizer.__class__` says so, because registries (Keras'
     serialization, TensorFlow's checkpoints) are keyed by the class, and copies and pickles are of
-    the class `base`, untraced.
+    the class `base`, untraced. A class that the program derives from it does not trace either.
     """
     cached = _traced_classes.get(base)
     if cached is not None:
         return cached
+    if method := inspection.super_of_type(base):
+        raise UnsupportedOptimizer(
+            f"cannot trace the class {base.__qualname__}, it allows no subclass: its {method} "
+            "calls super(type(self), self), which never ends in one; write super()"
+        )
     members: dict[str, Any] = {
         "__slots__": (),
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
-        "__class__": property(lambda self: base, partial(_follow, kind)),
+        "__class__": property(lambda self: _plain(type(self)), partial(_follow, kind)),
     }
     for name, (role, apply) in _methods(kind).items():
         if hasattr(base, name):
@@ -312,43 +324,55 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
             f"cannot trace the class {base.__qualname__}, it allows no subclass: its metaclass "
             "gives another class instead"
         )
-    _traced_classes[base] = traced
+    for name in vars(traced).keys() - members.keys() - _OF_ABC:
+        type.__delattr__(traced, name)  # written by `__init_subclass__`, say, as it was to `base`
     _plain_classes[traced] = base
-    return traced
+    return _traced_classes.setdefault(base, traced)  # another thread may have been faster
+
+
+_OF_ABC = {"__abstractmethods__", "_abc_impl"}
+"""What `ABCMeta` keeps for each class."""
 
 
 def _transparency(base: Any) -> dict[str, Any]:
     """What keeps configs, copies, pickles and exports as they are without the tracer."""
 
+    def above(traced: Any) -> Any:
+        """What comes after the traced class: `base`, or another if a class is derived from it."""
+        return super(_traced_classes[base], traced)
+
     def reduce(self: Any, protocol: Any) -> Any:
-        reduced = base.__reduce_ex__(self, protocol)
-        if not isinstance(reduced, tuple):
+        reduced, cls = above(self).__reduce_ex__(protocol), type(self)
+        if not isinstance(reduced, tuple) or cls not in _plain_classes:
             return reduced
         make, arguments, *rest = reduced
-        if getattr(make, "__self__", None) is type(self):  # a class method, as in Keras 3
+        if getattr(make, "__self__", None) is cls:  # a class method, as in Keras 3
             make = getattr(base, make.__name__)
-        elif make is type(self):
+        elif make is cls:
             make = base
-        return (make, tuple(base if a is type(self) else a for a in arguments), *rest)
+        return (make, tuple(base if a is cls else a for a in arguments), *rest)
 
     members: dict[str, Any] = {"__reduce_ex__": reduce}
     if hasattr(base, "from_config"):
-        members["from_config"] = classmethod(
-            lambda cls, *args, **kwargs: base.from_config(*args, **kwargs)
-        )
+
+        def from_config(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            of = base if cls in _plain_classes else above(cls)
+            return of.from_config(*args, **kwargs)
+
+        members["from_config"] = classmethod(from_config)
     if hasattr(base, "__deepcopy__"):
 
         def deepcopy(self: Any, memo: Any) -> Any:
-            copied = base.__deepcopy__(self, memo)
+            copied = above(self).__deepcopy__(memo)
             if type(copied) is type(self) and id(copied) not in _bindings:
-                _set_class(copied, base)
+                _set_class(copied, _plain(type(copied)))
             return copied
 
         members["__deepcopy__"] = deepcopy
     if hasattr(base, "_trackable_children"):
 
         def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-            found = base._trackable_children(self, save_type, **kwargs)
+            found = above(self)._trackable_children(save_type, **kwargs)
             binding = _bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
                 return found
@@ -417,9 +441,12 @@ def _begin_apply(
 ) -> tuple[Callable[..., Any], Frame | None]:
     """The original of an apply method, and what `_end_apply` is to be told of its call."""
     base, name, _, apply = method
-    original = getattr(super(_traced_classes[base], optimizer), name)
+    traced = _traced_classes[base]
+    original = getattr(super(traced, optimizer), name)
     binding = _bindings.get(id(optimizer))
     if binding is None or binding.recorder.broken or apply is None:
+        return original, None
+    if type(optimizer) is not traced:  # of a class derived from it, which is traced by its own
         return original, None
     try:
         pair = args if len(args) > 1 else _in_order(original, args, kwargs)
@@ -458,13 +485,14 @@ class _Call(Frame):
         self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         base, name, role, _ = method
-        self.original = getattr(super(_traced_classes[base], optimizer), name)
+        traced = _traced_classes[base]
+        self.original = getattr(super(traced, optimizer), name)
         self.args, self.kwargs = args, kwargs
         self.result: Any = None
         self.python = None  # until it has begun: it may be interrupted before
         self.seen = False  # by the recorder
         binding = _bindings.get(id(optimizer))
-        if binding is None or binding.recorder.broken:
+        if binding is None or binding.recorder.broken or type(optimizer) is not traced:
             return
         if role == "step" and not binding.settled:
             binding = _settle(optimizer, binding)
@@ -473,7 +501,7 @@ class _Call(Frame):
             self.recorder.enter(self, binding.index, name, role)
             self.seen = True
             if role == "step" and self.parent is None:
-                self._watch(optimizer, binding.index)
+                self._watch(optimizer, binding.index, name)
         except Exception as error:
             self.recorder.fault(error)
 
@@ -489,13 +517,12 @@ class _Call(Frame):
             except Exception as fault:
                 self.recorder.fault(fault)
 
-    def _watch(self, optimizer: Any, index: int) -> None:
+    def _watch(self, optimizer: Any, index: int, name: str) -> None:
         """Note the gradients that are handed over, without taking them from an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
         if not values:
             return
         pairs = values[0]
-        name = self.original.__name__
         if name == "apply":
             variables: Any = values[1] if len(values) > 1 else None
             if variables is None:

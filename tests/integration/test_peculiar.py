@@ -3,9 +3,12 @@
 import abc
 import functools
 import gc
+import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -344,6 +347,30 @@ def _partial(base: Any) -> Any:
     return Partial
 
 
+def _written_by_a_hook(base: Any) -> Any:
+    class Tagging(base):  # type: ignore[misc]
+        def __init_subclass__(cls, tag: str = "", **options: Any) -> None:
+            super().__init_subclass__(**options)
+            cls.tag = tag
+
+    class Tagged(Tagging, tag="mine"):
+        def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+            if self.tag != "mine":
+                raise RuntimeError(f"the tag became {self.tag!r}")
+            return super().apply_gradients(*args, **kwargs)
+
+    return Tagged
+
+
+def _super_of_its_class(base: Any) -> Any:
+    class Explicit(base):  # type: ignore[misc]
+        def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+            assert type(self) is not None
+            return super(self.__class__, self).apply_gradients(*args, **kwargs)
+
+    return Explicit
+
+
 HOSTILE: dict[str, Callable[[Any], Any]] = {
     "__slots__": _slots,
     "__getattr__": _getattr,
@@ -353,6 +380,8 @@ HOSTILE: dict[str, Callable[[Any], Any]] = {
     "__eq__, __bool__, __len__ and __repr__": _equal,
     "__init_subclass__": _init_subclass,
     "partialmethod": _partial,
+    "what __init_subclass__ writes": _written_by_a_hook,
+    "super(self.__class__, self)": _super_of_its_class,
 }
 
 
@@ -404,11 +433,20 @@ def _one_class(base: Any) -> Any:
     return One
 
 
+def _super_of_type(base: Any) -> Any:
+    class Recursive(base):  # type: ignore[misc]
+        def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+            return super(type(self), self).apply_gradients(*args, **kwargs)
+
+    return Recursive
+
+
 UNSUPPORTED: dict[str, Callable[[Any], Any]] = {
     "no subclass, TypeError": _final(TypeError),
     "no subclass, RuntimeError": _final(RuntimeError),
     "a subclass needs an option": _needs_option,
     "a metaclass that makes no second class of a name": _one_class,
+    "super(type(self), self)": _super_of_type,
 }
 
 
@@ -459,6 +497,38 @@ def test_a_class_that_is_changed_while_it_is_traced(kind: str) -> None:
     assert optimizer.__class__ is Other
     assert_counted(*run(kind, optimizer))
     assert type(tracer.unwrap(optimizer)) is Other
+
+
+@kinds
+def test_a_method_that_is_mocked_while_it_is_traced(kind: str) -> None:
+    cls: Any = ODOMETERS[kind]
+    optimizer, variables = tracer.wrap(cls()), make_variables(kind)
+    with mock.patch.object(cls, "apply_gradients") as mocked:
+        optimizer.apply_gradients(gradients(variables))
+    assert mocked.call_count == 1
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 0
+    assert not any("failed" in note for note in trace.notes), trace.notes
+    optimizer.apply_gradients(gradients(variables))
+    assert tracer.trace_of(optimizer).updates(variable=variables["kernel"]) == 1
+
+
+@kinds
+def test_threads_that_wrap_the_first_object_of_a_class(kind: str) -> None:
+    class Slow(type(ODOMETERS[kind])):  # type: ignore[misc]
+        def __init__(cls, *args: Any) -> None:
+            super().__init__(*args)
+            time.sleep(0.05)
+
+    class Own(ODOMETERS[kind], metaclass=Slow):  # type: ignore[misc, valid-type]
+        pass
+
+    optimizers = [Own() for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(tracer.wrap, optimizers))
+    assert len({type(each) for each in optimizers}) == 1
+    for each in optimizers:
+        assert_counted(*run(kind, each, compiled=False))
 
 
 class Boom(Exception):

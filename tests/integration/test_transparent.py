@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from libraries import BROKEN, is_keras3, keras2, keras3, library_of
-from odometers import KINDS, ODOMETERS, gradients, make_variables
+from odometers import KINDS, ODOMETERS, gradients, make_variables, read
 
 import tracer
 
@@ -119,6 +119,61 @@ def test_the_object_and_its_class_stay(make: Make) -> None:
     assert type(optimizer).__module__ == base.__module__
     assert tracer.unwrap(optimizer) is optimizer
     assert type(optimizer) is base
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_that_is_derived_from_its_type(kind: str) -> None:
+    base: Any = ODOMETERS[kind]
+    traced: Any = type(tracer.wrap(base()))
+
+    class Derived(traced):  # type: ignore[misc]
+        def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+            return super().apply_gradients(*args, **kwargs)
+
+        @classmethod
+        def from_config(cls, config: Any, custom_objects: Any = None) -> Any:
+            return cls()
+
+    untraced = Derived()
+    assert untraced.__class__ is Derived
+    untraced.apply_gradients(gradients(make_variables(kind)))
+    if hasattr(base, "from_config"):
+        assert type(untraced.from_config({})) is Derived
+    untraced.__class__ = base
+    assert type(untraced) is base
+
+    optimizer = tracer.wrap(Derived())
+    assert optimizer.__class__ is Derived
+    variables = make_variables(kind)
+    for _ in range(3):
+        optimizer.apply_gradients(gradients(variables))
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 3
+    for variable in variables.values():
+        assert sum(read(variable)[0]) == trace.updates(variable=variable) == 3
+    assert trace.calls(variable=variables["kernel"]) == 3
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+@pytest.mark.parametrize(
+    "copier", [copy.copy, copy.deepcopy, lambda each: each.from_config(each.get_config())]
+)
+def test_copies_of_an_object_of_such_a_class(kind: str, copier: Callable[[Any], Any]) -> None:
+    """They are what they are of one that is derived from the plain class."""
+
+    def outcome(parent: Any) -> Any:
+        @library_of(kind).saving.register_keras_serializable("tests")
+        class Derived(parent):  # type: ignore[misc]
+            pass
+
+        try:
+            copied = copier(Derived(0.25, name="derived"))
+        except Exception as error:
+            return type(error), str(error)
+        return type(copied) is Derived, copied.get_config()
+
+    optimizer = tracer.wrap(SAMPLES[kind]())
+    assert outcome(type(optimizer)) == outcome(optimizer.__class__)
 
 
 @samples

@@ -1,5 +1,7 @@
 """Runs Keras's own tests without and with the tracer, and fails if any of them ends otherwise.
 
+Expected to end otherwise are only those that compare `type(optimizer)`: see `BY_TYPE`.
+
     python tests/upstream/compare.py                        # of the Keras 3 that is installed
     python tests/upstream/compare.py --tf-keras CHECKOUT    # of tf_keras, from its source
 
@@ -40,6 +42,10 @@ TF_KERAS = (
 )
 NO_PROCESSES = "not MultiWorker and not ParameterServer"
 """Such tests of tf_keras start a cluster from a `__main__` that pytest does not give them."""
+
+
+BY_TYPE = ("testConvertToLegacyOptimizer", "testSerializationWithBuiltInOptimizer")
+"""Such tests of tf_keras want `type(optimizer) == LossScaleOptimizer`: no traced one can be it."""
 
 
 def main() -> int:
@@ -117,8 +123,11 @@ def _compare(title: str, untraced: dict[str, Any], traced: dict[str, Any]) -> in
     counts = Counter(each["outcome"].partition(":")[0] for each in untraced.values())
     said = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
     print(f"{title}: {len(names)} tests ({said}), {len(differing)} of them otherwise when traced")
-    for name, before, after in differing:
-        print(f"  {name}\n    untraced: {before}\n    traced:   {after}")
+    expected = [each for each in differing if _by_type(*each)]
+    for each in differing:
+        name, before, after = each
+        reason = " (it compares type(optimizer))" if each in expected else ""
+        print(f"  {name}{reason}\n    untraced: {before}\n    traced:   {after}")
     traces = [each["trace"] for each in traced.values() if "trace" in each]
     sums = {key: sum(trace[key] for trace in traces) for key in ("optimizers", "steps", "updates")}
     print(", ".join(f"{number:,} {key}" for key, number in sums.items()), "were counted")
@@ -128,7 +137,13 @@ def _compare(title: str, untraced: dict[str, Any], traced: dict[str, Any]) -> in
     if not sums["updates"] or counts["not collected"]:
         print("a file was not collected, or nothing was traced: this proves nothing")
         return 1
-    return 1 if differing else 0
+    return 1 if len(differing) > len(expected) else 0
+
+
+def _by_type(name: str, before: str, after: str) -> bool:
+    """Whether a test ends otherwise only because it compares the type of a traced optimizer."""
+    known = name.rpartition("::")[2].startswith(BY_TYPE)
+    return known and before == "passed" and after.startswith("failed: AssertionError: <class")
 
 
 if __name__ == "__main__":
