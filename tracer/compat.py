@@ -154,9 +154,9 @@ def host_callback(function: Any) -> Any:
 
 
 def graphs_around(graph: Any) -> list[Any]:
-    """The function graphs from `graph` outwards, `graph` first."""
+    """The graphs of functions from `graph` outwards; first `graph`, which may be of a Session."""
     graphs = [graph]
-    while isinstance(graph := graph.outer_graph, FuncGraph):
+    while isinstance(graph := getattr(graph, "outer_graph", None), FuncGraph):
         graphs.append(graph)
     return graphs
 

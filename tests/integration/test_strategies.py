@@ -6,8 +6,11 @@ from typing import Any
 import odometers
 import pytest
 import tensorflow as tf
+from libraries import keras2
 
 import tracer
+
+v1 = tf.compat.v1
 
 STEPS = 200
 DEVICES = ["/cpu:0", "/cpu:1"]
@@ -121,3 +124,44 @@ def test_aggregation_switched_off(kind: str, option: dict[str, bool]) -> None:
     for _ in range(STEPS):
         step()
     rig.check(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "scaled"),
+    [
+        pytest.param(name, kind, scaled, id=f"{name}-{kind}{'-loss scale' * scaled}")
+        for name in STRATEGIES
+        for kind in ("legacy", "v1")
+        for scaled in (False, True)
+        if (name, kind, scaled) != ("central storage", "legacy", True)  # tf_keras refuses it
+    ],
+)
+def test_a_graph_of_a_session(name: str, kind: str, scaled: bool) -> None:
+    """A loss scale applies its inner optimizer's gradients from the strategy's other threads."""
+    optimizer = odometers.ODOMETERS[kind]()
+    with tf.Graph().as_default():
+        strategy = STRATEGIES[name]()
+        with strategy.scope():
+            kernel = v1.get_variable("kernel", [2], initializer=tf.zeros_initializer())
+            if scaled and kind == "v1":
+                scale = v1.mixed_precision.FixedLossScale(1)
+                optimizer = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, scale)
+            elif scaled:
+                optimizer = keras2.mixed_precision.LossScaleOptimizer(
+                    optimizer, dynamic=False, initial_scale=1
+                )
+            tracer.wrap(optimizer)
+            train = strategy.run(lambda: optimizer.apply_gradients([(tf.ones([2]), kernel)]))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for _ in range(3):
+                session.run(strategy.experimental_local_results(train))
+            values = session.run(list(odometers.components(kernel)))
+    shown = [odometers.reading(value) for value in values]
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert trace.steps == 3
+    assert shown == [odometers.Reading(3)] * len(shown)
+    for replica in range(len(shown)):
+        assert trace.updates("dense", replica=replica) == 3
+    assert trace.updates() == 3 * len(shown)
