@@ -21,17 +21,17 @@ def instances(bases: Iterable[type]) -> list[Any]:
     >>> instances([Base]) == [one]
     True
     """
-    classes: set[type] = set()
+    classes: dict[int, type] = {}  # by id: any class may have a metaclass that forbids to hash it
     todo = list(bases)
     while todo:
         cls = todo.pop()
-        if cls not in classes:
-            classes.add(cls)
+        if id(cls) not in classes:
+            classes[id(cls)] = cls
             todo += type.__subclasses__(cls)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(10)
     try:
         time.sleep(0)  # lets threads run that asked for it with the old interval
-        return [each for each in gc.get_objects() if type(each) in classes]
+        return [each for each in gc.get_objects() if id(type(each)) in classes]
     finally:
         sys.setswitchinterval(interval)

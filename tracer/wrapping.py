@@ -6,6 +6,7 @@ wiser; what the tracer knows is kept here and in `recorder`, never on the optimi
 
 import inspect
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -35,8 +36,9 @@ class _Binding:
 
 
 _bindings: dict[int, _Binding] = {}
-_traced_classes: dict[type, type] = {}
-_plain_classes: dict[type, type] = {}
+_traced_classes: dict[int, type] = {}  # by the id of the class: a metaclass may compare as it likes
+_plain_classes: dict[int, type] = {}  # by the id of the traced class
+_making = threading.RLock()
 
 
 def wrap(optimizer: T) -> T:
@@ -105,7 +107,7 @@ def unwrap(optimizer: T) -> T:
         raise ValueError(f"{_what(optimizer)} is not wrapped: there is nothing to unwrap")
     for each, _ in family(optimizer):
         if is_traced(each):
-            _set_class(each, _plain_classes[type(each)])
+            _set_class(each, _plain(type(each)))
     return optimizer
 
 
@@ -123,7 +125,7 @@ def trace_of(optimizer: object) -> CallTrace:
 
 def is_traced(optimizer: object) -> bool:
     """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
-    return type(optimizer) in _plain_classes and id(optimizer) in _bindings
+    return id(type(optimizer)) in _plain_classes and id(optimizer) in _bindings
 
 
 def recorder_of(optimizer: object) -> Recorder | None:
@@ -268,14 +270,14 @@ def _set_class(optimizer: Any, cls: type) -> None:
 
 def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
     """The program gives its optimizer another class: a traced one stays traced."""
-    if type(optimizer) in _plain_classes:
+    if id(type(optimizer)) in _plain_classes:
         cls = _traced_class(_plain(cls), kind)
     _set_class(optimizer, cls)
 
 
 def _plain(cls: type) -> type:
     """The class that a traced class stands for; any other class itself."""
-    return _plain_classes.get(cls, cls)
+    return _plain_classes.get(id(cls), cls)
 
 
 def _methods(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
@@ -294,9 +296,17 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
     serialization, TensorFlow's checkpoints) are keyed by the class, and copies and pickles are of
     the class `base`, untraced. A class that the program derives from it does not trace either.
     """
-    cached = _traced_classes.get(base)
-    if cached is not None:
-        return cached
+    with _making:
+        traced = _traced_classes.get(id(base))
+        if traced is None:
+            traced = _made_class(base, kind)
+            _plain_classes[id(traced)] = base
+            _traced_classes[id(base)] = traced
+        return traced
+
+
+def _made_class(base: type, kind: OptimizerKind) -> type:
+    """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
     if method := inspection.super_of_type(base):
         raise UnsupportedOptimizer(
             f"cannot trace the class {base.__qualname__}, it allows no subclass: its {method} "
@@ -326,8 +336,7 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
         )
     for name in vars(traced).keys() - members.keys() - _OF_ABC:
         type.__delattr__(traced, name)  # written by `__init_subclass__`, say, as it was to `base`
-    _plain_classes[traced] = base
-    return _traced_classes.setdefault(base, traced)  # another thread may have been faster
+    return traced
 
 
 _OF_ABC = {"__abstractmethods__", "_abc_impl"}
@@ -339,11 +348,11 @@ def _transparency(base: Any) -> dict[str, Any]:
 
     def above(traced: Any) -> Any:
         """What comes after the traced class: `base`, or another if a class is derived from it."""
-        return super(_traced_classes[base], traced)
+        return super(_traced_classes[id(base)], traced)
 
     def reduce(self: Any, protocol: Any) -> Any:
         reduced, cls = above(self).__reduce_ex__(protocol), type(self)
-        if not isinstance(reduced, tuple) or cls not in _plain_classes:
+        if not isinstance(reduced, tuple) or id(cls) not in _plain_classes:
             return reduced
         make, arguments, *rest = reduced
         if getattr(make, "__self__", None) is cls:  # a class method, as in Keras 3
@@ -356,7 +365,7 @@ def _transparency(base: Any) -> dict[str, Any]:
     if hasattr(base, "from_config"):
 
         def from_config(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            of = base if cls in _plain_classes else above(cls)
+            of = base if id(cls) in _plain_classes else above(cls)
             return of.from_config(*args, **kwargs)
 
         members["from_config"] = classmethod(from_config)
@@ -441,7 +450,7 @@ def _begin_apply(
 ) -> tuple[Callable[..., Any], Frame | None]:
     """The original of an apply method, and what `_end_apply` is to be told of its call."""
     base, name, _, apply = method
-    traced = _traced_classes[base]
+    traced = _traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
     binding = _bindings.get(id(optimizer))
     if binding is None or binding.recorder.broken or apply is None:
@@ -485,7 +494,7 @@ class _Call(Frame):
         self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         base, name, role, _ = method
-        traced = _traced_classes[base]
+        traced = _traced_classes[id(base)]
         self.original = getattr(super(traced, optimizer), name)
         self.args, self.kwargs = args, kwargs
         self.result: Any = None

@@ -371,6 +371,42 @@ def _super_of_its_class(base: Any) -> Any:
     return Explicit
 
 
+def _alike(base: Any) -> Any:
+    """A class that its metaclass holds equal to another one, which is traced already."""
+
+    class ByName(type(base)):  # type: ignore[misc]
+        def __eq__(cls, other: object) -> bool:
+            return isinstance(other, type) and cls.__name__ == other.__name__
+
+        def __hash__(cls) -> int:
+            return hash(cls.__name__)
+
+    def make(number: int) -> Any:
+        class Alike(base, metaclass=ByName):  # type: ignore[misc]
+            def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+                if number != 2:
+                    raise RuntimeError("this is another class")
+                return super().apply_gradients(*args, **kwargs)
+
+        return Alike
+
+    tracer.wrap(make(1)())
+    return make(2)
+
+
+def _no_hash(base: Any) -> Any:
+    class Unhashable(type(base)):  # type: ignore[misc]
+        def __eq__(cls, other: object) -> bool:
+            return cls is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Own(base, metaclass=Unhashable):  # type: ignore[misc]
+        pass
+
+    return Own
+
+
 HOSTILE: dict[str, Callable[[Any], Any]] = {
     "__slots__": _slots,
     "__getattr__": _getattr,
@@ -382,6 +418,8 @@ HOSTILE: dict[str, Callable[[Any], Any]] = {
     "partialmethod": _partial,
     "what __init_subclass__ writes": _written_by_a_hook,
     "super(self.__class__, self)": _super_of_its_class,
+    "equal to another class": _alike,
+    "a class without a hash": _no_hash,
 }
 
 

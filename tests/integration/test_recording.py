@@ -153,6 +153,21 @@ def test_an_optimizer_that_died_is_still_counted() -> None:
     assert recording.trace().updates() == 3
 
 
+def test_an_object_whose_class_cannot_be_hashed_is_no_matter() -> None:
+    class Unhashable(type):
+        def __eq__(cls, other: object) -> bool:
+            raise RuntimeError("nobody should ask")
+
+    class Own(metaclass=Unhashable):
+        pass
+
+    kept = Own()
+    with tracer.record() as recording:
+        pass
+    assert recording.trace().steps == 0
+    assert kept is not None
+
+
 def test_blocks_nest() -> None:
     weight = tf.Variable([0.0])
     with tracer.record() as outer:
