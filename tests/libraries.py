@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 
 _IS_KERAS3 = not keras.__version__.startswith("2.")
 _ASKED = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
@@ -38,3 +39,18 @@ def library_of(kind: str) -> Any:
 def is_keras3(thing: Any) -> bool:
     """Whether `thing` is a variable or an optimizer of Keras 3."""
     return keras3 is not None and isinstance(thing, keras3.Variable | keras3.optimizers.Optimizer)
+
+
+def with_loss_scale(kind: str, optimizer: Any) -> Any:
+    """`optimizer` in the loss-scaling optimizer of its kind."""
+    if kind == "legacy":
+        return keras2.mixed_precision.LossScaleOptimizer(optimizer)
+    if kind == "keras2":
+        scaled = keras2.mixed_precision.LossScaleOptimizer(optimizer)
+        assert type(scaled).__name__ == "LossScaleOptimizerV3"
+        return scaled
+    if kind == "keras3":
+        return keras3.optimizers.LossScaleOptimizer(optimizer)
+    return tf.compat.v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
+        optimizer, tf.compat.v1.mixed_precision.DynamicLossScale()
+    )

@@ -76,10 +76,9 @@ class Optimizers:
         """Their names, made distinct."""
         return snapshot.distinct(each.name() for each in self._all)
 
-    def records(
-        self, names: Sequence[str], moved: dict[int, int], before: dict[int, int]
-    ) -> Iterator[Optimizer]:
-        """What a trace says of each that has `moved` this far now, and this far `before`."""
+    def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
+        """What a trace says of each; `before` is how far each had moved already."""
+        moved = self.moved()
         for index, (name, each) in enumerate(zip(names, self._all, strict=True)):
             optimizer = each.optimizer()
             if optimizer is not None:

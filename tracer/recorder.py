@@ -662,7 +662,7 @@ class Recorder:
             notes.append(_BYPASSED)
         where = self._where
         return TraceData(
-            optimizers=tuple(optimizers.records(names, optimizers.moved(), before.iterations)),
+            optimizers=tuple(optimizers.records(names, before.iterations)),
             variables=tuple(self._variables.rows),
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
             replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),

@@ -308,9 +308,9 @@ def _traced_class(base: type, kind: OptimizerKind) -> type:
 def _made_class(base: type, kind: OptimizerKind) -> type:
     """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
     if method := inspection.super_of_type(base):
-        raise UnsupportedOptimizer(
-            f"cannot trace the class {base.__qualname__}, it allows no subclass: its {method} "
-            "calls super(type(self), self), which never ends in one; write super()"
+        raise _no_subclass(
+            base,
+            f"its {method} calls super(type(self), self), which never ends in one; write super()",
         )
     members: dict[str, Any] = {
         "__slots__": (),
@@ -326,14 +326,9 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     try:
         traced: type = type(base)(base.__name__, (base,), members)
     except Exception as error:  # whatever its metaclass or its `__init_subclass__` raises
-        raise UnsupportedOptimizer(
-            f"cannot trace the class {base.__qualname__}, it allows no subclass: {error}"
-        ) from error
+        raise _no_subclass(base, error) from error
     if vars(traced).get("__class__") is not members["__class__"]:
-        raise UnsupportedOptimizer(
-            f"cannot trace the class {base.__qualname__}, it allows no subclass: its metaclass "
-            "gives another class instead"
-        )
+        raise _no_subclass(base, "its metaclass gives another class instead")
     for name in vars(traced).keys() - members.keys() - _OF_ABC:
         type.__delattr__(traced, name)  # written by `__init_subclass__`, say, as it was to `base`
     return traced
@@ -341,6 +336,12 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
 
 _OF_ABC = {"__abstractmethods__", "_abc_impl"}
 """What `ABCMeta` keeps for each class."""
+
+
+def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
+    return UnsupportedOptimizer(
+        f"cannot trace the class {base.__qualname__}, it allows no subclass: {reason}"
+    )
 
 
 def _transparency(base: Any) -> dict[str, Any]:
@@ -351,15 +352,15 @@ def _transparency(base: Any) -> dict[str, Any]:
         return super(_traced_classes[id(base)], traced)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        reduced, cls = above(self).__reduce_ex__(protocol), type(self)
-        if not isinstance(reduced, tuple) or id(cls) not in _plain_classes:
+        reduced, cls, plain = above(self).__reduce_ex__(protocol), type(self), _plain(type(self))
+        if not isinstance(reduced, tuple):
             return reduced
         make, arguments, *rest = reduced
         if getattr(make, "__self__", None) is cls:  # a class method, as in Keras 3
-            make = getattr(base, make.__name__)
+            make = getattr(plain, make.__name__)
         elif make is cls:
-            make = base
-        return (make, tuple(base if a is cls else a for a in arguments), *rest)
+            make = plain
+        return (make, tuple(plain if a is cls else a for a in arguments), *rest)
 
     members: dict[str, Any] = {"__reduce_ex__": reduce}
     if hasattr(base, "from_config"):

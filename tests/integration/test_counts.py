@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import is_keras3, keras2, keras3, library_of
+from libraries import is_keras3, keras3, library_of, with_loss_scale
 from odometers import (
     KINDS,
     ODOMETERS,
@@ -181,21 +181,6 @@ class Rig:
         for label, variable in {**self.variables, **self.idle}.items():
             names[label] = variable.path if is_keras3(variable) else variable.name.split(":")[0]
         return names
-
-
-def with_loss_scale(kind: str, optimizer: Any) -> Any:
-    """`optimizer` in the loss-scaling optimizer of its kind."""
-    if kind == "legacy":
-        return keras2.mixed_precision.LossScaleOptimizer(optimizer)
-    if kind == "keras2":
-        scaled = keras2.mixed_precision.LossScaleOptimizer(optimizer)
-        assert type(scaled).__name__ == "LossScaleOptimizerV3"
-        return scaled
-    if kind == "keras3":
-        return keras3.optimizers.LossScaleOptimizer(optimizer)
-    return v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
-        optimizer, v1.mixed_precision.DynamicLossScale()
-    )
 
 
 # What must hold in every cell.

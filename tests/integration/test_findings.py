@@ -13,7 +13,7 @@ import numpy as np
 import odometers
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, library_of, needs_keras3
+from libraries import keras2, keras3, library_of, needs_keras3, with_loss_scale
 from odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
@@ -651,7 +651,7 @@ def test_sparse_gradient_that_becomes_dense(
     scaled = "loss_scale" in options
     options = {key: value for key, value in options.items() if key != "loss_scale"}
     optimizer = (LEGACY if kind == "legacy" else library_of(kind).optimizers).SGD(**options)
-    optimizer = wrapped(loss_scale(kind, optimizer) if scaled else optimizer)
+    optimizer = wrapped(with_loss_scale(kind, optimizer) if scaled else optimizer)
     model.compile(optimizer=optimizer, loss="mse")
     model.fit(np.ones((16, 3), "int32"), np.ones((16, 6)), batch_size=4, verbose=0)
     trace = tracer.trace_of(optimizer)
@@ -667,17 +667,11 @@ def test_sparse_gradient_that_becomes_dense(
 # The steps.
 
 
-def loss_scale(kind: str, inner: Any) -> Any:
-    if kind == "keras3":
-        return keras3.optimizers.LossScaleOptimizer(inner)
-    return keras2.mixed_precision.LossScaleOptimizer(inner)
-
-
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 @pytest.mark.parametrize(("bad_steps", "severity"), [(0, ""), (3, "info"), (17, "warning")])
 def test_steps_that_a_loss_scale_skips(kind: str, bad_steps: int, severity: str) -> None:
     _, kernel = two_variables(kind)
-    optimizer = wrapped(loss_scale(kind, ODOMETERS[kind]()))
+    optimizer = wrapped(with_loss_scale(kind, ODOMETERS[kind]()))
 
     @tf.function
     def train(factor: Any) -> None:
@@ -889,7 +883,7 @@ def test_a_healthy_run_on_two_replicas_has_no_warning(
     layers = library.layers
     with strategy_of(strategy).scope():
         adam = LEGACY.Adam() if kind == "legacy" else library.optimizers.Adam()
-        optimizer = tracer.wrap(loss_scale(kind, adam) if scaled else adam)
+        optimizer = tracer.wrap(with_loss_scale(kind, adam) if scaled else adam)
         model = library.Sequential(
             [
                 layers.Input((3,), dtype="int32"),

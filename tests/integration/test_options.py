@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, library_of
+from libraries import keras2, keras3, library_of, with_loss_scale
 from tensorflow.python.framework import config
 from twins import STEPS, assert_twins
 
@@ -59,13 +59,9 @@ SGDS = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_loss_scale(kind: str) -> None:
-    around = (
-        keras3.optimizers.LossScaleOptimizer
-        if kind == "keras3"
-        else keras2.mixed_precision.LossScaleOptimizer
-    )
     assert_twins(
-        lambda: around(SGDS[kind]()), own_steps=lambda each: each.inner_optimizer.iterations
+        lambda: with_loss_scale(kind, SGDS[kind]()),
+        own_steps=lambda each: each.inner_optimizer.iterations,
     )
 
 

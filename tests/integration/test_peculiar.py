@@ -365,7 +365,7 @@ def _written_by_a_hook(base: Any) -> Any:
 def _super_of_its_class(base: Any) -> Any:
     class Explicit(base):  # type: ignore[misc]
         def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-            assert type(self) is not None
+            assert type(self) is not None  # so that both `super` and `type` are in its code
             return super(self.__class__, self).apply_gradients(*args, **kwargs)
 
     return Explicit

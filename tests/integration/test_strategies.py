@@ -6,7 +6,7 @@ from typing import Any
 import odometers
 import pytest
 import tensorflow as tf
-from libraries import keras2
+from libraries import with_loss_scale
 
 import tracer
 
@@ -143,13 +143,8 @@ def test_a_graph_of_a_session(name: str, kind: str, scaled: bool) -> None:
         strategy = STRATEGIES[name]()
         with strategy.scope():
             kernel = v1.get_variable("kernel", [2], initializer=tf.zeros_initializer())
-            if scaled and kind == "v1":
-                scale = v1.mixed_precision.FixedLossScale(1)
-                optimizer = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, scale)
-            elif scaled:
-                optimizer = keras2.mixed_precision.LossScaleOptimizer(
-                    optimizer, dynamic=False, initial_scale=1
-                )
+            if scaled:
+                optimizer = with_loss_scale(kind, optimizer)
             tracer.wrap(optimizer)
             train = strategy.run(lambda: optimizer.apply_gradients([(tf.ones([2]), kernel)]))
         with v1.Session() as session:

@@ -170,9 +170,9 @@ _Key = tuple[tuple[int, int], ...]
 class _Said(NamedTuple):
     """What is said of a variable."""
 
-    by_replica: list[int]
     dense: int
     sparse: int
+    by_replica: str
     a_step: str
     """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
     none: str
@@ -192,10 +192,10 @@ class _Variables:
         said: dict[int, _Said] = {}
         for alike in found.alike:
             said |= dict.fromkeys(alike.variables, self._said(alike))
-        only_called = self._said(Alike([], []))
+        only_called = _Said(0, 0, _split([0] * len(found.replicas)), "0", "")
         for index in found.variables:
             variable, of = found.trace.variables[index], said.get(index, only_called)
-            total, note = sum(of.by_replica), of.none and f"no gradient in {of.none}"
+            total, note = of.dense + of.sparse, of.none and f"no gradient in {of.none}"
             if not total:
                 note = f"never updated{note and f': {note}'}"
             name = shown(variable.name) or "''"
@@ -203,7 +203,7 @@ class _Variables:
                 name = name if name.startswith("argument ") else f"argument {name}"
                 note = f"stands for each variable passed{note and f'; {note}'}"
             cells = (f"{total:,}", of.a_step, f"{of.dense:,}", f"{of.sparse:,}")
-            split = (_split(of.by_replica),) * (len(found.replicas) > 1)
+            split = (of.by_replica,) * (len(found.replicas) > 1)
             style = WRONG if not total else ODD if of.none else ""
             yield Row(name, (*cells, *split), note, style)
 
@@ -214,9 +214,9 @@ class _Variables:
             if entry.role == "update" and entry.kind in _SOME_KINDS:
                 of_replica[block.replica] += entry.times * block.total
                 of_kind[entry.kind] += entry.times * block.total
-        by_replica = [of_replica[each] for each in self._found.replicas]
+        by_replica = _split([of_replica[each] for each in self._found.replicas])
         a_step, none = self._a_step(alike), self._without_gradient(alike)
-        return _Said(by_replica, of_kind["dense"], of_kind["sparse"], a_step, none)
+        return _Said(of_kind["dense"], of_kind["sparse"], by_replica, a_step, none)
 
     def _a_step(self, alike: Alike) -> str:
         found, (key, measure) = self._found, _measured(alike, "update", _SOME_KINDS)
@@ -243,8 +243,7 @@ def _measured(alike: Alike, role: Role, kinds: Sequence[Kind]) -> tuple[_Key, Me
     for place, _, entry in alike.entries:
         if entry.role == role and entry.kind in kinds:
             weights[place] += entry.times
-    variable = alike.variables[0] if alike.variables else -1
-    return tuple(sorted(weights.items())), counting([role], kinds, variable=variable)
+    return tuple(sorted(weights.items())), counting([role], kinds, variable=alike.variables[0])
 
 
 _SOME_KINDS: tuple[Kind, Kind] = ("dense", "sparse")

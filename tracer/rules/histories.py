@@ -170,7 +170,9 @@ def _histories(found: Tally) -> list[History]:
             together.setdefault(tuple(sorted(parts.items(), key=_order)), []).extend(plain)
     tables = list(runs)
     histories = [
-        History(found, sorted(variables), [*Counter(dict(parts)).elements()], tables)
+        History(
+            found, sorted(variables), [part for part, times in parts for _ in range(times)], tables
+        )
         for parts, variables in together.items()
     ]
     return sorted(histories, key=lambda each: each.variables)
