@@ -6,43 +6,24 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 import platform
 import re
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
+from tensorflow.core.function import trace_type
+from tensorflow.python.distribute import distribute_lib, mirrored_run
 from tensorflow.python.eager import context as eager_context, record
+from tensorflow.python.eager.polymorphic_function import saved_model_utils
 from tensorflow.python.framework import func_graph, indexed_slices, ops
-from tensorflow.python.ops import resource_variable_ops, script_ops
-from tensorflow.python.trackable.autotrackable import AutoTrackable
+from tensorflow.python.ops import (
+    control_flow_v2_func_graphs,
+    resource_variable_ops,
+    script_ops,
+)
+from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
 from tracer.instances import instances
-
-__all__ = [
-    "AutoTrackable",
-    "EagerTensor",
-    "FuncGraph",
-    "IndexedSlices",
-    "ResourceVariable",
-    "control_dependencies",
-    "current_graph",
-    "device",
-    "eager_outside_functions",
-    "function_name",
-    "graphs_around",
-    "graphs_updated_by",
-    "has_strategy",
-    "host_callback",
-    "in_eager",
-    "init_scope",
-    "make_variable",
-    "replica_id",
-    "signature",
-    "stop_recording",
-    "surroundings",
-    "update_replica_id",
-    "updates_since",
-    "versions",
-]
 
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph
@@ -159,6 +140,102 @@ def graphs_around(graph: Any) -> list[Any]:
     while isinstance(graph := getattr(graph, "outer_graph", None), FuncGraph):
         graphs.append(graph)
     return graphs
+
+
+def called_graph(graph: Any) -> Any:
+    """The graph of the function that is called when `graph` runs: its own, or one around it.
+
+    Branches and loop bodies are graphs of their own, which no call reaches but that of the function
+    around them. A graph of a Session runs with all that is in it.
+    """
+    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    return graph if ops.executing_eagerly_outside_functions() else graphs_around(graph)[-1]
+
+
+def call_time_capture(graph: Any, name: str, ask: Callable[[], Any]) -> Any | None:
+    """An int64 scalar in `graph` that is what `ask()` gives each time its function is called.
+
+    None for a graph to which nothing can be given. In the call `ask` gives an eager tensor, or one
+    of the graph in which the call stands. `FuncGraph.capture_call_time_value` does the same, but
+    passes the question on to the eager caller of the outermost function, and a branch or a loop
+    cannot pass it on. Captures are in `core/function/capture/capture_container.py`, and
+    `ConcreteFunction.captured_inputs` calls those that can be called.
+    """
+    if not isinstance(graph, FuncGraph) or graph.name.startswith(_BACKWARD):
+        return None
+    captures = graph._function_captures
+    if name not in captures.by_ref_internal:
+        spec = trace_type.from_value(
+            tf.TensorSpec((), tf.int64), trace_type.InternalTracingContext(True)
+        )
+        with graph.as_default(), ops.control_dependencies(None):
+            inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
+
+        def values() -> list[Any]:
+            return [ask()]
+
+        values.output_spec = spec  # type: ignore[attr-defined]
+        captures.add_or_replace(
+            key=name, external=values, internal=inside, tracetype=spec, is_by_ref=True
+        )
+    return captures.by_ref_internal[name]
+
+
+_BACKWARD = "__backward_"
+"""How TensorFlow names the gradient of a function, which is called with what it captured when it
+was traced (`eager/polymorphic_function/concrete_function.py`)."""
+
+
+def constant(value: int) -> Any:
+    """An eager int64 scalar, also while a graph is traced."""
+    with ops.init_scope():
+        return tf.constant(value, tf.int64)
+
+
+def trackable_constant(tensor: Any) -> Any:
+    """What makes an eager tensor that a function captures known to a SavedModel."""
+    return saved_model_utils.TrackableConstant(tensor, None)
+
+
+def replica_run() -> Any | None:
+    """What the threads of one `strategy.run` share, if this thread is one of them."""
+    return getattr(threading.current_thread(), "coord", None)
+
+
+def runs_under_way() -> tuple[set[int], set[int]]:
+    """On whose behalf this thread works: the ids of `strategy.run` calls, and of threads.
+
+    Under `MirroredStrategy` each replica has a thread of its own. `merge_call` stops them and goes
+    on in the thread that called `strategy.run`, which may call it again, for new threads
+    (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads know).
+    """
+    runs: set[int] = set()
+    threads = {threading.get_ident()}
+    python: Any = sys._getframe()
+    coordinator = replica_run()
+    while True:
+        runs |= {id(each) for each in _coordinators(python)}
+        if coordinator is None or id(coordinator) in runs:
+            return runs, threads
+        runs.add(id(coordinator))
+        for thread, frame in sys._current_frames().items():
+            if any(each is coordinator for each in _coordinators(frame)):
+                threads.add(thread)
+                python = frame
+                known = {each.ident: each for each in threading.enumerate()}
+                coordinator = getattr(known.get(thread), "coord", None)
+                break
+        else:
+            return runs, threads
+
+
+def _coordinators(python: Any) -> Iterator[Any]:
+    code = mirrored_run._call_for_each_replica.__code__
+    while python is not None:
+        if python.f_code is code:
+            yield python.f_locals.get("coord")
+        python = python.f_back
 
 
 _NUMBER = re.compile(r"_\d+(?=_|$)")
