@@ -7,20 +7,26 @@ import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
+from tensorflow.python.client import session
 from tensorflow.python.distribute import distribute_lib, mirrored_run
 from tensorflow.python.eager import context as eager_context, record
-from tensorflow.python.eager.polymorphic_function import saved_model_utils
+from tensorflow.python.eager.polymorphic_function import (
+    concrete_function,
+    polymorphic_function,
+    saved_model_utils,
+)
 from tensorflow.python.framework import func_graph, indexed_slices, ops
 from tensorflow.python.ops import (
     control_flow_v2_func_graphs,
     resource_variable_ops,
     script_ops,
 )
+from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
 from tracer.instances import instances
@@ -153,33 +159,47 @@ def called_graph(graph: Any) -> Any:
     return graph if ops.executing_eagerly_outside_functions() else graphs_around(graph)[-1]
 
 
-def call_time_capture(graph: Any, name: str, ask: Callable[[], Any]) -> Any | None:
+def call_time_capture(graph: Any, name: str, ask: Callable[[], Any], otherwise: Any) -> Any | None:
     """An int64 scalar in `graph` that is what `ask()` gives each time its function is called.
 
     None for a graph to which nothing can be given. In the call `ask` gives an eager tensor, or one
-    of the graph in which the call stands. `FuncGraph.capture_call_time_value` does the same, but
-    passes the question on to the eager caller of the outermost function, and a branch or a loop
-    cannot pass it on. Captures are in `core/function/capture/capture_container.py`, and
-    `ConcreteFunction.captured_inputs` calls those that can be called.
+    of the graph in which the call stands; a SavedModel holds `otherwise`, an eager tensor.
+    `FuncGraph.capture_call_time_value` does nearly the same, but it passes the question on to the
+    eager caller of the outermost function, and a branch or a loop cannot pass it on. Captures are
+    in `core/function/capture/capture_container.py`; `ConcreteFunction.captured_inputs` calls those
+    that can be called.
     """
     if not isinstance(graph, FuncGraph) or graph.name.startswith(_BACKWARD):
         return None
     captures = graph._function_captures
-    if name not in captures.by_ref_internal:
-        spec = trace_type.from_value(
-            tf.TensorSpec((), tf.int64), trace_type.InternalTracingContext(True)
-        )
-        with graph.as_default(), ops.control_dependencies(None):
-            inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
+    if name in captures.by_ref_internal:
+        return captures.by_ref_internal[name]
+    spec = trace_type.from_value(
+        tf.TensorSpec((), tf.int64), trace_type.InternalTracingContext(True)
+    )
+    with graph.as_default(), ops.control_dependencies(None):
+        inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
 
-        def values() -> list[Any]:
-            return [ask()]
+    def values() -> list[Any]:
+        plain_capture(captures, name, otherwise)
+        return [otherwise if save_context.in_save_context() else ask()]
 
-        values.output_spec = spec  # type: ignore[attr-defined]
-        captures.add_or_replace(
-            key=name, external=values, internal=inside, tracetype=spec, is_by_ref=True
-        )
-    return captures.by_ref_internal[name]
+    values.output_spec = spec  # type: ignore[attr-defined]
+    captures.add_or_replace(
+        key=name, external=values, internal=inside, tracetype=spec, is_by_ref=True
+    )
+    return inside
+
+
+def plain_capture(captures: Any, name: str, value: Any) -> None:
+    """Let what `call_time_capture` added look like `value` that was captured, once it is traced.
+
+    The function asks at each call all the same: it has its own list of what it captured. But a
+    SavedModel exports by the list of the graph, and it knows of captured values only.
+    """
+    if list(captures.by_ref_internal) == [name]:  # else the order would not be that of the inputs
+        _, inside, spec = captures.pop(name, is_by_ref=True)
+        captures.add_or_replace(key=id(value), external=value, internal=inside, tracetype=spec)
 
 
 _BACKWARD = "__backward_"
@@ -300,26 +320,72 @@ def _shape(shape: Any) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
 
 
-def graphs_updated_by(name: str) -> list[Any]:
-    """The graphs that hold updates by an untraced v1 optimizer of this name.
+def session_graphs_updated_by(name: str) -> list[Any]:
+    """The graphs of open Sessions with updates by an untraced v1 optimizer of this name.
 
     `apply_gradients` puts them under `name/update_...` (`training/optimizer.py`). A graph with a
-    counter of the tracer's is left out.
+    callback of the tracer's is left out.
     """
     update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+    sessions = [each for each in instances([session.BaseSession]) if not each._closed]
     found = []
-    for graph in graphs_alive():
+    for graph in {id(each.graph): each.graph for each in sessions}.values():
         operations = graph.get_operations()
         if any(update.search(op.name) for op in operations) and not any(
-            op.type in ("ResourceScatterUpdate", "PyFunc") for op in operations
+            op.type == "PyFunc" for op in operations
         ):
             found.append(graph)
     return found
 
 
-def graphs_alive() -> list[Any]:
-    """Every graph that is alive."""
-    return instances([ops.Graph])
+def newest_function() -> int:
+    """A number that changes when a function is traced."""
+    names = eager_context.context().list_function_names()
+    return hash(frozenset(names))
+
+
+def function_classes() -> tuple[type, type]:
+    """The class of functions that were traced, and that of what `tf.function` gives."""
+    return concrete_function.ConcreteFunction, polymorphic_function.Function
+
+
+def concrete_functions(function: Any) -> list[Any]:
+    """The functions that a `tf.function` was traced to."""
+    return list(function._function_cache.values())
+
+
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "Identity")
+
+
+def writes_to(graph: Any, handles: Collection[int] | None) -> bool:
+    """Whether `graph` writes to a variable of which the id of the handle is among `handles`.
+
+    None stands for any variable, also one that is an argument.
+    """
+    inside = {
+        id(inner) for outer, inner in graph.captures if handles is None or id(outer) in handles
+    }
+    if handles is None:
+        inside |= {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource}
+    if not inside:
+        return False
+    for op in graph.get_operations():
+        if op.type in _READS:
+            continue
+        for place, tensor in enumerate(op.inputs):
+            if id(tensor) in inside and tensor.dtype == tf.resource and place not in _read_only(op):
+                return True
+    return False
+
+
+def _read_only(op: Any) -> Collection[int]:
+    """Which inputs a call, a branch or a loop only reads, as TensorFlow marked them
+    (`framework/auto_control_deps_utils.py`).
+    """
+    try:
+        return tuple(op.get_attr("_read_only_resource_inputs"))
+    except ValueError:
+        return ()
 
 
 def versions() -> dict[str, str]:

@@ -41,7 +41,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import tensorflow as tf
@@ -114,6 +114,7 @@ class Ledger:
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
         """The company of what is called outside of every step."""
+        self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self._clock = self._variable([(steps + 1) * UNIT, 0, 0])
         self._ring = self._variable(np.zeros((rows, 5), np.int64))
         self._counters: list[_Counter] = []
@@ -130,11 +131,15 @@ class Ledger:
         `ask` gives it at each call of the function: an eager tensor, or one of the graph in which
         it is called. Where nobody can be asked it is 0.
         """
-        found = compat.call_time_capture(graph, self._name, ask)
-        if found is None:
-            with graph.as_default():
-                found = tf.constant(0, tf.int64)
-        return found
+        known = self._companies.get(graph)
+        if known is None:
+            known = compat.call_time_capture(graph, self._name, ask, self.alone)
+            if known is None:
+                with graph.as_default():
+                    return tf.constant(0, tf.int64)
+            self._companies[graph] = ref(known)
+            return known
+        return known()
 
     def begin_step(self, company: Any, after: Sequence[Any] = ()) -> tuple[Any, Any]:
         """Add to the current graph the beginning of a step, which waits for the tensors `after`.
@@ -201,6 +206,8 @@ class Ledger:
 
     def children(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
+        for graph in list(self._companies):
+            compat.plain_capture(graph._function_captures, self._name, self.alone)
         children = {"clock": self._clock, "ring": self._ring}
         children |= {f"counter_{c.number}": c.variable for c in self._counters}
         return children | {"alone": compat.trackable_constant(self.alone)}
@@ -370,9 +377,9 @@ def _chain(rows: list[_Row]) -> list[Run]:
 
     A link of the chain is `last - count * stride == the last stamp before`. Where it does not hold,
     or where the number of a row is missing, rows were overwritten or torn, and the executions since
-    the last good row have no step. The first row is written when a block runs in a step for the first
-    time. If it had run before, in no step, the arithmetic of the second row does not hold without
-    the first; so without it, where it holds, there was nothing in it.
+    the last good row have no step. The first row is written when a block runs in a step for the
+    first time. If it had run before, in no step, the arithmetic of the second row does not hold
+    without the first; so without it, where it holds, there was nothing in it.
     """
     runs: list[tuple[int, int, int]] = []
     last = total = ended = 0

@@ -29,6 +29,7 @@ from tracer.calltrace import CallTrace
 from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger
+from tracer.older import Older
 from tracer.optimizers import Optimizers
 from tracer.records import (
     Graph,
@@ -103,7 +104,7 @@ class Moment(NamedTuple):
     readings: _Readings
     calls: Sequence[Sequence[int]]
     graphs: dict[Key, Figures]
-    unseen: dict[int, int]
+    older: dict[Older, int]
     iterations: dict[int, int]
     notes: frozenset[str] = frozenset()
 
@@ -207,10 +208,15 @@ class Recorder:
         """Whether any call was seen."""
         return bool(self._calls)
 
-    def mark(self, optimizer: int) -> None:
+    def begin(self, optimizer: int) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before."""
-        if text := self.optimizers.mark(optimizer, self._step_count):
+        counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
+        if text := self.optimizers.begin(optimizer, counters):
             self.note(text)
+
+    def end(self, optimizer: int) -> None:
+        """Tracing of an optimizer ends; what was counted stays."""
+        self.optimizers.end(optimizer)
 
     # Calls.
 
@@ -760,7 +766,7 @@ class Recorder:
     def _read(self) -> _Readings:
         """For each replica its steps and its blocks; a block keeps its key for good."""
         calm = self._callers <= {threading.get_ident()}
-        under_way = [frame for frame in list(self._active) if frame.numbers]
+        under_way = [frame.numbers for frame in list(self._active) if frame.numbers]
         readings: _Readings = {}
         for replica in sorted({block.replica for block in self._logs} | set(self._ledgers)):
             ledger = self._ledgers.get(replica)
@@ -769,9 +775,7 @@ class Recorder:
             for block, log in self._logs.items():
                 if block.replica == replica:
                     blocks[block] = (block, log.reading(self._graphs[block]))
-            running = frozenset(
-                frame.numbers[replica] for frame in under_way if replica in (frame.numbers or ())
-            )
+            running = frozenset(numbers[replica] for numbers in under_way if replica in numbers)
             empty = frozenset(self._empty[replica])
             readings[replica] = _Read(steps, blocks, running, empty, calm)
         return readings
@@ -793,7 +797,8 @@ class Recorder:
             graphs = self._tracings.figures(_totals(readings))
             said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
             moved = self.optimizers.moved()
-            return Moment(readings, calls, graphs, self._unseen(readings), moved, said)
+            older = dict(self.optimizers.older.calls)
+            return Moment(readings, calls, graphs, older, moved, said)
 
     def trace(self) -> CallTrace:
         """A frozen trace of everything up to the last complete step of each replica."""
@@ -841,8 +846,7 @@ class Recorder:
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
         found, lost = snapshot.blocks_of(optimizers.root, ended, methods, replicas)
-        unseen = self._unseen(absolute)
-        missed = optimizers.missed(names, unseen, before.unseen, self._variables.met_in)
+        missed = optimizers.missed(names, before.older, self._variables.met_in)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
         if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):
@@ -879,12 +883,6 @@ class Recorder:
             if new.tracings or new.steps:
                 records.append(new.record(self.optimizers.root, key, replicas))
         return tuple(records)
-
-    def _unseen(self, readings: _Readings) -> dict[int, int]:
-        """For each optimizer how many steps it ran in graphs that hold no counter."""
-        steps = max((read.steps for read in readings.values()), default=0)
-        counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
-        return self.optimizers.unseen(steps, counters)
 
 
 _BYPASSED = (

@@ -189,14 +189,17 @@ def settle(begun: Begun) -> Ended:
             key, each = blocks[short[0]]
             ran = [Run(first, 1, last - first + 1) for first, last in free]
             if sum(run.count for run in ran) == each.lost:
-                runs = records.join(sorted([*each.runs.get(0, ()), *ran]))
+                runs = records.join(
+                    sorted([*each.runs.get(0, ()), *ran], key=lambda run: run.first)
+                )
                 blocks[short[0]] = key, each._replace(runs={**each.runs, 0: runs}, lost=0)
                 return settle(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]
         span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
         return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span))
     last_ended = max((run.last for run, _ in own), default=0)
-    gone, raised, stopped = [], [], 0
+    raised: list[int] = []
+    gone, stopped = [], 0
     for first, last, count in missing:
         for low, high in _without([(first, last)], known):
             if not begun.calm and low > last_ended:
@@ -208,8 +211,8 @@ def settle(begun: Begun) -> Ended:
                 stopped += high - low + 1
         gone += [(number, number) for number in sorted(known) if first <= number <= last]
     gone.sort()
-    span = (1, begun.steps) if lost else None
-    return _numbered(begun.steps, blocks, gone, Ended(0, (), raised, stopped, span))
+    lost_in = (1, begun.steps) if lost else None
+    return _numbered(begun.steps, blocks, gone, Ended(0, (), raised, stopped, lost_in))
 
 
 def _missing(

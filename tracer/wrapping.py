@@ -91,7 +91,7 @@ def _wrap(optimizer: Any) -> None:
             if each is optimizer:
                 recorder.optimizers.root = binding.index
         if not is_traced(each):
-            recorder.mark(binding.index)
+            recorder.begin(binding.index)
             own = [name for name in _methods(kind) if name in _own_attributes(each)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
@@ -108,6 +108,7 @@ def unwrap(optimizer: T) -> T:
     for each, _ in family(optimizer):
         if is_traced(each):
             _set_class(each, _plain(type(each)))
+            _bindings[id(each)].recorder.end(_bindings[id(each)].index)
     return optimizer
 
 
