@@ -23,6 +23,7 @@ __all__ = [
     "FuncGraph",
     "IndexedSlices",
     "ResourceVariable",
+    "TensorFlowVariable",
     "control_dependencies",
     "current_graph",
     "device",
@@ -39,6 +40,7 @@ __all__ = [
     "signature",
     "stop_recording",
     "surroundings",
+    "unique_number",
     "update_replica_id",
     "updates_since",
     "versions",
@@ -47,6 +49,7 @@ __all__ = [
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
+TensorFlowVariable = tf.Variable
 IndexedSlices = indexed_slices.IndexedSlices
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
@@ -54,6 +57,7 @@ device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
 init_scope = ops.init_scope
 stop_recording = record.stop_recording
+unique_number = ops.uid
 
 
 def in_eager() -> bool:
