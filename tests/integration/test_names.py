@@ -22,6 +22,7 @@ import tensorflow as tf
 import tracer
 import tracer.keras
 from tracer.calltrace import CallTrace
+from tracer.instances import instances
 from tracer.records import Replica
 
 BATCH = 4
@@ -517,11 +518,13 @@ def test_a_variable_that_keras_held_later() -> None:
 
 def test_the_heap_is_searched_once_for_many_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at all while the optimizer works, nor for what was searched for before."""
-    from tracer import variables as module
-
     searches: list[Any] = []
-    search = module.instances
-    monkeypatch.setattr(module, "instances", lambda bases: searches.append(1) or search(bases))
+
+    def search(bases: Any) -> Any:
+        searches.append(bases)
+        return instances(bases)
+
+    monkeypatch.setattr("tracer.variables.instances", search)
     made = [tf.Variable([0.0]) for _ in range(50)]
     optimizers = [tracer.wrap(odometers.V1Odometer()) for _ in range(2)]
     for optimizer in optimizers:
@@ -614,9 +617,11 @@ def test_assertions_by_a_glob(kind: str, wrapper: str, strategy: str) -> None:
         if wrapper == "loss scale":
             optimizer = libraries.with_loss_scale(kind, optimizer)
         model.compile(optimizer, "mse", jit_compile=False)
-    with pytest.raises(AssertionError, match=r"updates of \*encoder\*: expected 0"):
-        with tracer.assert_never_updated("*encoder*"):
-            fit(model)
+    with (
+        pytest.raises(AssertionError, match=r"updates of \*encoder\*: expected 0"),
+        tracer.assert_never_updated("*encoder*"),
+    ):
+        fit(model)
     with tracer.assert_updates(variable="*encoder*", dense=2, per_step=True, per_replica=True):
         fit(model)
     with tracer.assert_updates(
@@ -652,7 +657,7 @@ def test_the_callback_and_what_is_found(kind: str) -> None:
     """A variable without gradients is named by its path, as in Keras's own warning."""
     keras = libraries.library_of(kind)
 
-    class Net(keras.Model):  # type: ignore[misc]
+    class Net(keras.Model):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__(name="net")
             self.unused = keras.layers.Dense(2, name="unused")
