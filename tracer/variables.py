@@ -34,6 +34,7 @@ class VariableTable:
         self._rows: list[Variable] = []  # of the first of them, with distinct names
         self._names: set[str] = set()
         self._raw: set[int] = set()  # those of which no Keras variable is known
+        self._unsearched: list[int] = []  # those of them for which none was searched yet
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def index(self, variable: Any, graph: Any) -> int:
@@ -54,6 +55,7 @@ class VariableTable:
             self._index[id(own)] = (ref(own), index)
             if not path:
                 self._raw.add(index)
+                self._unsearched.append(index)
         return index
 
     @property
@@ -64,10 +66,11 @@ class VariableTable:
         That is looked for here: it is no work for a step.
         """
         with self._lock:
-            for index in sorted(self._raw):
+            while self._unsearched:
+                index = self._unsearched.pop()
                 own = self._object(index)
                 path = None if own is None else keras_path(own)
-                if path:
+                if path and index in self._raw:
                     self._rename(index, path)
             for plain in self._plain[len(self._rows) :]:
                 unique = free_name(plain.name, self._names)
