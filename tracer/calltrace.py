@@ -474,11 +474,25 @@ class CallTrace:
 
 
 def plain_name(variable: object) -> str:
-    """The framework's name of `variable`: Keras' path or TensorFlow's, without `:0` and replica.
+    """The framework's name of `variable`: the path of Keras 3 or else TensorFlow's.
+
+    A variable of TensorFlow that one of Keras 3 holds has the name of that one. Raises `TypeError`
+    for an object that is no variable.
+    """
+    path = getattr(variable, "path", None)
+    if type(variable).__module__.startswith("tensorflow."):
+        from tracer.variables import keras_path  # TensorFlow is there, or there were no variable
+
+        path = keras_path(variable)
+    return path if isinstance(path, str) and path else tensorflow_name(variable)
+
+
+def tensorflow_name(variable: object) -> str:
+    """TensorFlow's name of `variable`, without `:0` and replica.
 
     Raises `TypeError` for an object that is no variable.
     """
-    name = getattr(variable, "path", None) or getattr(variable, "name", None)
+    name = getattr(variable, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"variable must be a name, a glob or a variable, not {variable!r}")
     name = name.removesuffix(":0")

@@ -34,6 +34,7 @@ from tracer.instances import instances
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
+TensorFlowVariable = tf.Variable
 IndexedSlices = indexed_slices.IndexedSlices
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
@@ -41,6 +42,7 @@ device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
 init_scope = ops.init_scope
 stop_recording = record.stop_recording
+unique_number = ops.uid
 
 
 def in_eager() -> bool:
