@@ -26,7 +26,7 @@ import bench
 import vl_convert
 
 from tracer import storage
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.differing import differences
 from tracer.records import (
     Block,
@@ -157,7 +157,7 @@ def cost(
     row = Row(pattern, steps, variables, runs, path.stat().st_size)
     if not timed:
         return row
-    before = CallTrace(trace(pattern, steps - 4, variables))
+    before = Trace(trace(pattern, steps - 4, variables))
     work: tuple[Callable[[], object], ...] = (
         lambda: storage.save(data, path),
         lambda: storage.load(path),
@@ -169,7 +169,7 @@ def cost(
     return row._replace(seconds=(*taken, *repeat(None, len(work) - len(some))))
 
 
-def _diff(before: CallTrace, after: CallTrace) -> str:
+def _diff(before: Trace, after: Trace) -> str:
     return changes.render(before, after, differences(before, after))
 
 

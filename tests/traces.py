@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.records import (
     Block,
     Calls,

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tracer import storage
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import TraceFileError
 
 _LEAST = 0.05  # seconds between two writings, however long the last one took
@@ -27,7 +27,7 @@ class Autosave:
     """
 
     def __init__(
-        self, snapshot: Callable[[], CallTrace], path: Path, *, folder: bool, seconds: float
+        self, snapshot: Callable[[], Trace], path: Path, *, folder: bool, seconds: float
     ) -> None:
         self._snapshot = snapshot
         self._path = path
@@ -85,7 +85,7 @@ class Autosave:
             self._warn(f"the trace was not written: {type(error).__name__}: {error}")
         return False
 
-    def _file(self, trace: CallTrace, finished: bool) -> Path | None:
+    def _file(self, trace: Trace, finished: bool) -> Path | None:
         """The file to write; None as long as it is not known which worker this is."""
         if not self._folder:
             return self._path

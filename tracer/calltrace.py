@@ -1,4 +1,4 @@
-"""`CallTrace`: what an optimizer did, frozen, and every question that can be put to it.
+"""`Trace`: what an optimizer did, frozen, and every question that can be put to it.
 
 No TensorFlow: a saved trace is read and queried on a machine that has none.
 """
@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from tracer import records
 from tracer.errors import unknown_name
@@ -24,9 +23,6 @@ from tracer.records import (
     TraceData,
     Variable,
 )
-
-if TYPE_CHECKING:
-    from tracer.findings import Finding
 
 T = TypeVar("T")
 What = Literal["updates", "executions", "calls", "requests"]
@@ -51,22 +47,11 @@ class _Filter(NamedTuple):
     steps: range | None
 
 
-class CallTrace:
-    """A frozen trace of one or more optimizers: exact counts, per variable, step and replica.
+class Trace:
+    """A frozen record of what one or more optimizers did, and the questions that it answers.
 
-    Made by `tracer.trace_of`, `tracer.record` and `tracer.load`, never by hand. All filters are
-    optional and combine with *and*:
-
-    - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
-      `"none"`.
-    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
-      for all of its shards.
-    - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
-    - `replica`: its id, an int; `worker`: its name, as TensorFlow has it (`"worker:0"`).
-    - `optimizer`: its name or a glob.
-    - `method`: the name of an intercepted method.
-
-    A filter that names what the trace does not hold raises `tracer.UnknownName`.
+    It knows no finding, no report and no file: `tracer.CallTrace` is what users get, and says what
+    the filters mean.
     """
 
     first_step: int = 1
@@ -82,9 +67,9 @@ class CallTrace:
     ) -> None:
         self._data = data
         self._identify = identify
-        self._derived: dict[Callable[[CallTrace], Any], Any] = {}
+        self._derived: dict[Callable[[Trace], Any], Any] = {}
 
-    def derived(self, make: Callable[["CallTrace"], T]) -> T:
+    def derived(self, make: Callable[["Trace"], T]) -> T:
         """What `make` works out of the trace; it does so once, for a trace never changes.
 
         It is given a copy, lest the trace and what was made of it keep each other alive.
@@ -277,49 +262,14 @@ class CallTrace:
         ]
         return records.segments(weighted, self.steps)
 
-    def answer(self) -> str:
-        """How often the apply methods ran, in two sentences, for this run."""
-        from tracer.reporters.answer import answer
-
-        return answer(self)
-
-    def findings(self) -> "list[Finding]":
-        """What looks wrong in the run, errors first, with why it matters and what to do.
-
-        An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
-        """
-        from tracer.findings import findings
-
-        return findings(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace to `path`, a trace file that `tracer.load` reads.
-
-        In a folder that exists the file is named by the worker (`worker-0.json`), so that each
-        worker of a run can save to the same folder, which `tracer.load` then reads as one run.
-
-        Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
-        """
-        from tracer.storage import save
-
-        path = Path(path)
-        if path.is_dir():
-            path /= ("+".join(self.workers).replace(":", "-") or "trace") + ".json"
-        save(self._data, path)
-
-    def _repr_html_(self) -> str:
-        """The report, which a notebook shows for a trace in the last line of a cell."""
-        from tracer.reporters.notebook import summary
-
-        return summary(self)
-
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
         state = "" if self.complete else ", incomplete"
-        return f"<CallTrace of {names}: {self.steps} steps, {self.updates()} updates{state}>"
+        counts = f"{self.steps} steps, {self.updates()} updates"
+        return f"<{type(self).__name__} of {names}: {counts}{state}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CallTrace) and self._data == other._data
+        return isinstance(other, Trace) and self._data == other._data
 
     __hash__ = None  # type: ignore[assignment]  # it holds dicts, like the records it is made of
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 import tracer
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 
 SAMPLES, WORDS, LENGTH = 256, 1_000, 8
 BATCH, EPOCHS = 32, 2

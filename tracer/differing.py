@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from tracer import tally
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
+from tracer.labels import labelled
 from tracer.records import Run
-from tracer.reporters.tables import labelled
 from tracer.tally import Stretch, Tally, Values
 
 _FEW = 3
@@ -45,7 +45,7 @@ class Difference:
         return any((self.only, self.steps, self.variables, self.runs, self.methods))
 
 
-def differences(before: CallTrace, after: CallTrace) -> list[Difference]:
+def differences(before: Trace, after: Trace) -> list[Difference]:
     """How each optimizer of the one trace differs from that of the other, in their order.
 
     Optimizers are matched by class, else by order; variables by name or, where the layers are
@@ -54,7 +54,7 @@ def differences(before: CallTrace, after: CallTrace) -> list[Difference]:
     return [_compare(a, b) for a, b in _optimizers(before, after)]
 
 
-def _optimizers(before: CallTrace, after: CallTrace) -> Iterator[tuple[Tally | None, Tally | None]]:
+def _optimizers(before: Trace, after: Trace) -> Iterator[tuple[Tally | None, Tally | None]]:
     ours, theirs = tally.tallies(before), tally.tallies(after)
     left: list[Tally] = []
     for mine in ours:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracer import tally
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import unknown_name
-from tracer.findings import at_least
+from tracer.findings import at_least, findings
+from tracer.labels import labelled
 from tracer.records import Block, contribution
-from tracer.reporters.tables import labelled
 from tracer.rules.cases import Severity
 from tracer.tally import Measure, Tally
 
@@ -117,7 +117,7 @@ def _joined(key: str, value: object) -> str:
 
 
 def check(
-    trace: CallTrace, expectations: list[Expectation], worst: Severity | None = None
+    trace: Trace, expectations: list[Expectation], worst: Severity | None = None
 ) -> list[Verdict]:
     """What holds and what does not; a trace that does not know everything is no proof.
 
@@ -127,7 +127,7 @@ def check(
     """
     verdicts = [Verdict(each.text, "; ".join(_failures(trace, each))) for each in expectations]
     if worst is not None:
-        found = at_least(trace.findings(), worst)
+        found = at_least(findings(trace), worst)
         verdicts += [Verdict(f"no {each.code}", f"{each.text} {each.advice}") for each in found]
         if not found:
             verdicts.append(Verdict(f"no {worst} among the findings"))
@@ -139,7 +139,7 @@ def check(
     return verdicts
 
 
-def _failures(trace: CallTrace, expected: Expectation) -> Iterator[str]:
+def _failures(trace: Trace, expected: Expectation) -> Iterator[str]:
     if expected.per_step:
         measure = _measure(trace, expected)
         found = [each for each in tally.tallies(trace) if each.steps]
@@ -176,7 +176,7 @@ def _uneven(found: Tally, replica: int, measure: Measure, expected: Expectation)
     return bad[0] + more if bad else ""
 
 
-def _measure(trace: CallTrace, expected: Expectation) -> Measure:
+def _measure(trace: Trace, expected: Expectation) -> Measure:
     """What one execution of a block counts of it."""
     kinds = {"updates": ("dense", "sparse"), "dense": ("dense",), "sparse": ("sparse",)}
     chosen = trace._filter(None, _method(trace, expected), expected.variable, *[None] * 4)
@@ -194,7 +194,7 @@ def _measure(trace: CallTrace, expected: Expectation) -> Measure:
     return measure
 
 
-def _method(trace: CallTrace, expected: Expectation) -> str | None:
+def _method(trace: Trace, expected: Expectation) -> str | None:
     """The method that is meant, None for a word of ours."""
     words = (*_KINDS, "steps", "calls")
     if expected.what in words:
@@ -205,7 +205,7 @@ def _method(trace: CallTrace, expected: Expectation) -> str | None:
     return expected.what
 
 
-def _total(trace: CallTrace, expected: Expectation) -> int:
+def _total(trace: Trace, expected: Expectation) -> int:
     variable = expected.variable
     if expected.what == "steps":
         return trace.steps

@@ -10,7 +10,7 @@ from typing import get_args
 
 import msgspec
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import unknown_name
 from tracer.rules import classes, graphs, steps, updates
 from tracer.rules.cases import Case, Severity
@@ -57,7 +57,7 @@ class Rule:
     """When it is found and when not, and what other severities a case may have."""
 
 
-def findings(trace: CallTrace) -> list[Finding]:
+def findings(trace: Trace) -> list[Finding]:
     """All that the rules find, errors first; an empty list for a healthy run.
 
     What is the same of many variables is one finding, with some of their names and their number.
@@ -65,7 +65,7 @@ def findings(trace: CallTrace) -> list[Finding]:
     return list(trace.derived(_findings))
 
 
-def _findings(trace: CallTrace) -> list[Finding]:
+def _findings(trace: Trace) -> list[Finding]:
     roots = [i for i, each in enumerate(trace.optimizers) if each.root == i]
     evidence = [Evidence(trace, root) for root in roots]
     found = [
@@ -92,7 +92,7 @@ def at_least(found: list[Finding], severity: Severity) -> list[Finding]:
     return [each for each in found if each.severity in worst]
 
 
-def to_report(trace: CallTrace) -> list[Finding]:
+def to_report(trace: Trace) -> list[Finding]:
     """What a report for people shows: errors and warnings.
 
     What is good to know is in the counts above it already, and a healthy run has such findings

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import tracer
 from tracer import running
+from tracer.api import Recording
 from tracer.autosave import Autosave, say
 from tracer.errors import TraceFileError
-from tracer.recording import Recording
 from tracer.reporters import console
 from tracer.reporters.tables import By
 

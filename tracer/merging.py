@@ -4,20 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import MergeError
 from tracer.records import Block, Calls, Graph, Replica, TraceData
 
 
-def merge(traces: Iterable[CallTrace]) -> CallTrace:
-    """The traces of one run's workers as one trace, whose replicas are (worker, replica).
-
-    Each worker writes its own trace; they belong together if they have the same optimizers and the
-    same variables. A worker of the cluster of which there is no trace makes the result incomplete.
-
-    Raises `tracer.MergeError`, a `ValueError`, for no traces at all, for two of one worker, and for
-    traces of different runs; it names the difference.
-    """
+def merge(traces: Iterable[Trace]) -> Trace:
+    """The traces of one run's workers as one trace: see `tracer.merge`."""
     parts = [trace.data for trace in traces]
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
@@ -76,7 +69,7 @@ def merge(traces: Iterable[CallTrace]) -> CallTrace:
         environment=first.environment,
         finished=all(data.finished for data in parts),
     )
-    return CallTrace(merged)
+    return Trace(merged)
 
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from tracer.calltrace import CallTrace
-    from tracer.recording import Recording
+    from tracer.api import CallTrace, Recording
     from tracer.testing import Assertion, Check
 
 T = TypeVar("T")
@@ -84,7 +83,7 @@ class OptimizerTracer:
     """What the fixture `optimizer_tracer` gives: `wrap`, `trace` and `matches`."""
 
     def __init__(self, item: pytest.Item) -> None:
-        from tracer.recording import recording_of
+        from tracer.api import recording_of
 
         self._item = item
         self._stack = ExitStack()
@@ -172,7 +171,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     with ExitStack() as stack:
         recording: Recording | None = None
         if checks or _option(item.config, "tracer_trace_all"):
-            from tracer.recording import record
+            from tracer.api import record
 
             recording = stack.enter_context(record())
         try:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import ref
 
 from tracer import compat, snapshot
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace as CallTrace
 from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger

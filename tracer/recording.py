@@ -17,7 +17,7 @@ from weakref import ref
 import wrapt
 
 from tracer import combining
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace as CallTrace
 from tracer.errors import UnsupportedOptimizer
 from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of

@@ -4,20 +4,20 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import UnknownName
 from tracer.records import Block, Calls, Entry, Run
 
 
 def select(
-    trace: CallTrace,
+    trace: Trace,
     *,
     variable: str | None = None,
     steps: range | None = None,
     replica: int | None = None,
     method: str | None = None,
-) -> CallTrace:
-    """The part of a trace that the filters leave; they are those of `CallTrace.executions`.
+) -> Trace:
+    """The part of a trace that the filters leave; they are those of `Trace.executions`.
 
     `steps` is a range without a stride. What ran outside any step, or in one that is not known, is
     not in a part of the steps; Python calls have no step, so they stay those of the whole run.
@@ -63,7 +63,7 @@ def select(
             and (not calls.variables or not variables.isdisjoint(calls.variables))
         ),
     )
-    excerpt = CallTrace(part)
+    excerpt = Trace(part)
     excerpt.only = _only(variable, steps, replica, method, trace.steps)
     if steps is not None:
         excerpt.first_step = max(1, steps.start)

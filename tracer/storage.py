@@ -38,7 +38,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import TraceFileError
 from tracer.merging import merge
 from tracer.records import (
@@ -162,19 +162,8 @@ def save(data: TraceData, path: Path) -> None:
         raise _error(path, f"cannot be written: {error}") from error  # a NUL in the path
 
 
-def load(path: str | Path) -> CallTrace:
-    """Read the trace file at `path`, as written by `CallTrace.save`, or a folder of such files.
-
-    A folder is a run: its `*.json` files are its workers' traces, merged as by `tracer.merge`.
-
-    Raises `tracer.MergeError` if the files of a folder are not of one run, and
-    `tracer.TraceFileError` if there is none, or if it is damaged, of another program, of a
-    newer `tracer`, or larger than `MAX_BYTES`.
-
-    >>> load("no/such/file.json")
-    Traceback (most recent call last):
-    tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
-    """
+def load(path: str | Path) -> Trace:
+    """The trace in the file at `path`, or in a folder of such files: see `tracer.load`."""
     if Path(path).is_dir():
         files = sorted(Path(path).glob("*.json"))
         if not files:
@@ -193,7 +182,7 @@ def load(path: str | Path) -> CallTrace:
     except ValueError as error:
         raise _error(path, error) from error
     try:
-        return CallTrace(_from_file(file))
+        return Trace(_from_file(file))
     except ValueError as error:
         raise _error(path, f"is damaged: {error}") from error
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.records import Block, Entry, Kind, Optimizer, Role, Run, contribution, segments
 
 Values = tuple[int, ...]
@@ -101,7 +101,7 @@ class Alike(NamedTuple):
 class Tally:
     """The counts of one root optimizer, together with the optimizers nested in it."""
 
-    def __init__(self, trace: CallTrace, root: int) -> None:
+    def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
         self.blocks = tuple(block for block in trace.blocks if block.root == root)
@@ -332,12 +332,12 @@ class Tally:
         return [_trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
 
 
-def tallies(trace: CallTrace) -> list[Tally]:
+def tallies(trace: Trace) -> list[Tally]:
     """One tally for each root optimizer, in the order of the trace."""
     return list(trace.derived(_tallies))
 
 
-def _tallies(trace: CallTrace) -> tuple[Tally, ...]:
+def _tallies(trace: Trace) -> tuple[Tally, ...]:
     roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
     return tuple(Tally(trace, root) for root in roots)
 

@@ -15,17 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from tracer.calltrace import CallTrace, plain_name
+from tracer.api import CallTrace, Recording, record, recording_of
+from tracer.calltrace import Trace, plain_name
 from tracer.errors import UnknownName
 from tracer.kinds import KINDS
-from tracer.recording import Recording, record, recording_of
 from tracer.records import Role
 from tracer.reporters import failure
 from tracer.reporters.difference import difference
 from tracer.reporters.differing import Expected, Scope, Wanted
 from tracer.storage import load
 
-Check = Callable[[CallTrace], str]
+Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
 
 _UPDATES: frozenset[Role] = frozenset({"update"})
@@ -157,7 +157,7 @@ def assert_executions(
     what = f"executions of {method}{_of(variable, ' on ')}"
     wanted = _wanted("assert_executions", what, count, at_least, at_most)
 
-    def check(trace: CallTrace) -> str:
+    def check(trace: Trace) -> str:
         methods = frozenset(i for i, each in enumerate(trace.methods) if each.name == method)
         scope = Scope(_EXECUTIONS, methods, _indices(trace, variable))
         if scope.variables == frozenset():
@@ -201,7 +201,7 @@ def assert_calls(
     what = f"calls of {method}{_of(variable, ' on ')}{way}"
     wanted = _wanted("assert_calls", what, count, at_least, at_most)
 
-    def check(trace: CallTrace) -> str:
+    def check(trace: Trace) -> str:
         variables = _indices(trace, variable)
         if variables == frozenset():
             return failure.of_unknown(trace, wanted)
@@ -223,7 +223,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
 
-    def check(trace: CallTrace) -> str:
+    def check(trace: Trace) -> str:
         wanted = [
             (plain_name(each), trace.index_of(each))
             for each in _variables(model_or_variables, "trainable_variables")
@@ -249,7 +249,7 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     ...     optimizer.apply_gradients([(tf.ones(1), head)])
     """
 
-    def check(trace: CallTrace) -> str:
+    def check(trace: Trace) -> str:
         what = "updates" + (
             _of(variables) if isinstance(variables, str) else " of frozen variables"
         )
@@ -290,7 +290,7 @@ def expect_updates(
         wanted, "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one"
     )
 
-    def check(trace: CallTrace) -> str:
+    def check(trace: Trace) -> str:
         scope = Scope(_UPDATES, None, _indices(trace, variable))
         if scope.variables == frozenset():
             return failure.of_unknown(trace, given)
@@ -299,7 +299,7 @@ def expect_updates(
     return check
 
 
-def incomplete(trace: CallTrace) -> str:
+def incomplete(trace: Trace) -> str:
     """Why nothing can be said with this trace; empty if it is complete."""
     return failure.of_incomplete(trace)
 
@@ -377,7 +377,7 @@ def _of(variable: object, word: str = " of ") -> str:
     return word + (variable if isinstance(variable, str) else plain_name(variable))
 
 
-def _indices(trace: CallTrace, variable: object) -> frozenset[int] | None:
+def _indices(trace: Trace, variable: object) -> frozenset[int] | None:
     """The indices of the variables that are meant; none for one that the trace does not hold."""
     if variable is None:
         return None

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import tally
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.errors import TraceFileError
 from tracer.reporters.layout import shown
 from tracer.storage import load
@@ -39,7 +39,7 @@ class Progress:
     """The steps of each replica."""
 
 
-def progress(trace: CallTrace, before: CallTrace | None, seconds: float) -> list[Progress]:
+def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`."""
     earlier = tally.tallies(before) if before is not None else []
     found = []
@@ -94,7 +94,7 @@ def watch(path: Path, console: Console, patience: float) -> bool:
 
 
 def _follow(path: Path, patience: float, show: Callable[[list[Progress], str], None]) -> bool:
-    before: CallTrace | None = None
+    before: Trace | None = None
     written = 0.0
     news = time.monotonic()
     while True:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 from tracer import compat, inspection
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace as CallTrace
 from tracer.errors import OptimizerWarning, UnsupportedOptimizer
 from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
 from tracer.recorder import Frame, FrameRole, Recorder
@@ -70,8 +70,10 @@ def _defects(optimizer: object) -> str:
     recorder = _bindings[id(optimizer)].recorder
     if not recorder.optimizers.remarked(inspection.FAILING):
         return ""
+    from tracer.findings import findings
+
     try:
-        found = [each for each in recorder.trace().findings() if each.code in inspection.FAILING]
+        found = [each for each in findings(recorder.trace()) if each.code in inspection.FAILING]
     except Exception as error:
         recorder.fault(error)
         return ""

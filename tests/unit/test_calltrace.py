@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tracer.calltrace import CallTrace, plain_name
+from tracer.api import CallTrace
+from tracer.calltrace import plain_name
 from tracer.errors import UnknownName
 from tracer.records import (
     Block,

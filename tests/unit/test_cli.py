@@ -14,7 +14,7 @@ import pytest
 import traces
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.cli import app
 from tracer.records import Run, TraceData
 

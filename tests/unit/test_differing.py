@@ -5,7 +5,7 @@ import pytest
 import traces
 from traces import block, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.differing import differences, match
 from tracer.records import Run
 

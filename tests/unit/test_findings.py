@@ -12,7 +12,7 @@ import traces
 from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import RULES, SEVERITIES, Finding, at_least, rule, to_report
 from tracer.records import Block, Calls, Graph, Method, Optimizer, Remark, Run, Setting

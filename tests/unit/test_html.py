@@ -17,7 +17,7 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.records import Graph, Run, TraceData
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane

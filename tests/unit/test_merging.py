@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import tracer
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.records import (
     Block,
     Calls,

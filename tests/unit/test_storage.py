@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tracer import storage
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import TraceFileError
 from tracer.records import (
     Block,

@@ -9,7 +9,7 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.records import Run
 from tracer.reporters.text import render
 from tracer.tally import Tally, Values, folded

@@ -10,7 +10,8 @@ import traces
 from traces import block, called, request, step, update
 
 import tracer
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
+from tracer.calltrace import Trace
 from tracer.records import Run, TraceData
 from tracer.reporters.difference import difference
 from tracer.testing import Check, compare_with_snapshot, expect_updates
@@ -58,7 +59,7 @@ def calls(method: str, count: int) -> Check:
     return tracer.assert_calls(method, count).check
 
 
-def all_updated(trace: CallTrace) -> str:
+def all_updated(trace: Trace) -> str:
     """`assert_all_updated` of variables that the trace knows, and of one that it does not."""
 
     class Named:

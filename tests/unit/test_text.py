@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.records import Run, TraceData
 from tracer.reporters import console

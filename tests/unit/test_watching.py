@@ -10,7 +10,7 @@ import pytest
 import traces
 from rich.console import Console
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import TraceFileError
 from tracer.watching import progress, watch
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.differing import Change, Difference
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.reporters.tables import ODD
@@ -14,8 +14,8 @@ _MOST = 100  # rows of a table
 
 
 def render(
-    before: CallTrace,
-    after: CallTrace,
+    before: Trace,
+    after: Trace,
     differences: Sequence[Difference],
     *,
     width: int | None = None,
@@ -27,7 +27,7 @@ def render(
 
 
 def _lines(
-    before: CallTrace, after: CallTrace, differences: Sequence[Difference], width: int
+    before: Trace, after: Trace, differences: Sequence[Difference], width: int
 ) -> Iterator[Text]:
     changed = [each for each in differences if each]
     verdict = "The traces differ." if changed else "The traces count the same."

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.records import Kind, Run, segments
 from tracer.reporters.differing import label
 from tracer.reporters.layout import shown
@@ -11,7 +11,7 @@ from tracer.snapshot import distinct
 from tracer.tally import Tally, tallies
 
 
-def difference(expected: CallTrace, actual: CallTrace) -> str:
+def difference(expected: Trace, actual: Trace) -> str:
     """The lines that differ, `-` what was expected and `+` what there is; empty if none does.
 
     Compared are the executions of each method on each variable, with kind, steps and replica; not
@@ -33,7 +33,7 @@ def difference(expected: CallTrace, actual: CallTrace) -> str:
     return "\n".join(changes)
 
 
-def counts(trace: CallTrace, names: Sequence[str]) -> dict[str, str]:
+def counts(trace: Trace, names: Sequence[str]) -> dict[str, str]:
     """What was executed, by method, variable, kind and replica, and in which steps.
 
     `names` are those of the trace's variables.

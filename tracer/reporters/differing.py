@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.records import Block, Kind, Role, contribution
 from tracer.reporters.layout import Column, Row, Table, shown
 from tracer.tally import Measure, Tally, Values
@@ -102,7 +102,7 @@ class Rows:
     """The rows that differ: by variable, steps and replica, with what each variable got there."""
 
     def __init__(
-        self, trace: CallTrace, found: Sequence[Tally], expected: Expected, failed: Sequence[Wanted]
+        self, trace: Trace, found: Sequence[Tally], expected: Expected, failed: Sequence[Wanted]
     ) -> None:
         self._trace, self._found, self._expected, self._failed = trace, found, expected, failed
         self.rows: dict[_Row, list[int]] = {}
@@ -271,7 +271,7 @@ def _short(wanted: Iterable[Wanted], values: Values) -> bool:
     return any(count < (each.low or 0) for each, count in zip(wanted, values, strict=False))
 
 
-def _ids(trace: CallTrace, replicas: Sequence[int]) -> str:
+def _ids(trace: Trace, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
     if len(replicas) > 3 and len(replicas) == len(trace.replicas):
         return f"all {len(replicas):,}"

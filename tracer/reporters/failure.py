@@ -5,7 +5,7 @@ Each function returns the text of a failed assertion, or an empty string if noth
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.records import Kind, Role
 from tracer.reporters.differing import (
     WIDTH,
@@ -28,7 +28,7 @@ from tracer.wording import some, times
 _MOST_NAMES = 3
 
 
-def of_executions(trace: CallTrace, expected: Expected) -> str:
+def of_executions(trace: Trace, expected: Expected) -> str:
     """Why the executions, or the updates, are not as `expected`; empty if they are."""
     found = tallies(trace)
     failed: list[Wanted] = []
@@ -58,7 +58,7 @@ def of_executions(trace: CallTrace, expected: Expected) -> str:
 
 
 def _got_in_steps(
-    trace: CallTrace, found: Sequence[Tally], expected: Expected, wanted: Wanted
+    trace: Trace, found: Sequence[Tally], expected: Expected, wanted: Wanted
 ) -> dict[str, list[str]]:
     """What there was instead, with the places where it was; empty if it was as wanted."""
     if not any(each.steps for each in found):
@@ -97,7 +97,7 @@ def _in_steps(bad: dict[int, list[Span]], steps: int) -> str:
 
 
 def _got_in_all(
-    trace: CallTrace, found: Sequence[Tally], expected: Expected, wanted: Wanted
+    trace: Trace, found: Sequence[Tally], expected: Expected, wanted: Wanted
 ) -> dict[str, list[str]]:
     got: dict[str, list[str]] = {}
     measure = expected.scope.measure(wanted.kinds)
@@ -113,7 +113,7 @@ def _got_in_all(
 
 
 def _causes(
-    trace: CallTrace,
+    trace: Trace,
     found: Sequence[Tally],
     expected: Expected,
     failed: Sequence[Wanted],
@@ -158,7 +158,7 @@ def _unapplied(found: Sequence[Tally], spans: Sequence[Span]) -> str:
     return f"gradients of {steps} {label(spans, 3)} were not applied: {why}"
 
 
-def _not_called(trace: CallTrace) -> str:
+def _not_called(trace: Trace) -> str:
     names = listed([shown(each.name) for each in trace.methods])
     return f"this method was never called; those that were: {names}"
 
@@ -191,7 +191,7 @@ def _slips(
             )
 
 
-def _calls(trace: CallTrace, scope: Scope) -> dict[Kind | None, int]:
+def _calls(trace: Trace, scope: Scope) -> dict[Kind | None, int]:
     """How often Python called the methods that are meant, by the kind of gradient."""
     methods = scope.methods
     if methods is None:
@@ -212,7 +212,7 @@ def _calls(trace: CallTrace, scope: Scope) -> dict[Kind | None, int]:
 
 
 def of_calls(
-    trace: CallTrace,
+    trace: Trace,
     method: str,
     wanted: Wanted,
     *,
@@ -245,7 +245,7 @@ def of_calls(
 
 
 def _call_causes(
-    trace: CallTrace, method: str, wanted: Wanted, variables: frozenset[int] | None
+    trace: Trace, method: str, wanted: Wanted, variables: frozenset[int] | None
 ) -> Iterator[str]:
     methods = frozenset(i for i, each in enumerate(trace.methods) if each.name == method)
     roles: frozenset[Role] = frozenset({"step", "update", "apply"})
@@ -265,7 +265,7 @@ def _call_causes(
         )
 
 
-def of_variables(trace: CallTrace, wanted: Sequence[tuple[str, int | None]]) -> str:
+def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     """Why not each variable, a name and its index in the trace, was updated; empty if each was."""
     updated = _by_variable(trace, "update", ("dense", "sparse"))
     requested = _by_variable(trace, "request", ("dense", "sparse"))
@@ -289,9 +289,7 @@ def of_variables(trace: CallTrace, wanted: Sequence[tuple[str, int | None]]) -> 
     return _text(trace, [f"{what}, got none of {len(missed):,} of them"], lines, causes)
 
 
-def _by_variable(
-    trace: CallTrace, role: Role, kinds: Sequence[Kind | None]
-) -> dict[int | None, int]:
+def _by_variable(trace: Trace, role: Role, kinds: Sequence[Kind | None]) -> dict[int | None, int]:
     counts: dict[int | None, int] = {}
     for block in trace.blocks:
         for entry in block.entries:
@@ -301,12 +299,12 @@ def _by_variable(
     return counts
 
 
-def of_incomplete(trace: CallTrace) -> str:
+def of_incomplete(trace: Trace) -> str:
     """Why nothing can be said of a trace that is not complete; empty if it is."""
     return "" if trace.complete else _text(trace, ["nothing can be said of what was not seen"])
 
 
-def of_unknown(trace: CallTrace, wanted: Sequence[Wanted]) -> str:
+def of_unknown(trace: Trace, wanted: Sequence[Wanted]) -> str:
     """Why nothing can be said of a variable: the trace does not hold it."""
     heads = [
         f"{each.what}: expected {each}, but no such variable was handed over" for each in wanted
@@ -323,20 +321,20 @@ def _on(measure: Measure, replica: int | None) -> Measure:
     return lambda block: measure(block) if block.replica == replica else 0
 
 
-def _place(trace: CallTrace, found: Sequence[Tally], each: Tally, replica: int | None) -> str:
+def _place(trace: Trace, found: Sequence[Tally], each: Tally, replica: int | None) -> str:
     names = [shown(each.optimizers[0].name)] * (len(found) > 1)
     names += [] if replica is None else [_replica(trace, replica)]
     return " on ".join(names)
 
 
-def _replica(trace: CallTrace, index: int) -> str:
+def _replica(trace: Trace, index: int) -> str:
     replica = trace.replicas[index]
     worker = f"{shown(replica.worker)} " if len(trace.workers) > 1 else ""
     return f"{worker}replica {replica.id}"
 
 
 def _text(
-    trace: CallTrace,
+    trace: Trace,
     heads: Sequence[str],
     table: Sequence[str] = (),
     causes: Iterable[str] = (),

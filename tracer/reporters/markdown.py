@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.findings import to_report
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
@@ -12,12 +12,12 @@ from tracer.reporters.tables import By
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
 
-def render(trace: CallTrace, by: By | None = None) -> str:
+def render(trace: Trace, by: By | None = None) -> str:
     """The report in GitHub's Markdown; `by` picks one table."""
     return "\n".join(_lines(trace, by)) + "\n"
 
 
-def _lines(trace: CallTrace, by: By | None) -> Iterator[str]:
+def _lines(trace: Trace, by: By | None) -> Iterator[str]:
     yield f"**{_plain(question(trace))}**"
     if trace.only:
         yield f"\n{_plain(trace.only)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from tracer import tally
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.records import Role
 from tracer.reporters.tables import By
 from tracer.tally import Measure, Tally, counting
@@ -27,7 +27,7 @@ def columns(by: By) -> list[str]:
     return list(_COLUMNS[by])
 
 
-def everything(trace: CallTrace, by: By | None) -> Iterator[tuple[Tally, By, list[Row]]]:
+def everything(trace: Trace, by: By | None) -> Iterator[tuple[Tally, By, list[Row]]]:
     """Each table of each optimizer, or that one table of each."""
     for found in tally.tallies(trace):
         for table in TABLES if by is None else (by,):

@@ -17,7 +17,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tracer import tally
-from tracer.calltrace import CallTrace
+from tracer.calltrace import Trace
 from tracer.reporters import charts
 from tracer.reporters.heatmap import Cell, Lane
 from tracer.reporters.layout import shown
@@ -30,7 +30,7 @@ FILE = "events.out.tfevents.0000000000.tracer"
 """A name that does not change, so that writing again replaces what was written before."""
 
 
-def write(trace: CallTrace, folder: Path) -> None:
+def write(trace: Trace, folder: Path) -> None:
     """Write the report to the folder `tracer` of `folder`, as a run of that name.
 
     The scalars are `tracer/updates/dense`, `tracer/updates/sparse` and `tracer/skipped` (1 for a
@@ -51,7 +51,7 @@ def write(trace: CallTrace, folder: Path) -> None:
     unfinished.replace(run / FILE)
 
 
-def _summaries(trace: CallTrace, found: list[Tally]) -> Iterator[tuple[int, Summary]]:
+def _summaries(trace: Trace, found: list[Tally]) -> Iterator[tuple[int, Summary]]:
     """What is written, with its step."""
     before = trace.first_step - 1
     last = trace.steps + before
