@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tracer.api import CallTrace
-from tracer.records import (
+from tracer.model.records import (
     Block,
     Calls,
     Entry,

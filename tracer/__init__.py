@@ -22,7 +22,7 @@ from tracer.errors import (
 
 if TYPE_CHECKING:
     from tracer.api import CallTrace, load, merge, record, report, trace_of
-    from tracer.testing import (
+    from tracer.testing.assertions import (
         assert_all_updated,
         assert_calls,
         assert_executions,
@@ -56,11 +56,11 @@ __all__ = [
 
 _HOMES = {
     "CallTrace": "tracer.api",
-    "assert_all_updated": "tracer.testing",
-    "assert_calls": "tracer.testing",
-    "assert_executions": "tracer.testing",
-    "assert_never_updated": "tracer.testing",
-    "assert_updates": "tracer.testing",
+    "assert_all_updated": "tracer.testing.assertions",
+    "assert_calls": "tracer.testing.assertions",
+    "assert_executions": "tracer.testing.assertions",
+    "assert_never_updated": "tracer.testing.assertions",
+    "assert_updates": "tracer.testing.assertions",
     "load": "tracer.api",
     "load_ipython_extension": "tracer.notebook",  # what `%load_ext tracer` looks for
     "merge": "tracer.api",

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tracer.calltrace import Trace
+from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
     from tracer import recording
-    from tracer.findings import Finding
+    from tracer.findings.catalogue import Finding
     from tracer.reporters.tables import By
 
 
@@ -48,7 +48,7 @@ class CallTrace(Trace):
 
         An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
         """
-        from tracer.findings import findings
+        from tracer.findings.catalogue import findings
 
         return findings(self)
 
@@ -60,7 +60,7 @@ class CallTrace(Trace):
 
         Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
         """
-        from tracer.storage import save
+        from tracer.model.tracefile import save
 
         path = Path(path)
         if path.is_dir():
@@ -152,9 +152,9 @@ def load(path: str | Path) -> CallTrace:
     Traceback (most recent call last):
     tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
     """
-    from tracer import storage
+    from tracer.model import tracefile
 
-    return _call_trace(storage.load(path))
+    return _call_trace(tracefile.load(path))
 
 
 def merge(traces: Iterable[Trace]) -> CallTrace:
@@ -166,9 +166,9 @@ def merge(traces: Iterable[Trace]) -> CallTrace:
     Raises `tracer.MergeError`, a `ValueError`, for no traces at all, for two of one worker, and for
     traces of different runs; it names the difference.
     """
-    from tracer import merging
+    from tracer.model import merge
 
-    return _call_trace(merging.merge(traces))
+    return _call_trace(merge.merge(traces))
 
 
 def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | None = None) -> None:

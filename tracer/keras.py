@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tracer.api import CallTrace, trace_of
-from tracer.calltrace import Trace
-from tracer.selecting import select
+from tracer.model.excerpt import select
+from tracer.model.trace import Trace
 
 
 class TraceCallback:

@@ -12,7 +12,7 @@ from weakref import ref
 
 from tracer import compat, snapshot
 from tracer.kinds import SETTINGS, OptimizerKind
-from tracer.records import Optimizer, Remark, Setting
+from tracer.model.records import Optimizer, Remark, Setting
 from tracer.variables import canonical
 
 

@@ -17,7 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tracer.api import CallTrace, Recording
-    from tracer.testing import Assertion, Check
+    from tracer.testing.assertions import Assertion, Check
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class OptimizerTracer:
 
         With arguments of `tracer.assert_updates`, they are checked when the test's body has ended.
         """
-        from tracer.testing import assert_updates
+        from tracer.testing.assertions import assert_updates
 
         self._recording.take(optimizer)
         self.used = True
@@ -120,7 +120,7 @@ class OptimizerTracer:
         and their replica; not times, versions or Python calls. `--tracer-update` writes it.
         """
         __tracebackhide__ = True
-        from tracer.testing import compare_with_snapshot
+        from tracer.testing.assertions import compare_with_snapshot
 
         if not self.used:
             raise ValueError("there is nothing to compare: call optimizer_tracer.wrap(optimizer)")
@@ -140,7 +140,7 @@ class OptimizerTracer:
 
     def failures(self) -> Iterator[str]:
         """Why the trace is not as expected; the test has ended."""
-        from tracer.testing import incomplete
+        from tracer.testing.assertions import incomplete
 
         found = [message for each in self._assertions if (message := each.failure())]
         yield from found
@@ -193,7 +193,7 @@ def _checks(item: pytest.Item) -> "list[Check]":
     markers = list(item.iter_markers(MARKER))
     if not markers:
         return []
-    from tracer.testing import expect_updates
+    from tracer.testing.assertions import expect_updates
 
     known = inspect.signature(expect_updates).parameters
     checks = []

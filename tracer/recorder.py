@@ -17,12 +17,10 @@ from typing import Any, Literal, NamedTuple
 from weakref import ref
 
 from tracer import compat, snapshot
-from tracer.calltrace import Trace as CallTrace
 from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger
-from tracer.optimizers import Optimizers
-from tracer.records import (
+from tracer.model.records import (
     Graph,
     Kind,
     Method,
@@ -30,6 +28,8 @@ from tracer.records import (
     Role,
     TraceData,
 )
+from tracer.model.trace import Trace as CallTrace
+from tracer.optimizers import Optimizers
 from tracer.snapshot import BlockKey, Reading, Site
 from tracer.tracings import Figures, Key, Tracings
 from tracer.variables import VariableTable, device_of, finder

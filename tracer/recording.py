@@ -17,11 +17,11 @@ from weakref import ref
 import wrapt
 
 from tracer import combining
-from tracer.calltrace import Trace as CallTrace
 from tracer.errors import UnsupportedOptimizer
 from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of
-from tracer.records import TraceData
+from tracer.model.records import TraceData
+from tracer.model.trace import Trace as CallTrace
 
 if TYPE_CHECKING:
     from tracer.recorder import Moment, Recorder

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tracer import records
-from tracer.records import Block, Calls, Entry, Kind, Role, Run
+from tracer.model import records
+from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
 
 
 class Site(NamedTuple):

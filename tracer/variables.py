@@ -6,8 +6,8 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from tracer import compat
-from tracer.calltrace import plain_name
-from tracer.records import Variable
+from tracer.model.records import Variable
+from tracer.model.trace import plain_name
 from tracer.snapshot import free_name
 
 _TRACED_PER_VARIABLE = "_update_step_xla"

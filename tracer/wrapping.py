@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 from tracer import compat, inspection
-from tracer.calltrace import Trace as CallTrace
 from tracer.errors import OptimizerWarning, UnsupportedOptimizer
 from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
+from tracer.model.trace import Trace as CallTrace
 from tracer.recorder import Frame, FrameRole, Recorder
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def _defects(optimizer: object) -> str:
     recorder = _bindings[id(optimizer)].recorder
     if not recorder.optimizers.remarked(inspection.FAILING):
         return ""
-    from tracer.findings import findings
+    from tracer.findings.catalogue import findings
 
     try:
         found = [each for each in findings(recorder.trace()) if each.code in inspection.FAILING]

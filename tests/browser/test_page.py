@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.records import Graph, Run, TraceData, fold
+from tracer.model.records import Graph, Run, TraceData, fold
 from tracer.reporters import html
 
 CHROMIUM = Path("/usr/bin/chromium")

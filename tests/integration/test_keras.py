@@ -14,7 +14,7 @@ import pytest
 import tracer
 import tracer.keras
 from tracer import wrapping
-from tracer.calltrace import Trace
+from tracer.model.trace import Trace
 
 BATCH = 4
 

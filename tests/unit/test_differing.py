@@ -6,8 +6,8 @@ import traces
 from traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.differing import differences, match
-from tracer.records import Run
+from tracer.model.compare import differences, match
+from tracer.model.records import Run
 
 
 @pytest.mark.parametrize("name", traces.ALL)

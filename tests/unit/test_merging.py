@@ -11,7 +11,7 @@ import pytest
 
 import tracer
 from tracer.api import CallTrace
-from tracer.records import (
+from tracer.model.records import (
     Block,
     Calls,
     Entry,

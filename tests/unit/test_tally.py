@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.records import Run
+from tracer.model.records import Run
+from tracer.model.tally import Tally, Values, folded
 from tracer.reporters.text import render
-from tracer.tally import Tally, Values, folded
 
 
 @st.composite

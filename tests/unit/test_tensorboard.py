@@ -8,10 +8,10 @@ import traces
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from traces import block, called, request, step, update
 
-from tracer.calltrace import Trace
-from tracer.records import Run
+from tracer.model.excerpt import select
+from tracer.model.records import Run
+from tracer.model.trace import Trace
 from tracer.reporters import formats, tensorboard
-from tracer.selecting import select
 
 
 def written(trace: Trace, folder: Path) -> Any:

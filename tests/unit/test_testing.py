@@ -11,10 +11,10 @@ from traces import block, called, request, step, update
 
 import tracer
 from tracer.api import CallTrace
-from tracer.calltrace import Trace
-from tracer.records import Run, TraceData
-from tracer.reporters.difference import difference
-from tracer.testing import Check, compare_with_snapshot, expect_updates
+from tracer.model.records import Run, TraceData
+from tracer.model.trace import Trace
+from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
+from tracer.testing.snapshots import difference
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "testing"
 

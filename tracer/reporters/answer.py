@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from tracer import tally
-from tracer.calltrace import Trace
-from tracer.records import Method
+from tracer.model import tally
+from tracer.model.records import Method
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
+from tracer.model.wording import some, times
 from tracer.reporters.layout import shown
-from tracer.tally import Tally, tallies
-from tracer.wording import some, times
 
 
 def question(trace: Trace) -> str:

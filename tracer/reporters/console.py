@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from tracer.calltrace import Trace
+from tracer.model.trace import Trace
 from tracer.reporters.tables import By
 from tracer.reporters.text import render
 

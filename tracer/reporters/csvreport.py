@@ -3,7 +3,7 @@
 import csv
 import io
 
-from tracer.calltrace import Trace
+from tracer.model.trace import Trace
 from tracer.reporters.layout import shown
 from tracer.reporters.rows import columns, everything
 from tracer.reporters.tables import By

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from tracer.calltrace import Trace
 from tracer.errors import MissingExtra
+from tracer.model.trace import Trace
 from tracer.reporters import console
 from tracer.reporters.tables import By
 

@@ -14,18 +14,18 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tracer import tally
-from tracer.calltrace import Trace
-from tracer.findings import findings
-from tracer.records import Graph
+from tracer.findings.catalogue import findings
+from tracer.model import tally
+from tracer.model.records import Graph
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters import charts
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import rows
 from tracer.reporters.text import headline
-from tracer.tally import Tally, tallies
-from tracer.wording import some
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
 _DIGITS = 6  # that a number of a lane takes, with its comma

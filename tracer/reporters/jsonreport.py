@@ -4,12 +4,12 @@ import json
 
 import msgspec
 
-from tracer.calltrace import Trace
-from tracer.findings import findings
+from tracer.findings.catalogue import findings
+from tracer.model.tally import tallies
+from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.rows import TABLES, rows
 from tracer.reporters.tables import By
-from tracer.tally import tallies
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1

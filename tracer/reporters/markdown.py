@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tracer.calltrace import Trace
-from tracer.findings import to_report
+from tracer.findings.catalogue import to_report
+from tracer.model.trace import Trace
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
 from tracer.reporters.rows import Row, Value, everything

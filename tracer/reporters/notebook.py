@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from tracer.calltrace import Trace
+from tracer.model.trace import Trace
 from tracer.reporters.text import render
 
 _WIDTH = 100

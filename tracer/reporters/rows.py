@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import get_args
 
-from tracer import tally
-from tracer.calltrace import Trace
-from tracer.records import Role
+from tracer.model import tally
+from tracer.model.records import Role
+from tracer.model.tally import Measure, Tally, counting
+from tracer.model.trace import Trace
 from tracer.reporters.tables import By
-from tracer.tally import Measure, Tally, counting
 
 Value = str | int | None
 Row = dict[str, Value]

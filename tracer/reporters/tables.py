@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 
 from rich.text import Text
 
-from tracer import tally
-from tracer.labels import labelled
-from tracer.records import Kind, Role
+from tracer.model import tally
+from tracer.model.labels import labelled
+from tracer.model.records import Kind, Role
+from tracer.model.tally import Alike, Measure, Part, Tally, counting
+from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.tally import Alike, Measure, Part, Tally, counting
-from tracer.wording import some
 
 By = Literal["variable", "step", "replica", "worker", "method"]
 

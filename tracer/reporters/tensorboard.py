@@ -16,13 +16,13 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tracer import tally
-from tracer.calltrace import Trace
+from tracer.model import tally
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
 from tracer.reporters import charts
 from tracer.reporters.heatmap import Cell, Lane
 from tracer.reporters.layout import shown
 from tracer.reporters.text import render
-from tracer.tally import Tally, tallies
 
 MOST_POINTS = 2_000
 """Of each scalar."""

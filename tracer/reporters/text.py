@@ -7,15 +7,15 @@ from typing import get_args
 from rich.console import Console
 from rich.text import Text
 
-from tracer.calltrace import Trace
 from tracer.errors import UnknownName
-from tracer.findings import to_report
-from tracer.records import Optimizer
+from tracer.findings.catalogue import to_report
+from tracer.model.records import Optimizer
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.tables import ODD, TABLES, WRONG, By
-from tracer.tally import Tally, tallies
-from tracer.wording import some
 
 _MANY_REPLICAS = 16
 
