@@ -6,7 +6,16 @@ from weakref import ref
 
 import msgspec
 
-from tracer.records import Block, Calls, Graph, Method, Optimizer, Replica, TraceData, Variable
+from tracer.model.records import (
+    Block,
+    Calls,
+    Graph,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
 from tracer.snapshot import distinct
 
 Ref = ref[Any] | None

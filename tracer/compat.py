@@ -215,6 +215,19 @@ def constant(value: int) -> Any:
         return tf.constant(value, tf.int64)
 
 
+def with_flags(stamp: Any, flags: int) -> Any:
+    """A scalar of the current graph: `stamp` with these bits set as well."""
+    return tf.raw_ops.BitwiseOr(x=stamp, y=tf.constant(flags, tf.int64))
+
+
+def tensor_of(gradient: Any) -> Any | None:
+    """The tensor in a graph by which a gradient comes; None if it is there from the start."""
+    values = getattr(gradient, "values", gradient)  # of IndexedSlices
+    if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
+        return values
+    return None
+
+
 def trackable_constant(tensor: Any) -> Any:
     """What makes an eager tensor that a function captures known to a SavedModel."""
     return saved_model_utils.TrackableConstant(tensor, None)

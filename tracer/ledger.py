@@ -46,8 +46,9 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from tracer import compat, records
-from tracer.records import Run
+from tracer import compat
+from tracer.model import records
+from tracer.model.records import Run
 from tracer.snapshot import Reading, reading_of
 from tracer.stamps import UNIT, WITHIN
 

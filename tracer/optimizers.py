@@ -8,8 +8,8 @@ from weakref import ref
 
 from tracer import compat, snapshot
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model.records import Optimizer, Remark, Setting
 from tracer.older import Older, OlderFunctions, note_of
-from tracer.records import Optimizer, Remark, Setting
 from tracer.variables import canonical
 
 

@@ -22,16 +22,11 @@ from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
 
-import tensorflow as tf
-
 from tracer import compat, snapshot
-from tracer.calltrace import CallTrace
 from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger
-from tracer.older import Older
-from tracer.optimizers import Optimizers
-from tracer.records import (
+from tracer.model.records import (
     Graph,
     Kind,
     Method,
@@ -39,6 +34,9 @@ from tracer.records import (
     Role,
     TraceData,
 )
+from tracer.model.trace import Trace
+from tracer.older import Older
+from tracer.optimizers import Optimizers
 from tracer.snapshot import BlockKey, Reading, Site
 from tracer.stamps import APPLYING, UNIT, WITHIN
 from tracer.tracings import Figures, Key, Tracings
@@ -441,9 +439,7 @@ class Recorder:
         if frame.place is _EAGER:
             return type(gradient), ref(variable), site
         if frame.gradient is None:
-            values = getattr(gradient, "values", gradient)  # of IndexedSlices
-            if isinstance(values, tf.Tensor) and not isinstance(values, compat.EagerTensor):
-                frame.gradient = values
+            frame.gradient = compat.tensor_of(gradient)
         return _NOT_REQUESTED
 
     def leave(self, frame: Frame, failed: bool) -> None:
@@ -613,7 +609,7 @@ class Recorder:
         else:
             stamp = self._stamps_of(step, replica)[1]
         if calling and frame is not None and _applying(frame):
-            stamp = tf.bitwise.bitwise_or(stamp, tf.constant(APPLYING, tf.int64))
+            stamp = compat.with_flags(stamp, APPLYING)
         return stamp
 
     def _asked(self, region: Any, replica: int) -> Any:
@@ -800,10 +796,10 @@ class Recorder:
             older = dict(self.optimizers.older.calls)
             return Moment(readings, calls, graphs, older, moved, said)
 
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
         data, objects = self.part(None)
-        return CallTrace(data, identify=finder(objects))
+        return Trace(data, identify=finder(objects))
 
     def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
         """The trace of what came after the moment `since`, its steps numbered from 1 again.

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tracer import records
-from tracer.records import Block, Calls, Entry, Kind, Role, Run
+from tracer.model import records
+from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
 from tracer.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary, ref
 import msgspec
 
 from tracer import compat
-from tracer.calltrace import tensorflow_name
 from tracer.instances import instances
-from tracer.records import Variable
+from tracer.model.records import Variable
+from tracer.model.trace import tensorflow_name
 from tracer.snapshot import free_name
 
 _KERAS3 = "keras.src.backend.common.variables"

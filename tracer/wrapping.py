@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 from tracer import compat, inspection
-from tracer.calltrace import CallTrace
 from tracer.errors import OptimizerWarning, UnsupportedOptimizer
 from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
+from tracer.model.trace import Trace
 from tracer.recorder import Frame, FrameRole, Recorder
 
 T = TypeVar("T")
@@ -70,8 +70,10 @@ def _defects(optimizer: object) -> str:
     recorder = _bindings[id(optimizer)].recorder
     if not recorder.optimizers.remarked(inspection.FAILING):
         return ""
+    from tracer.findings.catalogue import findings
+
     try:
-        found = [each for each in recorder.trace().findings() if each.code in inspection.FAILING]
+        found = [each for each in findings(recorder.trace()) if each.code in inspection.FAILING]
     except Exception as error:
         recorder.fault(error)
         return ""
@@ -112,7 +114,7 @@ def unwrap(optimizer: T) -> T:
     return optimizer
 
 
-def trace_of(optimizer: object) -> CallTrace:
+def trace_of(optimizer: object) -> Trace:
     """The trace of a wrapped optimizer so far, frozen; training may go on.
 
     It holds all the steps that were complete, of the outermost optimizer and those nested in it.

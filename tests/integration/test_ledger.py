@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tracer import ledger
 from tracer.ledger import Ledger
-from tracer.records import Run
+from tracer.model.records import Run
 from tracer.stamps import UNIT, WITHIN
 
 

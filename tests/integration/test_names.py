@@ -21,9 +21,9 @@ import tensorflow as tf
 
 import tracer
 import tracer.keras
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.instances import instances
-from tracer.records import Replica
+from tracer.model.records import Replica
 
 BATCH = 4
 
