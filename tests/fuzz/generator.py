@@ -6,12 +6,15 @@ from typing import Any
 
 from fuzz.programs import (
     Body,
+    Build,
     Call,
     Collect,
     Cond,
     Copy,
     Custom,
     Direct,
+    Fetch,
+    FetchPart,
     Function,
     Fuse,
     GradientKind,
@@ -19,10 +22,12 @@ from fuzz.programs import (
     Look,
     Loop,
     Map,
+    Meet,
     Optimizer,
     Part,
     Program,
     Recompute,
+    Renew,
     Replicas,
     Restore,
     Save,
@@ -55,6 +60,7 @@ THEMES = (
     "XLA",
     "OneDevice",
     "Mirrored",
+    "session",
 )
 
 
@@ -77,6 +83,12 @@ class _Maker:
         self.other = not self.strategy and self.chance(0.15)
         self.ways: set[str] = {self.theme, self.shape}
         self.fused = self.theme == "failing"
+        if self.theme == "session":
+            self.kind = self.random.choice(("legacy", "v1"))
+            self.other = False
+        self.recorded = not self.other and self.chance(0.15)
+        self.shared = self.other and self.kind == "legacy" and self.chance(0.4)
+        self.resumed = False
         self.inner = False
         self.accumulates = False
 
@@ -85,7 +97,16 @@ class _Maker:
 
     def program(self) -> Program:
         optimizer = self.optimizer()
-        actions = self.threads() if self.theme == "threads" else self.actions(optimizer)
+        if self.theme == "threads":
+            actions, optimizer = self.threads(optimizer)
+        elif self.theme == "session":
+            actions = self.session()
+        else:
+            actions = self.actions(optimizer)
+        if self.recorded:
+            self.ways.add("record")
+        if self.shared:
+            self.ways.add("shared iterations")
         made = Program(
             optimizer,
             self.other,
@@ -94,6 +115,10 @@ class _Maker:
             tuple(self.functions),
             actions,
             tuple(sorted(self.ways)),
+            session=self.theme == "session",
+            recorded=self.recorded,
+            resumed=self.resumed,
+            shared=self.shared,
         )
         return without_unused(made)
 
@@ -101,8 +126,13 @@ class _Maker:
 
     def optimizer(self) -> Optimizer:
         found = Optimizer(self.kind, fused=self.fused)
-        if self.theme in ("Mirrored", "XLA", "threads") and self.shape in ("inner", "applying"):
+        if self.theme in ("Mirrored", "XLA", "threads", "session") and self.shape in (
+            "inner",
+            "applying",
+        ):
             self.shape = "override"
+        if self.theme == "session" and self.shape == "loss scale":
+            self.shape = "plain"
         if self.shape == "loss scale":
             found = replace(found, loss_scale=True)
             if self.theme != "Mirrored" and self.chance(0.3):
@@ -150,6 +180,8 @@ class _Maker:
             body: list[Statement] = [Direct("base", self.variable())]
             if self.inner and self.chance(0.7):
                 body = [Step("inner", self.pairs())]
+            elif self.other and self.chance(0.4):
+                body = [Step("other", self.pairs())]
             held = Part("call", function=self.function(body))
             parts = [held] if self.chance(0.3) else [*parts, held]
             self.ways.add("override: function")
@@ -280,7 +312,7 @@ class _Maker:
         if self.theme == "late":
             for wrap in first:
                 actions.insert(self.random.randint(1, len(actions)), wrap)
-            if self.chance(0.5):
+            if self.chance(0.5) and not self.recorded:
                 self._rewrap(actions)
             first = []
         if self.theme == "between":
@@ -312,13 +344,24 @@ class _Maker:
         self.ways.add("unwrap")
 
     def _between(self, actions: list[Statement], optimizer: Optimizer) -> None:
-        what = self.random.choice(("restore", "restore", "unwrap", "copy", "collect"))
+        what = self.random.choice(
+            ("restore", "resumed", "resumed", "unwrap", "copy", "collect", "renew", "renew")
+        )
+        if what == "resumed" and (optimizer.override or optimizer.applying or self.kind == "v1"):
+            what = "restore"
         self.ways.add(what)
         if what == "restore":
             at = self.random.randint(0, len(actions))
             actions.insert(at, Save())
             actions.insert(self.random.randint(at + 1, len(actions)), Restore())
-        elif what == "unwrap":
+        elif what == "resumed":
+            self.resumed = True
+            actions.insert(self.random.choice((0, 0, len(actions) // 2)), Restore())
+        elif what == "renew":
+            name = self.random.choice(self.functions).name
+            at = self.random.randint(1, len(actions))
+            actions[at:at] = [Renew(name), *([Collect()] if self.chance(0.5) else []), Call(name)]
+        elif what == "unwrap" and not self.recorded:
             at = self.random.randint(0, len(actions))
             actions.insert(at, Unwrap("o"))
             actions.insert(self.random.randint(at + 1, len(actions)), Wrap("o"))
@@ -327,17 +370,66 @@ class _Maker:
         else:
             actions.insert(self.random.randint(0, len(actions)), Collect())
 
-    def threads(self) -> Body:
-        """Two threads, which meet in the middle of a step or not."""
+    def threads(self, optimizer: Optimizer) -> tuple[Body, Optimizer]:
+        """Two threads, which meet in the middle of a step or race."""
         for _ in range(2):
             self.function([self.step()], autograph=False)
-        bodies = []
-        for number in range(2):
-            same = Call(self.functions[-1].name)
-            own = Call(self.functions[-1 - number].name)
-            bodies.append((self.random.choice((own, own, same, self.step())),))
+        same, own = Call(self.functions[-1].name), Call(self.functions[-2].name)
+        bodies: list[Body] = [(same,), (self.random.choice((own, own, same, self.step())),)]
         times = self.random.randint(1, 4)
+        if self.chance(0.6):
+            self.ways.add("meet")
+            optimizer, bodies = self._meeting(optimizer)
+        if self.strategy:
+            bodies = [(Replicas(body),) for body in bodies]
         first: list[Statement] = [self.step() for _ in range(self.random.randint(0, 2))]
         first += [Call(each.name) for each in self.functions[-2:] if self.chance(0.5)]
         threads = Threads(tuple(bodies), times)
-        return (Wrap("o"), *((Wrap("other"),) if self.other else ()), *first, threads, Look())
+        wraps = (Wrap("o"), *((Wrap("other"),) if self.other else ()))
+        return (*wraps, *first, threads, Look()), optimizer
+
+    def _meeting(self, optimizer: Optimizer) -> tuple[Optimizer, list[Body]]:
+        """One thread is in the middle of a step while the other does something."""
+        parts = optimizer.override or (Part("super"),)
+        before = self.random.randint(0, len(parts))
+        meeting = replace(
+            optimizer,
+            override=(*parts[:before], Part("meet"), Part("meet"), *parts[before:]),
+        )
+        everything: Body = (Step("o", self.pairs()),)
+        name = self.function(everything)
+        long: Body = everything if self.chance(0.4) else (Call(name),)
+        if self.chance(0.3):  # both do such a step
+            other: Body = everything if self.chance(0.5) else (Call(self.function(everything)),)
+            return meeting, [long, other]
+        short: Statement = Direct("base", self.variable())
+        if self.other:
+            short = Step("other", self.pairs())
+        if self.chance(0.5):
+            short = Call(self.function([short]))
+        return meeting, [long, (Meet(), short, Meet())]
+
+    # Sessions.
+
+    def session(self) -> Body:
+        """Train ops of a v1 graph, which are run whole or in part."""
+        count = self.random.randint(1, 3)
+        builds = [Build(f"train_{n}", Step("o", self.pairs())) for n in range(count)]
+        names = [each.name for each in builds]
+        actions: list[Statement] = []
+        for _ in range(self.random.randint(2, 5)):
+            if self.shape == "plain" and self.chance(0.25):
+                build = self.random.choice(builds)
+                dense = [name for name, kind in build.step.pairs if kind == "dense"]
+                if dense:
+                    actions.append(FetchPart(build.name, self.random.choice(dense)))
+                    self.ways.add("part of a step")
+                    continue
+            size = self.random.choice((1, 1, 1, 2))
+            actions.append(Fetch(tuple(self.random.sample(names, min(size, count)))))
+        wrapped: list[Statement] = [*builds]
+        late = self.chance(0.2)
+        if late:
+            self.ways.add("late")
+        wrapped.insert(self.random.randint(0, count) if late else 0, Wrap("o"))
+        return (*wrapped, *actions, Look())

@@ -169,6 +169,36 @@ class Collect(Statement):
 
 
 @dataclass(frozen=True)
+class Renew(Statement):
+    """Make a function anew: it has no graphs then; graphs that called the old one go on to."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class Build(Statement):
+    """Build a train op in the graph of a session."""
+
+    name: str
+    step: Step
+
+
+@dataclass(frozen=True)
+class Fetch(Statement):
+    """Run train ops in one call of the session."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FetchPart(Statement):
+    """Run only the op of a train op that updates one of its variables."""
+
+    name: str
+    variable: str
+
+
+@dataclass(frozen=True)
 class Threads(Statement):
     """Each body on a thread of its own, at the same time."""
 
@@ -228,6 +258,14 @@ class Program:
     actions: Body
     ways: tuple[str, ...] = ()
     """What it was made of, for the count of cells."""
+    session: bool = False
+    """Whether all is in a graph that a v1 session runs."""
+    recorded: bool = False
+    """Whether `tracer.record` traces it, not `tracer.wrap`."""
+    resumed: bool = False
+    """Whether the checkpoint that is restored is that of an earlier training, of 3 steps."""
+    shared: bool = False
+    """Whether both roots have the same `iterations`."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -249,6 +287,18 @@ def parts_of(value: Any) -> Iterator[Any]:
     elif isinstance(value, tuple):
         for each in value:
             yield from parts_of(each)
+
+
+def children_of(statement: Statement) -> Iterator[Statement]:
+    """The statements that are directly in a statement."""
+    for field in fields(statement):  # type: ignore[arg-type]
+        todo = [getattr(statement, field.name)]
+        while todo:
+            value = todo.pop(0)
+            if isinstance(value, Statement):
+                yield value
+            elif isinstance(value, tuple):
+                todo += value
 
 
 def has(value: Any, *kinds: type) -> bool:
@@ -282,10 +332,11 @@ def without_unused(program: Program) -> Program:
 # The program as Python.
 
 PREAMBLE = '''
+import contextlib
 import copy
 import gc
-import itertools
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -295,7 +346,7 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "16")
 
 import tensorflow as tf
 from libraries import keras3, with_loss_scale
-from odometers import ODOMETERS, raw, read
+from odometers import ODOMETERS, raw, read, reading
 
 import tracer
 
@@ -320,13 +371,14 @@ def odd(i):
 def direct(kind, optimizer, gradient, variable):
     """Call the apply method of `optimizer` itself."""
     if kind == "keras3":
-        optimizer.update_step(gradient, raw(variable), 0.1)
+        done = optimizer.update_step(gradient, raw(variable), 0.1)
     elif kind == "keras2":
-        optimizer.update_step(gradient, variable)
+        done = optimizer.update_step(gradient, variable)
     elif isinstance(gradient, tf.IndexedSlices):
-        optimizer._resource_apply_sparse(gradient.values, variable, gradient.indices)
+        done = optimizer._resource_apply_sparse(gradient.values, variable, gradient.indices)
     else:
-        optimizer._resource_apply_dense(gradient, variable)
+        done = optimizer._resource_apply_dense(gradient, variable)
+    return done
 
 
 class Diary:
@@ -339,6 +391,14 @@ class Diary:
         self.errors = []
         self.looks = []
         self.barrier = None
+        self.session = None
+        self.recording = None
+        self.open = contextlib.ExitStack()
+
+    def read(self, variable):
+        if self.session is None:
+            return tuple(tuple(each) for each in read(variable))
+        return (tuple(reading(self.session.run(variable))),)
 
     def do(self, action):
         error = None
@@ -347,17 +407,28 @@ class Diary:
         except Exception as caught:
             error = f"{type(caught).__name__}: {str(caught)[:300]}"
         self.errors.append(error)
-        self.weights.append({name: read(each) for name, each in self.variables.items()})
+        self.weights.append({name: self.read(each) for name, each in self.variables.items()})
 
     def look(self, optimizers):
         if self.traced:
             found = {}
             for name, each in optimizers.items():
-                try:
-                    found[name] = counted(tracer.trace_of(each), self.variables)
-                except ValueError:  # not wrapped yet
-                    continue
+                with contextlib.suppress(ValueError):  # not wrapped yet
+                    trace = self.recording.trace() if self.recording else tracer.trace_of(each)
+                    found[name] = counted(trace, self.variables)
             self.looks.append(found)
+
+    def part_of(self, train, variable):
+        """The op of a train op that adds to a variable."""
+        todo, seen = [train], set()
+        while todo:
+            op = todo.pop()
+            op = getattr(op, "op", op)
+            if op not in seen:
+                seen.add(op)
+                if op.type == "AssignAddVariableOp" and op.inputs[0].name == variable.handle.name:
+                    return op
+                todo += [*op.control_inputs, *(each.op for each in op.inputs)]
 
     def wait(self):
         barrier = self.barrier
@@ -452,6 +523,8 @@ class _Writer:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.lines: list[str] = []
+        self.in_session = False
+        self.started = False
         self.depth = 0
         self.number = 0
         self.autograph = True
@@ -474,8 +547,9 @@ class _Writer:
             self.write_function(function)
         for action in self.program.actions:
             self.write_action(action)
-        if self.lines[-1].lstrip().startswith("def "):
-            self.put("    pass")
+        if self.in_session:
+            self.depth -= 1
+        self.put("diary.open.close()")
         self.put("return diary")
         return self.lines
 
@@ -528,23 +602,26 @@ class _Writer:
 
     def write_override(self) -> None:
         self.put("def apply_gradients(self, grads_and_vars, *args, **options):")
-        self.put("    pairs, done = list(grads_and_vars), None")
+        self.put("    pairs, done = list(grads_and_vars), []")
         for part in self.program.optimizer.override:
             pairs = {"all": "pairs", "first": "pairs[:1]", "reversed": "pairs[::-1]"}
             chosen = pairs[part.transform]
             if part.what == "super":
-                self.put(f"    done = super().apply_gradients({chosen}, *args, **options)")
+                self.put(f"    done += [super().apply_gradients({chosen}, *args, **options)]")
             elif part.what == "inner":
-                self.put(f"    done = self.inner.apply_gradients({chosen})")
+                self.put(f"    done += [self.inner.apply_gradients({chosen})]")
             elif part.what == "own":
                 self.put(f"    for gradient, variable in {chosen}:")
                 self.put("        if gradient is not None:")
-                self.put("            direct(kind, self, gradient, variable)")
+                self.put("            done += [direct(kind, self, gradient, variable)]")
             elif part.what == "call":
                 self.put(f"    {part.function}(tf.constant(0))")
             else:
                 self.put("    diary.meet()")
-        self.put("    return done")
+        if self.program.session:
+            self.put("    return tf.group(*done)")
+        else:
+            self.put("    return done[-1] if done else None")
         self.put("")
 
     def write_objects(self) -> None:
@@ -560,9 +637,17 @@ class _Writer:
             self.put(f"strategy = {strategies[program.strategy]}")
             self.put("with strategy.scope():")
             self.depth += 1
+        if program.session:
+            self.put("v1 = tf.compat.v1")
+            self.put("with tf.Graph().as_default():")
+            self.depth += 1
+            self.in_session = True
         make = "keras3.Variable" if optimizer.kind == "keras3" else "tf.Variable"
         for name in program.variables:
-            self.put(f'{name} = diary.variables["{name}"] = {make}(tf.zeros(2), name="{name}")')
+            made_of = f'{make}(tf.zeros(2), name="{name}")'
+            if program.session:
+                made_of = f'v1.get_variable("{name}", (2,), initializer=v1.zeros_initializer())'
+            self.put(f'{name} = diary.variables["{name}"] = {made_of}')
         options = "".join(f", {name}={value!r}" for name, value in optimizer.options)
         self.put(f'o = base = {self.base}(name="own"{options})')
         odometer = "Fused" if optimizer.fused else "ODOMETERS[kind]"
@@ -575,7 +660,16 @@ class _Writer:
         if program.other:
             self.put(f'other = {odometer}(name="other")')
             made.append("other")
-        if optimizer.built:
+        if program.shared:
+            self.put("other.iterations = o.iterations")
+        if program.resumed:
+            made.append("past")
+            past = "with_loss_scale(kind, {})" if optimizer.loss_scale else "{}"
+            self.put("past = " + past.format(f'{self.base}(name="own"{options})'))
+            if optimizer.inner:
+                before = "past.inner_optimizer" if optimizer.loss_scale else "past"
+                self.put(f'{before}.inner = {odometer}(name="inner")')
+        if optimizer.built and not program.session:
             for name in made:
                 if optimizer.kind in ("keras2", "keras3"):
                     self.put(f"{name}.build([{', '.join(program.variables)}])")
@@ -585,16 +679,37 @@ class _Writer:
                     self.put(f"{name}.iterations")
         if program.strategy:
             self.depth -= 1
-        if has(program, Save):
-            found = ", ".join(f"{name}={name}" for name in (*program.variables, "o"))
-            self.put(f"checkpoint = tf.train.Checkpoint({found})")
+        if has(program, Save, Restore):
+            found = ", ".join(f"{name}={name}" for name in program.variables)
+            self.put(f"checkpoint = tf.train.Checkpoint({found}, o=o)")
             self.put("folder = tempfile.mkdtemp()")
+            self.put("diary.open.callback(shutil.rmtree, folder)")
+        if program.resumed:
+            self.write_past()
         self.put(f"roots = {{{', '.join(f'{name!r}: {name}' for name in program.roots)}}}")
         self.put("")
+
+    def write_past(self) -> None:
+        """An earlier training, which wrote the checkpoint."""
+        variables = self.program.variables
+        found = ", ".join(f"{name}={name}" for name in variables)
+        self.put(f"earlier = tf.train.Checkpoint({found}, o=past)")
+        self.put("for _ in range(3):")
+        self.put(f"    past.apply_gradients([{', '.join(f'(dense(), {n})' for n in variables)}])")
+        self.put("earlier.write(folder + '/c')")
+        for name in variables:
+            self.put(f"raw({name}).assign(tf.zeros(2))")
 
     # Functions and actions.
 
     def write_function(self, function: Function) -> None:
+        renewed = any(
+            isinstance(each, Renew) and each.function == function.name
+            for each in parts_of(self.program.actions)
+        )
+        if renewed:
+            self.put(f"def make_{function.name}():")
+            self.depth += 1
         options = f"autograph={function.autograph}"
         if function.jit:
             options += ", jit_compile=True"
@@ -603,6 +718,11 @@ class _Writer:
         self.autograph = function.autograph
         self.write_body(function.body)
         self.put("")
+        if renewed:
+            self.put(f"return {function.name}")
+            self.depth -= 1
+            self.put("")
+            self.put(f"{function.name} = make_{function.name}()")
 
     def write_action(self, action: Statement) -> None:
         if isinstance(action, Look):
@@ -611,14 +731,30 @@ class _Writer:
         if isinstance(action, Wrap | Unwrap):
             verb = "wrap" if isinstance(action, Wrap) else "unwrap"
             self.put("if traced:")
-            self.put(f"    tracer.{verb}({action.optimizer})")
+            if not self.program.recorded:
+                self.put(f"    tracer.{verb}({action.optimizer})")
+            elif verb == "wrap":
+                self.put("    diary.recording = diary.open.enter_context(tracer.record())")
+            else:
+                self.put("    diary.open.close()")
             return
+        if isinstance(action, Build):
+            self.put(f"{action.name} = \\")
+            self.write(action.step)
+            self.lines[-2:] = [self.lines[-2].removesuffix("\\") + self.lines[-1].strip()]
+            return
+        if self.program.session and not self.started:
+            self.started = True
+            self.put("diary.session = v1.Session()")
+            self.put("diary.open.callback(diary.session.close)")
+            self.put("diary.session.run(v1.global_variables_initializer())")
         self.autograph = True
         name = self.name("action")
         self.put("")
         self.put(f"def {name}():")
         self.depth += 1
-        self.put("i = tf.constant(0)")
+        if not self.program.session:
+            self.put("i = tf.constant(0)")
         self.write(action)
         self.depth -= 1
         self.put("")
@@ -773,6 +909,16 @@ class _Writer:
 
     def write_collect(self, _: Collect) -> None:
         self.put("gc.collect()")
+
+    def write_renew(self, renew: Renew) -> None:
+        self.put(f"nonlocal {renew.function}")
+        self.put(f"{renew.function} = make_{renew.function}()")
+
+    def write_fetch(self, fetch: Fetch) -> None:
+        self.put(f"diary.session.run([{', '.join(fetch.names)}])")
+
+    def write_fetchpart(self, fetch: FetchPart) -> None:
+        self.put(f"diary.session.run(diary.part_of({fetch.name}, {fetch.variable}))")
 
     def write_threads(self, threads: Threads) -> None:
         names = []

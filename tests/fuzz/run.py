@@ -56,14 +56,18 @@ def results(
     programs: int = 10**9,
     shrink: float = 20,
     untraced: bool = False,
+    alone: bool = True,
 ) -> Iterator[Result]:
-    """Run the programs of `seed` and those after it; yields what came of each."""
+    """Run the programs of `seed` and those after it; yields what came of each.
+
+    If `alone`, those that are wrong are run in a process of their own as well.
+    """
     end, last = time.monotonic() + seconds, seed + programs
     while seed < last and time.monotonic() < end:
         count = min(BATCH, last - seed)
         options = ["--shrink", str(shrink), *(["--untraced"] if untraced else [])]
         for result in _of_process(seed, count, end, options):
-            if result.faults and not untraced and result.faults[0][0] != "hang":
+            if alone and result.faults and result.faults[0][0] != "hang":
                 with_one = [*_of_process(result.seed, 1, end + LIMIT, ["--shrink", "0"])]
                 result = result._replace(alone=any(each.faults for each in with_one))
             yield result
@@ -272,6 +276,7 @@ def main() -> int:
         programs=options.programs,
         shrink=0 if options.brief else options.shrink,
         untraced=options.untraced,
+        alone=not options.brief,
     ):
         report.add(result)
         if result.faults:

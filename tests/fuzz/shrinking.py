@@ -62,7 +62,7 @@ def _smaller(value: Any) -> Iterator[Any]:
     if isinstance(value, tuple):
         for number, each in enumerate(value):
             before, after = value[:number], value[number + 1 :]
-            if isinstance(each, Statement | tuple):
+            if isinstance(each, Statement) or (isinstance(each, tuple) and len(value) > 1):
                 yield before + after
             if isinstance(each, Statement):
                 for inside in _bodies(each):
