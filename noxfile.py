@@ -133,3 +133,11 @@ def long(session: nox.Session) -> None:
     """Long runs, each without and with the tracer: counts, memory and time. Half an hour."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
     session.run("python", "tests/endurance.py", *session.posargs)
+
+
+@nox.session(python="3.11")
+def fuzz(session: nox.Session) -> None:
+    """Random programs, `-- --seconds 1800 --seed 1`: counts against odometers and a model."""
+    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
+    session.chdir("tests")
+    session.run("python", "-m", "fuzz.run", *session.posargs)
