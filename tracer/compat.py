@@ -3,12 +3,14 @@
 The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
 """
 
+import functools
 import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
@@ -273,6 +275,73 @@ def _coordinators(python: Any) -> Iterator[Any]:
         python = python.f_back
 
 
+_AfterRun = Callable[[Any, list[Any]], None]
+"""Called with the graph of a Session and the ops that it has run and fetched."""
+
+_watchers: list[WeakMethod[_AfterRun]] = []
+_watching = threading.Lock()
+_originals: dict[str, Any] = {}
+
+
+def watch_sessions(after_run: _AfterRun) -> None:
+    """Call the method `after_run` whenever a Session has run, until `watch_sessions_no_more`.
+
+    It is held weakly.
+    """
+    with _watching:
+        if WeakMethod(after_run) not in _watchers:
+            _watchers.append(WeakMethod(after_run))
+        if not _originals:
+            for name, make in (("_do_run", _watched_run), ("make_callable", _watched_callable)):
+                _originals[name] = getattr(session.BaseSession, name)
+                setattr(session.BaseSession, name, make(_originals[name]))
+
+
+def watch_sessions_no_more(after_run: _AfterRun) -> None:
+    """Call it no more, and give the class of Sessions back what it had if nobody else watches."""
+    with _watching:
+        _watchers[:] = [each for each in _watchers if each() not in (None, after_run)]
+        if not _watchers:
+            for name, original in _originals.items():
+                setattr(session.BaseSession, name, original)
+            _originals.clear()
+
+
+def _watched_run(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(self: Any, handle: Any, targets: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        values = original(self, handle, targets, fetches, *args, **kwargs)
+        _has_run(self, [*targets, *fetches])
+        return values
+
+    return run
+
+
+def _watched_callable(original: Any) -> Any:
+    @functools.wraps(original)
+    def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        function = original(self, fetches, *args, **kwargs)
+        names = [self.graph.as_graph_element(each) for each in tf.nest.flatten(fetches)]
+
+        @functools.wraps(function)
+        def run(*values: Any, **options: Any) -> Any:
+            fetched = function(*values, **options)
+            _has_run(self, names)
+            return fetched
+
+        return run
+
+    return make_callable
+
+
+def _has_run(session_: Any, elements: Iterable[Any]) -> None:
+    ops_ = [getattr(element, "op", element) for element in elements]
+    for method in list(_watchers):
+        after_run = method()
+        if after_run is not None:
+            after_run(session_.graph, ops_)
+
+
 _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
@@ -285,10 +354,22 @@ def updates_since(graph: Any, start: int) -> list[Any]:
     ]
 
 
+def updates_of(graph: Any, start: int, variable: Any) -> list[Any]:
+    """The operations among those that write to `variable`."""
+    handle = getattr(variable, "handle", None)
+    return [
+        op for op in updates_since(graph, start) if any(tensor is handle for tensor in op.inputs)
+    ]
+
+
+SESSION_GRAPH = "v1 graph"
+"""What the graph of a Session is called."""
+
+
 def function_name(graph: Any) -> str:
     """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
     if not isinstance(graph, FuncGraph):
-        return "v1 graph"
+        return SESSION_GRAPH
     return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
 
 
