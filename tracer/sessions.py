@@ -50,8 +50,9 @@ class PartsOfSteps:
         if names not in known:
             known[names] = self._sites_of(graph, fetched)
         ran = self._ran()
-        for site in known[names] if ran is not None else ():
-            ran(site)
+        if ran is not None:
+            for site in known[names]:
+                ran(site)
 
     def _sites_of(self, graph: Any, fetched: Sequence[Any]) -> list[int]:
         """The updates that the ops need, of steps that they do not need."""
