@@ -365,8 +365,8 @@ class _Maker:
             at = self.random.randint(0, len(actions))
             actions.insert(at, Unwrap("o"))
             actions.insert(self.random.randint(at + 1, len(actions)), Wrap("o"))
-        elif what == "copy" and self.shape == "plain" and self.kind != "keras3":
-            actions.insert(self.random.randint(0, len(actions)), Copy("deepcopy", "a"))
+        elif what == "copy" and self.shape == "plain" and self.kind in ("legacy", "keras2"):
+            actions.insert(self.random.randint(0, len(actions)), Copy("a"))
         else:
             actions.insert(self.random.randint(0, len(actions)), Collect())
 
