@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
-    from tracer import recording
     from tracer.findings.catalogue import Finding
+    from tracer.hooks import recording
     from tracer.reporters.tables import By
 
 
@@ -78,7 +78,7 @@ class Recording:
     """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
 
     def __init__(self, counted: "recording.Recording | None" = None) -> None:
-        from tracer import recording
+        from tracer.hooks import recording
 
         self._counted = recording.Recording() if counted is None else counted
 
@@ -100,7 +100,7 @@ def trace_of(optimizer: object) -> CallTrace:
     It holds all the steps that were complete, of the outermost optimizer and those nested in it.
     Raises `ValueError` if the optimizer was never wrapped.
     """
-    from tracer import wrapping
+    from tracer.hooks import wrapping
 
     return _call_trace(wrapping.trace_of(optimizer))
 
@@ -121,7 +121,7 @@ def record() -> Iterator[Recording]:
     >>> recording.trace().updates()
     1
     """
-    from tracer import recording
+    from tracer.hooks import recording
 
     with recording.record() as counted:
         yield Recording(counted)
@@ -133,7 +133,7 @@ def recording_of(*optimizers: object) -> Iterator[Recording]:
 
     Raises `tracer.UnsupportedOptimizer` for what is none.
     """
-    from tracer import recording
+    from tracer.hooks import recording
 
     with recording.recording_of(*optimizers) as counted:
         yield Recording(counted)

@@ -16,7 +16,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.snapshot import distinct
+from tracer.recorder.readout import distinct
 
 Ref = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""

@@ -94,7 +94,7 @@ class TraceCallback:
 
     def on_train_begin(self, logs: object = None) -> None:
         """Wrap the optimizer."""
-        from tracer import wrapping
+        from tracer.hooks import wrapping
 
         if not wrapping.is_traced(self._model.optimizer):
             wrapping.wrap(self._model.optimizer)

@@ -17,9 +17,9 @@ from libraries import keras2, keras3, library_of, needs_keras3, with_loss_scale
 from odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
-from tracer import inspection
 from tracer.api import CallTrace
 from tracer.findings.catalogue import RULES, Finding
+from tracer.hooks import inspection
 from tracer.kinds import kind_of
 from tracer.reporters.text import render
 

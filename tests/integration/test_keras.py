@@ -13,7 +13,7 @@ import pytest
 
 import tracer
 import tracer.keras
-from tracer import wrapping
+from tracer.hooks import wrapping
 from tracer.model.trace import Trace
 
 BATCH = 4

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tracer import ledger
-from tracer.ledger import Ledger
 from tracer.model.records import Run
-from tracer.stamps import UNIT, WITHIN
+from tracer.recorder.stamps import UNIT, WITHIN
+from tracer.recorder.tensorflow import ledger
+from tracer.recorder.tensorflow.ledger import Ledger
 
 
 class Machine:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from tracer import ledger
-from tracer.ledger import Ledger
+from tracer.recorder.tensorflow import ledger
+from tracer.recorder.tensorflow.ledger import Ledger
 
 
 class Tensor(np.ndarray[Any, Any]):

@@ -12,7 +12,8 @@ import tensorflow as tf
 from libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
-from tracer import kinds, wrapping
+from tracer import kinds
+from tracer.hooks import wrapping
 
 legacy = keras2.optimizers.legacy
 
@@ -141,7 +142,10 @@ def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
         run()
     trace = recording.trace()
     assert not trace.complete
-    assert "2 calls of '<lambda>', a function traced before the tracer came, are not counted" in trace.notes[0]
+    assert (
+        "2 calls of '<lambda>', a function traced before the tracer came, are not counted"
+        in trace.notes[0]
+    )
 
 
 def test_an_optimizer_that_died_is_still_counted() -> None:

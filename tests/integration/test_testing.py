@@ -11,7 +11,7 @@ import tensorflow as tf
 from libraries import keras2, keras3, needs_keras3
 
 import tracer
-from tracer import wrapping
+from tracer.hooks import wrapping
 
 legacy = keras2.optimizers.legacy
 STEPS = 5
@@ -88,7 +88,9 @@ def test_graphs_from_before_fail_with_the_note(given: bool) -> None:
     train = Training("legacy")
     train()
     with (
-        pytest.raises(AssertionError, match="5 calls of .* a function traced before the tracer came"),
+        pytest.raises(
+            AssertionError, match="5 calls of .* a function traced before the tracer came"
+        ),
         tracer.assert_updates(train.optimizer if given else None, total=0),
     ):
         train()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
-from tracer import recorder
+from tracer.recorder import recorder
 
 legacy = keras2.optimizers.legacy
 

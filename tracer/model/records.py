@@ -141,7 +141,7 @@ def _changes(run: Run, weight: int) -> Iterator[tuple[int, int]]:
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """What the class of an optimizer shows before it trains: see `tracer.inspection`."""
+    """What the class of an optimizer shows before it trains: see `tracer.hooks.inspection`."""
 
     code: str
     """Which rule of `tracer.findings` it is for."""

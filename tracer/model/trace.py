@@ -431,7 +431,7 @@ def plain_name(variable: object) -> str:
     """
     path = getattr(variable, "path", None)
     if type(variable).__module__.startswith("tensorflow."):
-        from tracer.variables import keras_path  # TensorFlow is there, or there were no variable
+        from tracer.recorder.tensorflow.variables import keras_path
 
         path = keras_path(variable)
     return path if isinstance(path, str) and path else tensorflow_name(variable)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from tracer.model.records import Kind, Run, segments
 from tracer.model.tally import Tally, tallies
 from tracer.model.trace import Trace
+from tracer.recorder.readout import distinct
 from tracer.reporters.layout import shown
-from tracer.snapshot import distinct
 from tracer.testing.failure_rows import label
 
 

@@ -1,4 +1,4 @@
-"""The optimizers of one recorder: what they are, and what they ran unseen: see `tracer.older`."""
+"""The optimizers of one recorder: what they are, and what they ran unseen: see `older_functions`."""
 
 import math
 import threading
@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer import compat, snapshot
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.records import Optimizer, Remark, Setting
-from tracer.older import Older, OlderFunctions, note_of
-from tracer.variables import canonical
+from tracer.recorder import readout
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions, note_of
+from tracer.recorder.tensorflow.variables import canonical
 
 
 class _Traced(NamedTuple):
@@ -62,7 +63,7 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return snapshot.distinct(each.name() for each in self._all)
+        return readout.distinct(each.name() for each in self._all)
 
     def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is how far each had moved already."""

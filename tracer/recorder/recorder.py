@@ -9,7 +9,7 @@ traced into this graph since executes as a whole, so it gets one counter. That o
 A frame's parent is in the same **region**: in eager mode, or in the graph of one function with its
 branches and loops. What a function is part of is not decided when it is traced, for it may be
 called from anywhere later: each call of it asks (`Recorder.company`), and the graph counts by the
-answer. See `tracer.ledger`.
+answer. See `tracer.recorder.tensorflow.ledger`.
 """
 
 import sys
@@ -22,10 +22,8 @@ from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
 
-from tracer import compat, snapshot
-from tracer.inspection import OWN_STEP
+from tracer.hooks.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
-from tracer.ledger import HostLog, Ledger
 from tracer.model.records import (
     Graph,
     Kind,
@@ -35,13 +33,16 @@ from tracer.model.records import (
     TraceData,
 )
 from tracer.model.trace import Trace
-from tracer.older import Older
-from tracer.optimizers import Optimizers
-from tracer.sessions import PartsOfSteps
-from tracer.snapshot import BlockKey, Reading, Site
-from tracer.stamps import APPLYING, UNIT, WITHIN
-from tracer.tracings import Figures, Key, Tracings
-from tracer.variables import VariableTable, device_of, finder
+from tracer.recorder import readout
+from tracer.recorder.optimizers import Optimizers
+from tracer.recorder.readout import BlockKey, Reading, Site
+from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.graph_tracings import Figures, Key, Tracings
+from tracer.recorder.tensorflow.ledger import HostLog, Ledger
+from tracer.recorder.tensorflow.older_functions import Older
+from tracer.recorder.tensorflow.sessions import PartsOfSteps
+from tracer.recorder.tensorflow.variables import VariableTable, device_of, finder
 
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
@@ -78,7 +79,7 @@ _NOT_REQUESTED: _Requested = (Any, lambda: None, -1)
 
 
 class _Read(NamedTuple):
-    """What was counted on a replica: see `snapshot.Begun`."""
+    """What was counted on a replica: see `readout.Begun`."""
 
     steps: int
     blocks: dict[Hashable, tuple[_Block, Reading]]
@@ -840,15 +841,15 @@ class Recorder:
 
     def _part(self, absolute: _Readings, before: Moment) -> TraceData:
         sites = list(self._sites)
-        ended: dict[int, snapshot.Ended] = {}
+        ended: dict[int, readout.Ended] = {}
         for replica, read in absolute.items():
             old = before.readings.get(replica, _NOTHING_READ)
             past, blocks = old.past, []
             for key, (block, reading) in read.blocks.items():
                 known = old.blocks[key][1] if key in old.blocks else Reading()
-                blocks.append((_key_of(block, sites), snapshot.since(reading, known, past)))
-            ended[replica] = snapshot.settle(
-                snapshot.Begun(
+                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+            ended[replica] = readout.settle(
+                readout.Begun(
                     read.steps - past,
                     blocks,
                     {number - past for number in read.under_way if number > past},
@@ -869,7 +870,7 @@ class Recorder:
         }
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
-        found, lost = snapshot.blocks_of(optimizers.root, ended, methods, replicas)
+        found, lost = readout.blocks_of(optimizers.root, ended, methods, replicas)
         missed = optimizers.missed(names, before.older)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
@@ -882,7 +883,7 @@ class Recorder:
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
             replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
             blocks=tuple(found),
-            calls=tuple(snapshot.calls_of(calls, methods, replicas)),
+            calls=tuple(readout.calls_of(calls, methods, replicas)),
             graphs=self._graph_records(absolute, before, replicas),
             complete=not notes,
             notes=(*_remarks(where), *notes),

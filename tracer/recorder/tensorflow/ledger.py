@@ -46,11 +46,11 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from tracer import compat
 from tracer.model import records
 from tracer.model.records import Run
-from tracer.snapshot import Reading, reading_of
-from tracer.stamps import UNIT, WITHIN
+from tracer.recorder.readout import Reading, reading_of
+from tracer.recorder.stamps import UNIT, WITHIN
+from tracer.recorder.tensorflow import compat
 
 ROWS = 4096
 """How many runs may end between two readings before detail is lost. 160 KiB a replica."""

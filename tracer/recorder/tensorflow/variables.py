@@ -8,11 +8,11 @@ from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
-from tracer import compat
-from tracer.instances import instances
 from tracer.model.records import Variable
 from tracer.model.trace import tensorflow_name
-from tracer.snapshot import free_name
+from tracer.recorder.instances import instances
+from tracer.recorder.readout import free_name
+from tracer.recorder.tensorflow import compat
 
 _KERAS3 = "keras.src.backend.common.variables"
 """The module of the base class of all variables of Keras 3."""

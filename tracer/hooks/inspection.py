@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from tracer.instances import instances
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.records import Remark
+from tracer.recorder.instances import instances
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
 _SPARSE = "_resource_apply_sparse"

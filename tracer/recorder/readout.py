@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from tracer.model import records
 from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
-from tracer.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
+from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 
 class Site(NamedTuple):
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     """What a counter says of its block."""
 
     runs: Mapping[int, Sequence[Run]] = {}
-    """By the flags of `tracer.stamps`: in which steps it ran, numbered as they began."""
+    """By the flags of `tracer.recorder.stamps`: in which steps it ran, numbered as they began."""
     outside: Mapping[int, int] = {}
     """By the same flags: how often it ran in no step."""
     lost: int = 0

@@ -1,7 +1,7 @@
 """What is made of the counters of each replica: no TensorFlow."""
 
 from tracer.model.records import Run
-from tracer.snapshot import Begun, BlockKey, Ended, Reading, Site, blocks_of, settle
+from tracer.recorder.readout import Begun, BlockKey, Ended, Reading, Site, blocks_of, settle
 
 STEP = BlockKey("graph", "train", True, (Site(0, "apply_gradients", "step", None, None, 0),))
 PART = BlockKey("graph", "branch", False, (Site(0, "update_step", "update", "dense", 0, 0),))

@@ -18,13 +18,13 @@ import wrapt
 
 from tracer import combining
 from tracer.errors import UnsupportedOptimizer
-from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
+from tracer.recorder.instances import instances
 
 if TYPE_CHECKING:
-    from tracer.recorder import Moment, Recorder
+    from tracer.recorder.recorder import Moment, Recorder
 
 
 class Recording:
@@ -53,7 +53,7 @@ class Recording:
         data, objects = combining.combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return Trace(data)
-        from tracer.variables import finder
+        from tracer.recorder.tensorflow.variables import finder
 
         return Trace(data, identify=finder(objects))
 
@@ -73,7 +73,7 @@ class Recording:
             self._refused.append(_Refused(ref(optimizer), _counts_of(optimizer), note))
 
     def _hold(self, optimizer: Any, *, making: bool = False) -> None:
-        from tracer import wrapping
+        from tracer.hooks import wrapping
 
         traced = wrapping.is_traced(optimizer)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
@@ -84,7 +84,7 @@ class Recording:
     def _begin(self) -> None:
         found = _optimizers()
         if found:
-            from tracer.wrapping import family
+            from tracer.hooks.wrapping import family
 
             inner = {id(n) for each in found for n, _ in family(each) if n is not each}
             for each in found:
@@ -94,7 +94,7 @@ class Recording:
     def _finish(self) -> None:
         found = _optimizers()
         if found:
-            from tracer import wrapping
+            from tracer.hooks import wrapping
 
             met = {id(each.optimizer()) for each in self._refused}
             unseen = [each for each in found if wrapping.recorder_of(each) is None]
@@ -106,7 +106,7 @@ class Recording:
         self._end = self.trace()
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
         if alive:
-            from tracer import wrapping
+            from tracer.hooks import wrapping
 
             for optimizer in alive:
                 if wrapping.is_traced(optimizer):
@@ -129,8 +129,8 @@ class _Refused(NamedTuple):
 
 def _counts_of(optimizer: Any) -> list[int] | None:
     """How often it and those nested in it say that they stepped; None if they do not say it."""
-    from tracer.optimizers import iterations_of
-    from tracer.wrapping import family
+    from tracer.hooks.wrapping import family
+    from tracer.recorder.optimizers import iterations_of
 
     counts = []
     try:

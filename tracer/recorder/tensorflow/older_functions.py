@@ -21,8 +21,8 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from tracer import compat
-from tracer.instances import instances
+from tracer.recorder.instances import instances
+from tracer.recorder.tensorflow import compat
 
 _DEEP = 4
 """How far a function's Python code is followed to the optimizer, from function to function."""

@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
-from tracer import compat, inspection
 from tracer.errors import OptimizerWarning, UnsupportedOptimizer
+from tracer.hooks import inspection
 from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
 from tracer.model.trace import Trace
-from tracer.recorder import Frame, FrameRole, Recorder
+from tracer.recorder.recorder import Frame, FrameRole, Recorder
+from tracer.recorder.tensorflow import compat
 
 T = TypeVar("T")
 
