@@ -21,8 +21,8 @@ from tracer.errors import (
 )
 
 if TYPE_CHECKING:
-    from tracer.api import CallTrace, load, merge, record, report, trace_of
-    from tracer.hooks.wrapping import unwrap, wrap
+    from tracer.api import CallTrace, load, merge, record, report, trace_of, wrap
+    from tracer.hooks.wrapping import unwrap
     from tracer.testing.assertions import (
         assert_all_updated,
         assert_calls,
@@ -69,7 +69,7 @@ _HOMES = {
     "trace_of": "tracer.api",
     "unload_ipython_extension": "tracer.notebook",
     "unwrap": "tracer.hooks.wrapping",
-    "wrap": "tracer.hooks.wrapping",
+    "wrap": "tracer.api",
 }
 
 

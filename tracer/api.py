@@ -6,17 +6,23 @@ and for a file. Everything but `Trace` is imported when it is first needed: a sa
 and asked on a machine that has no TensorFlow, and no report is loaded to count.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from tracer.errors import OptimizerWarning
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.findings.catalogue import Finding
     from tracer.hooks import recording
+    from tracer.recorder.recorder import Recorder
     from tracer.reporters.tables import By
+
+
+T = TypeVar("T")
 
 
 class CallTrace(Trace):
@@ -92,6 +98,48 @@ class Recording:
         Raises `tracer.UnsupportedOptimizer` for what is none.
         """
         self._counted.take(optimizer)
+
+
+def wrap(optimizer: T) -> T:
+    """Trace every call of `optimizer` from now on; returns the same object.
+
+    Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
+    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. What runs in
+    functions that were traced to graphs before is not counted; the trace then says so.
+
+    Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
+    never called, or one for sparse gradients that is missing while there is an embedding.
+
+    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer of TensorFlow.
+
+    >>> import keras, tracer
+    >>> optimizer = tracer.wrap(keras.optimizers.SGD())
+    >>> isinstance(optimizer, keras.optimizers.SGD)
+    True
+    """
+    from tracer.hooks import registry, wrapping
+
+    known = registry.recorder_of(optimizer) is not None
+    recorder = wrapping.join(optimizer)
+    if not known and (text := _defects(recorder)):
+        warnings.warn(text, OptimizerWarning, stacklevel=2)
+    return optimizer
+
+
+def _defects(recorder: "Recorder") -> str:
+    """What the findings say of classes that cannot work, before anything has run."""
+    from tracer.hooks.inspection import FAILING
+
+    if not recorder.optimizers.remarked(FAILING):
+        return ""
+    try:
+        from tracer.findings.catalogue import findings
+
+        defects = [each for each in findings(recorder.trace()) if each.code in FAILING]
+    except Exception as error:
+        recorder.fault(error)
+        return ""
+    return " ".join(f"{each.text} {each.advice}" for each in defects)
 
 
 def trace_of(optimizer: object) -> CallTrace:
@@ -191,3 +239,7 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
 def _call_trace(trace: Trace) -> CallTrace:
     return CallTrace(trace.data, identify=trace.index_of)
+
+
+for _function in (wrap, trace_of):
+    vars(_function)["autograph_info__"] = None  # AutoGraph calls what has this as it is

@@ -21,6 +21,7 @@ from tracer.api import CallTrace
 from tracer.findings.catalogue import RULES, Finding
 from tracer.hooks import inspection
 from tracer.kinds import kind_of
+from tracer.recorder.optimizers import OWN_STEP
 from tracer.reporters.text import render
 
 LEGACY = keras2.optimizers.legacy
@@ -325,7 +326,7 @@ def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
                 kind = kind_of(cls)
                 assert kind is not None
                 found = {each.code for each in inspection._remarks(cls, kind)}
-                assert not found - {inspection.OWN_STEP}, cls
+                assert not found - {OWN_STEP}, cls
 
 
 @pytest.mark.parametrize("kind", KINDS)

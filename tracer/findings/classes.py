@@ -1,4 +1,4 @@
-"""Rules on the classes of the optimizers, from what `tracer.hooks.inspection` remarked at `wrap`."""
+"""Rules on the classes of the optimizers, from what `hooks.inspection` remarked at `wrap`."""
 
 from collections.abc import Iterator
 

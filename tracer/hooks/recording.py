@@ -73,9 +73,9 @@ class Recording:
             self._refused.append(_Refused(ref(optimizer), _counts_of(optimizer), note))
 
     def _hold(self, optimizer: Any, *, making: bool = False) -> None:
-        from tracer.hooks import wrapping
+        from tracer.hooks import registry, wrapping
 
-        traced = wrapping.is_traced(optimizer)
+        traced = registry.is_traced(optimizer)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
         self._since.setdefault(recorder, None if making else recorder.now())
         if not traced:
@@ -84,7 +84,7 @@ class Recording:
     def _begin(self) -> None:
         found = _optimizers()
         if found:
-            from tracer.hooks.wrapping import family
+            from tracer.hooks.family import family
 
             inner = {id(n) for each in found for n, _ in family(each) if n is not each}
             for each in found:
@@ -94,10 +94,10 @@ class Recording:
     def _finish(self) -> None:
         found = _optimizers()
         if found:
-            from tracer.hooks import wrapping
+            from tracer.hooks import registry
 
             met = {id(each.optimizer()) for each in self._refused}
-            unseen = [each for each in found if wrapping.recorder_of(each) is None]
+            unseen = [each for each in found if registry.recorder_of(each) is None]
             self._missed = {type(each).__name__ for each in unseen if id(each) not in met}
         self.end()
 
@@ -106,10 +106,10 @@ class Recording:
         self._end = self.trace()
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
         if alive:
-            from tracer.hooks import wrapping
+            from tracer.hooks import registry, wrapping
 
             for optimizer in alive:
-                if wrapping.is_traced(optimizer):
+                if registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
         self._since.clear()
 
@@ -129,7 +129,7 @@ class _Refused(NamedTuple):
 
 def _counts_of(optimizer: Any) -> list[int] | None:
     """How often it and those nested in it say that they stepped; None if they do not say it."""
-    from tracer.hooks.wrapping import family
+    from tracer.hooks.family import family
     from tracer.recorder.optimizers import iterations_of
 
     counts = []

@@ -1,4 +1,4 @@
-"""The optimizers of one recorder: what they are, and what they ran unseen: see `older_functions`."""
+"""The optimizers of one recorder: what they are, and what ran unseen (`older_functions`)."""
 
 import math
 import threading
@@ -12,6 +12,9 @@ from tracer.recorder import readout
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions, note_of
 from tracer.recorder.tensorflow.variables import canonical
+
+OWN_STEP = "own-step"
+"""The code of the remark on a step method that may update variables by itself."""
 
 
 class _Traced(NamedTuple):

@@ -333,8 +333,8 @@ def blocks_of(
         blocks += mine
         if any(block.unplaced for block in mine if not block.outside) and ended.lost:
             notes.append(_lost(replica, ended.lost))
-        if ended.stopped:
-            notes.append(_stopped(replica, ended.stopped))
+        if ended.stopped or ended.raised:
+            notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
 
 
@@ -449,5 +449,5 @@ def _stopped(replica: int, steps: int) -> str:
     were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
     return (
         f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
-        "is not counted"
+        "is not counted, or not all of it"
     )

@@ -22,7 +22,6 @@ from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
 
-from tracer.hooks.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.model.records import (
     Graph,
@@ -34,7 +33,7 @@ from tracer.model.records import (
 )
 from tracer.model.trace import Trace
 from tracer.recorder import readout
-from tracer.recorder.optimizers import Optimizers
+from tracer.recorder.optimizers import OWN_STEP, Optimizers
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
