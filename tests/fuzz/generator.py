@@ -35,7 +35,9 @@ from fuzz.programs import (
     Step,
     Switch,
     Threads,
+    Trace,
     Transform,
+    Trip,
     Unwrap,
     Value,
     Wrap,
@@ -61,6 +63,7 @@ THEMES = (
     "OneDevice",
     "Mirrored",
     "session",
+    "raising",
 )
 
 
@@ -88,6 +91,10 @@ class _Maker:
         if self.theme == "session":
             self.kind = self.random.choice(("legacy", "v1"))
             self.other = False
+        self.tripping = self.theme == "raising"
+        self.rows = 0
+        if self.theme in ("company", "branches", "threads", "gradients") and self.chance(0.2):
+            self.rows = self.random.randint(2, 6)
         self.recorded = not self.other and self.chance(0.15)
         self.shared = self.other and self.kind == "legacy" and self.chance(0.4)
         self.resumed = False
@@ -109,6 +116,8 @@ class _Maker:
             self.ways.add("record")
         if self.shared:
             self.ways.add("shared iterations")
+        if self.rows:
+            self.ways.add("small ring")
         made = Program(
             optimizer,
             self.other,
@@ -121,13 +130,14 @@ class _Maker:
             recorded=self.recorded,
             resumed=self.resumed,
             shared=self.shared,
+            rows=self.rows,
         )
         return without_unused(made)
 
     # The optimizer.
 
     def optimizer(self) -> Optimizer:
-        found = Optimizer(self.kind, fused=self.fused)
+        found = Optimizer(self.kind, fused=self.fused, tripping=self.tripping)
         alone = {"Mirrored": 2, "XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
         if self.shape in ("applying", "inner")[:alone]:
             self.shape = "override"
@@ -174,8 +184,11 @@ class _Maker:
             what: Any = self.random.choice(ways)
             transform: Transform = self.random.choice(("all", "first", "reversed"))
             parts.append(Part(what, transform))
+            if self.theme in ("company", "host", "between") and self.chance(0.15):
+                parts.insert(self.random.randint(0, len(parts)), Part("look"))
+                self.ways.add("look inside")
             self.ways.add(f"override: {what} {transform}")
-        companions = ["company", "branches", "late", "failing", "threads"]
+        companions = ["company", "branches", "late", "failing", "threads", "raising"]
         if self.kind in ("keras2", "keras3"):
             companions.append("OneDevice")
         if self.theme in companions and self.chance(0.6):
@@ -184,8 +197,12 @@ class _Maker:
                 body = [Step("inner", self.pairs())]
             elif self.other and self.chance(0.4):
                 body = [Step("other", self.pairs())]
+            if self.theme == "company" and self.chance(0.15):
+                body = [Host(tuple(body))]
+                self.ways.add("host inside a step")
             held = Part("call", function=self.function(body))
-            parts = [held] if self.chance(0.3) else [*parts, held]
+            alone = self.shape != "loss scale" and self.chance(0.3)
+            parts = [held] if alone else [*parts, held]
             self.ways.add("override: function")
         return tuple(parts)
 
@@ -263,8 +280,8 @@ class _Maker:
         if what == "switch":
             return Switch(tuple(self.body(depth - 1) for _ in range(self.random.randint(2, 3))))
         if what == "loop":
-            count = self.random.randint(1, 5)
-            return Loop(count, self.random.randint(1, 6), self.body(depth - 1))
+            count = self.random.randint(1, 16 if self.rows else 5)
+            return Loop(count, self.random.randint(1, count + 1), self.body(depth - 1))
         if what == "map":
             return Map(self.random.randint(1, 3), self.body(depth - 1))
         if what == "recompute":
@@ -323,6 +340,14 @@ class _Maker:
             for _ in range(2):
                 at = self.random.randint(0, len(actions) - 1)
                 actions[at:at] = [Fuse(self.random.randint(0, 3)), actions[at], Fuse(-1)]
+        if self.theme == "raising":
+            for _ in range(2):
+                at = self.random.randint(0, len(actions) - 1)
+                actions[at:at] = [Trip(self.random.randint(0, 3)), actions[at], Trip(-1)]
+        if self.theme in ("late", "company", "between") and self.chance(0.3):
+            trace = Trace(self.random.choice(self.functions).name)
+            actions.insert(self.random.randint(0, len(actions)), trace)
+            self.ways.add("traced only")
         while self.chance(0.4):
             actions.insert(self.random.randint(0, len(actions)), Look())
         return (*first, *actions, Look())

@@ -163,6 +163,20 @@ class Fuse(Statement):
 
 
 @dataclass(frozen=True)
+class Trip(Statement):
+    """From here on `calls` calls of apply methods can be made and the next one raises."""
+
+    calls: int
+
+
+@dataclass(frozen=True)
+class Trace(Statement):
+    """Trace a function to a graph, and do not run it."""
+
+    function: str
+
+
+@dataclass(frozen=True)
 class Collect(Statement):
     """Collect the garbage."""
 
@@ -220,9 +234,9 @@ Transform = Literal["all", "first", "reversed"]
 
 @dataclass(frozen=True)
 class Part:
-    """What an override of `apply_gradients` does with its pairs; `call` and `meet` need none."""
+    """What an override of `apply_gradients` does with its pairs; those after `own` need none."""
 
-    what: Literal["super", "inner", "own", "call", "meet"]
+    what: Literal["super", "inner", "own", "call", "meet", "look"]
     transform: Transform = "all"
     function: str = ""
 
@@ -240,6 +254,9 @@ class Optimizer:
     inner: bool = False
     """Whether it has a second one in an attribute, `inner`."""
     fused: bool = False
+    """Whether its updates can be made to fail, by `Fuse`."""
+    tripping: bool = False
+    """Whether its apply methods can be made to raise, by `Trip`."""
     loss_scale: bool = False
     built: bool = True
 
@@ -265,6 +282,8 @@ class Program:
     """Whether the checkpoint that is restored is that of an earlier training, of 3 steps."""
     shared: bool = False
     """Whether both roots have the same `iterations`."""
+    rows: int = 0
+    """How many rows the rings have; 0: as many as ever."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -320,7 +339,8 @@ def names_of(functions: Iterable[Function], first: Iterable[str]) -> set[str]:
 def without_unused(program: Program) -> Program:
     """The program without the functions that it never calls."""
     optimizer = program.optimizer
-    called = [each.function for each in parts_of(program.actions) if isinstance(each, Call)]
+    used_by = (Call, Renew, Trace)
+    called = [each.function for each in parts_of(program.actions) if isinstance(each, used_by)]
     called += [part.function for part in optimizer.override if part.function]
     used = names_of(program.functions, [*called, *optimizer.applying])
     return replace(
@@ -347,6 +367,7 @@ from libraries import keras3, with_loss_scale
 from odometers import ODOMETERS, raw, read, reading
 
 import tracer
+from tracer import ledger
 
 tf.get_logger().setLevel("ERROR")
 CPU = tf.config.list_physical_devices("CPU")[0]
@@ -364,6 +385,10 @@ def sparse(value=1.0):
 
 def odd(i):
     return tf.where(i % 2 == 1, float("inf"), 1.0)
+
+
+class Tripped(Exception):
+    """What an apply method raises when it is told to."""
 
 
 def direct(kind, optimizer, gradient, variable):
@@ -415,6 +440,16 @@ class Diary:
                     trace = self.recording.trace() if self.recording else tracer.trace_of(each)
                     found[name] = counted(trace, self.variables)
             self.looks.append(found)
+
+    def look_inside(self, optimizers):
+        if tf.executing_eagerly():
+            self.look(optimizers)
+
+    def rows(self, number):
+        """Let rings have `number` rows until the program ends."""
+        if self.traced:
+            self.open.callback(setattr, ledger, "ROWS", ledger.ROWS)
+            ledger.ROWS = number
 
     def part_of(self, train, variable):
         """The op of a train op that adds to a variable."""
@@ -487,7 +522,14 @@ def counted(trace, variables):
         "all": trace.updates(),
         "by_step": by_step,
         "apply_gradients": outer,
+        "loaded": saved_and_loaded(trace) == trace,
     }
+
+
+def saved_and_loaded(trace):
+    with tempfile.TemporaryDirectory() as folder:
+        trace.save(folder + "/trace.json")
+        return tracer.load(folder + "/trace.json")
 '''
 
 TAIL = """
@@ -539,6 +581,8 @@ class _Writer:
         self.depth += 1
         self.put("diary = Diary(traced)")
         self.put(f"kind = {self.program.optimizer.kind!r}")
+        if self.program.rows:
+            self.put(f"diary.rows({self.program.rows})")
         self.write_classes()
         self.write_objects()
         for function in self.program.functions:
@@ -559,6 +603,20 @@ class _Writer:
             self.put("fuse = tf.Variable(-1)")
         self.put("")
         base = "ODOMETERS[kind]"
+        if optimizer.tripping:
+            self.put("trip = [-1]")
+            self.put("")
+            self.put(f"class Tripping({base}):")
+            self.depth += 1
+            for name in self.apply_methods():
+                self.put(f"def {name}(self, gradient, variable, *rest, **options):")
+                self.put("    if trip[0] == 0:")
+                self.put("        raise Tripped")
+                self.put("    trip[0] -= 1")
+                self.put(f"    return super().{name}(gradient, variable, *rest, **options)")
+                self.put("")
+            self.depth -= 1
+            base = "Tripping"
         if optimizer.fused:
             self.put(f"class Fused({base}):")
             self.depth += 1
@@ -575,7 +633,7 @@ class _Writer:
                 self.put("")
             self.depth -= 1
             base = "Fused"
-        self.base = base
+        self.base = self.plain = base
         if not (optimizer.override or optimizer.applying):
             return
         self.put(f"class Own({base}):")
@@ -614,6 +672,8 @@ class _Writer:
                 self.put("            done += [direct(kind, self, gradient, variable)]")
             elif part.what == "call":
                 self.put(f"    {part.function}(tf.constant(0))")
+            elif part.what == "look":
+                self.put("    diary.look_inside(roots)")
             else:
                 self.put("    diary.meet()")
         if self.program.session:
@@ -648,7 +708,7 @@ class _Writer:
             self.put(f'{name} = diary.variables["{name}"] = {made_of}')
         options = "".join(f", {name}={value!r}" for name, value in optimizer.options)
         self.put(f'o = base = {self.base}(name="own"{options})')
-        odometer = "Fused" if optimizer.fused else "ODOMETERS[kind]"
+        odometer = self.plain
         made = ["o"]
         if optimizer.inner:
             self.put(f'base.inner = inner = {odometer}(name="inner")')
@@ -901,6 +961,12 @@ class _Writer:
 
     def write_fuse(self, fuse: Fuse) -> None:
         self.put(f"fuse.assign({fuse.updates})")
+
+    def write_trip(self, trip: Trip) -> None:
+        self.put(f"trip[0] = {trip.calls}")
+
+    def write_trace(self, trace: Trace) -> None:
+        self.put(f"{trace.function}.get_concrete_function(i)")
 
     def write_collect(self, _: Collect) -> None:
         self.put("gc.collect()")

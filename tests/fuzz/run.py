@@ -127,8 +127,7 @@ def _of_process(seed: int, count: int, end: float, options: list[str]) -> Iterat
 
 def _lost(seed: int, text: str) -> Result:
     program = program_of(seed)
-    title = f"seed {seed}: hangs"
-    written = source(program, title, Model(program).run().looks)
+    written = source(program, f"seed {seed}: it hangs, or ends the process")
     kind, cells = program.optimizer.kind, program.ways
     return Result(seed, kind, cells, [("hang", text)], written, None, (), LIMIT)
 
