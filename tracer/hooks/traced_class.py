@@ -18,7 +18,7 @@ from tracer.hooks.registry import (
 )
 from tracer.hooks.traced_methods import traced_method
 from tracer.kinds import ApplyMethod, OptimizerKind
-from tracer.recorder.recorder import FrameRole
+from tracer.recorder.frames import FrameRole
 from tracer.recorder.tensorflow import compat
 
 _making = threading.RLock()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tracer.hooks.registry import bindings, traced_classes
 from tracer.kinds import ApplyMethod
-from tracer.recorder.recorder import Frame, FrameRole
+from tracer.recorder.frames import Frame, FrameRole
 
 
 def traced_method(
