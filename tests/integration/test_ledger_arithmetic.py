@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -72,6 +73,14 @@ class Ops:
     def Cast(x: Any, DstT: object) -> Any:
         return tensor(np.asarray(x, np.int64))
 
+    @staticmethod
+    def RngReadAndSkip(resource: Variable, alg: Any, delta: Any) -> Any:
+        before = tensor(resource.value.copy())
+        resource.value[0] += 256 * int(delta)
+        return before
+
+    BitwiseOr = staticmethod(lambda x, y: tensor(x | y))
+
     AddV2 = staticmethod(lambda x, y: tensor(x + y))
     Sub = staticmethod(lambda x, y: tensor(x - y))
     Mul = staticmethod(lambda x, y: tensor(x * y))
@@ -91,35 +100,43 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
         compat = SimpleNamespace(
             make_variable=Variable,
-            init_scope=nullcontext,
+            constant=tensor,
+            outside_of_graphs=nullcontext,
             stop_recording=nullcontext,
             device=lambda device: nullcontext(),
             control_dependencies=lambda ops: nullcontext(),
         )
-        monkeypatch.setattr(ledger, "ROWS", rows)
+        types = SimpleNamespace(constant=tensor, int64=np.int64, uint64=np.uint64)
         monkeypatch.setattr(ledger, "compat", compat)
         monkeypatch.setattr(ledger, "_raw", Ops)
-        monkeypatch.setattr(ledger, "tf", SimpleNamespace(constant=tensor, int64=np.int64))
-        self.ledger = Ledger("", 0)
+        monkeypatch.setattr(ledger, "tf", types)
+        monkeypatch.setattr(ledger, "_begin_function", lambda: ledger._begin)
+        monkeypatch.setattr(ledger, "_advance_function", lambda n: partial(ledger._advance, n))
+        self.ledger = Ledger("", 0, rows)
         self.graph = Graph()
         self.counters: dict[str, Any] = {}
+        self.inside: Any = None
 
-    def execute(self, name: str, step: bool) -> None:
-        """Run the block `name` once, as its graph does."""
-        made = self.ledger._counters
+    def begin(self) -> Any:
+        """A step begins; returns its stamp."""
+        stamp, self.inside = self.ledger.begin_step(tensor(0))
+        return stamp
+
+    def execute(self, name: str, stamp: Any = None) -> None:
+        """Run the block `name` once, as its graph does; a part of the step without a stamp."""
+        stamp = self.inside if stamp is None else stamp
         if name not in self.counters:
-            self.ledger.count(name, self.graph, step)  # adds it, which runs it here
-            self.counters[name] = made[-1].variable
+            self.ledger.count(name, self.graph, stamp)  # adds it, which runs it here
+            self.counters[name] = self.ledger._counters[-1].variable
         else:
             book = self.ledger
-            ledger._advance(self.counters[name], book._clock, book._ring, int(step), ())
+            ledger._advance(book._size, self.counters[name], book._clock, book._ring, stamp)
 
     def read(self) -> tuple[int, dict[str, "Said"]]:
         """What the ledger says."""
         steps, readings = self.ledger.read()
         return steps, {
-            str(key): Said(reading.total, Counter(_expanded(reading.runs)))
-            for key, reading in readings
+            str(key): Said(reading.total, Counter(_expanded(reading))) for key, reading in readings
         }
 
 
@@ -130,8 +147,8 @@ class Said(NamedTuple):
     steps: "Counter[int]"
 
 
-def _expanded(runs: Iterable[Any]) -> Iterator[int]:
-    for run in runs:
+def _expanded(reading: Any) -> Iterator[int]:
+    for run in itertools.chain.from_iterable(reading.runs.values()):
         for step in range(run.first, run.last + 1, run.stride):
             yield from itertools.repeat(step, run.times)
 
@@ -147,10 +164,11 @@ def what_is_wrong(machine: Machine, program: Program, look_at: Sequence[int] = (
     """
     ran: dict[str, Counter[int]] = {}
     for step, (block, parts) in enumerate(program, 1):
+        stamp = machine.begin()
         for part in parts:
-            machine.execute(part, step=False)
+            machine.execute(part)
             ran.setdefault(part, Counter())[step] += 1
-        machine.execute(block, step=True)
+        machine.execute(block, stamp)
         ran.setdefault(block, Counter())[step] += 1
         if step in look_at or step == len(program):
             steps, said = machine.read()
@@ -189,26 +207,32 @@ def test_a_ledger_of_numpy_counts_as_one_of_tensorflow() -> None:
     with pytest.MonkeyPatch.context() as patch:
         by_numpy = Machine(patch, 8)
         for block, parts in program:
+            stamp = by_numpy.begin()
             for part in parts:
-                by_numpy.execute(part, False)
-            by_numpy.execute(block, True)
+                by_numpy.execute(part)
+            by_numpy.execute(block, stamp)
         expected = by_numpy.read()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger, "ROWS", 8)
-        book = Ledger("/cpu:0", 0)
-        functions: dict[str, Any] = {}
-        for block, parts in program:
-            for name, step in [*((part, False) for part in parts), (block, True)]:
-                if name not in functions:
+    book = Ledger("/cpu:0", 0, 8)
 
-                    @tf.function(autograph=False)
-                    def function(name: str = name, step: bool = step) -> None:
-                        book.count(name, tf.compat.v1.get_default_graph(), step)
+    @tf.function(autograph=False)
+    def begin() -> Any:
+        return book.begin_step(tf.constant(0, tf.int64))
 
-                    functions[name] = function.get_concrete_function()
-                functions[name]()
-        steps, readings = book.read()
-    found = {str(key): Said(r.total, Counter(_expanded(r.runs))) for key, r in readings}
+    def counting(name: str) -> Any:
+        @tf.function(autograph=False)
+        def function(stamp: Any) -> None:
+            book.count(name, tf.compat.v1.get_default_graph(), stamp)
+
+        return function
+
+    functions: dict[str, Any] = {}
+    for block, parts in program:
+        stamp, inside = begin()
+        for name in [*parts, block]:
+            function = functions.setdefault(name, counting(name))
+            function(stamp if name == block else inside)
+    steps, readings = book.read()
+    found = {str(key): Said(r.total, Counter(_expanded(r))) for key, r in readings}
     assert (steps, found) == expected
 
 
@@ -281,10 +305,11 @@ def test_nothing_is_lost_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         ran: dict[str, Counter[int]] = {}
         for step in range(1, 31):
             name = chance.choice("abc")
+            stamp = machine.begin()
             if chance.random() < 0.5:
-                machine.execute("part", step=False)
+                machine.execute("part")
                 ran.setdefault("part", Counter())[step] += 1
-            machine.execute(name, step=True)
+            machine.execute(name, stamp)
             ran.setdefault(name, Counter())[step] += 1
             if step % 4 == 0:  # of two rows each at most
                 machine.read()

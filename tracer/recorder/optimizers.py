@@ -101,11 +101,13 @@ class Optimizers:
             self._started.setdefault(index, iterations)
         methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
         self.older.watch(index, optimizer, _own_handles(optimizer), methods, counters)
-        if each.kind.name == "v1":
-            self.older.watch_sessions(index, each.name(), compat.session_graphs_alive())
+        own = any(remark.code == OWN_STEP for remark in each.remarks)
+        if each.kind.name == "v1" or (each.kind.name == "legacy" and own):
+            graphs = compat.session_graphs_alive()
+            self.older.watch_sessions(index, each.name(), own, graphs)
         elif each.kind.name == "legacy" and iterations is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self.older.watch_sessions(index, each.name(), [] if graph is None else [graph])
+            self.older.watch_sessions(index, each.name(), own, [] if graph is None else [graph])
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""

@@ -24,6 +24,9 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from tracer.recorder.instances import instances
 from tracer.recorder.tensorflow import compat
 
+_UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
+"""The types of ops that update a variable, and do not set it, as an initializer does."""
+
 _DEEP = 4
 """How far a function's Python code is followed to the optimizer, from function to function."""
 
@@ -68,15 +71,20 @@ class OlderFunctions:
             if not captured & counted:
                 self._watch(index, function)
 
-    def watch_sessions(self, index: int, name: str, graphs: Iterable[Any]) -> None:
+    def watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
         """Count what Sessions run, from now on, of the updates that `graphs` hold already.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
-        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`).
+        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). One whose class
+        has its `own` step may put them anywhere, so each update is taken for one of them.
         """
-        update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+        by_name = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
         for graph in graphs:
-            ops = {op.name for op in graph.get_operations() if update.search(op.name)}
+            ops = {
+                op.name
+                for op in graph.get_operations()
+                if by_name.search(op.name) or (own and _UPDATE.search(op.type))
+            }
             if ops:
                 self._in_sessions.setdefault(graph, []).append((index, ops))
                 self._fetched.pop(graph, None)
