@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer import compat, snapshot
+from tracer import compat
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
 from tracer.older import Older, OlderFunctions, note_of
 from tracer.variables import canonical
@@ -63,7 +64,7 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return snapshot.distinct(each.name() for each in self._all)
+        return distinct(each.name() for each in self._all)
 
     def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is how far each had moved already."""

@@ -10,9 +10,8 @@ import msgspec
 
 from tracer import compat
 from tracer.instances import instances
+from tracer.model.names import free_name, tensorflow_name
 from tracer.model.records import Variable
-from tracer.model.trace import tensorflow_name
-from tracer.snapshot import free_name
 
 _KERAS3 = "keras.src.backend.common.variables"
 """The module of the base class of all variables of Keras 3."""

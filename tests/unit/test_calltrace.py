@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.model.names import plain_name
 from tracer.model.records import (
     Block,
     Calls,
@@ -23,7 +24,6 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.trace import plain_name
 
 # A busy machine is no failure.
 settings.register_profile("exact", deadline=None)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from tracer.errors import unknown_name
 from tracer.model import records
+from tracer.model.names import plain_name
 from tracer.model.records import (
     Block,
     Entry,
@@ -421,33 +422,6 @@ class Trace:
         for index in entry.variables:
             if only is None or index in only:
                 yield {**where, "variable": self.variables[index].name}
-
-
-def plain_name(variable: object) -> str:
-    """The framework's name of `variable`: the path of Keras 3 or else TensorFlow's.
-
-    A variable of TensorFlow that one of Keras 3 holds has the name of that one. Raises `TypeError`
-    for an object that is no variable.
-    """
-    path = getattr(variable, "path", None)
-    if type(variable).__module__.startswith("tensorflow."):
-        from tracer.variables import keras_path  # TensorFlow is there, or there were no variable
-
-        path = keras_path(variable)
-    return path if isinstance(path, str) and path else tensorflow_name(variable)
-
-
-def tensorflow_name(variable: object) -> str:
-    """TensorFlow's name of `variable`, without `:0` and replica.
-
-    Raises `TypeError` for an object that is no variable.
-    """
-    name = getattr(variable, "name", None)
-    if not isinstance(name, str):
-        raise TypeError(f"variable must be a name, a glob or a variable, not {variable!r}")
-    name = name.removesuffix(":0")
-    head, mark, number = name.rpartition("/replica_")
-    return head if mark and number.isdigit() else name
 
 
 def _steps(step: int | range | None) -> range | None:

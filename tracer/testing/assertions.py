@@ -18,8 +18,9 @@ from typing import Any, Literal
 from tracer.api import CallTrace, Recording, record, recording_of
 from tracer.errors import UnknownName
 from tracer.kinds import KINDS
+from tracer.model.names import plain_name
 from tracer.model.records import Role
-from tracer.model.trace import Trace, plain_name
+from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure
 from tracer.testing.failure_rows import Expected, Scope, Wanted
