@@ -11,6 +11,7 @@ from traces import block, called, request, step, update
 
 import tracer
 from tracer.api import CallTrace
+from tracer.model.names import Objects
 from tracer.model.records import Run, TraceData
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
@@ -71,7 +72,7 @@ def all_updated(trace: Trace) -> str:
     names = ["shared/kernel", "branch/kernel", "unused/kernel"]
     variables = [Named(f"{name}:0") for name in (*names, "forgotten/kernel")]
     known = {id(each): index for index, each in enumerate(variables[:3])}
-    live = CallTrace(trace._data, identify=lambda variable: known.get(id(variable)))
+    live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
     return tracer.assert_all_updated(variables).check(live)
 
 
@@ -173,6 +174,20 @@ HOLD: list[tuple[Check, Callable[[], CallTrace]]] = [
 def test_what_holds(number: int) -> None:
     check, trace = HOLD[number]
     assert check(trace()) == ""
+
+
+def test_a_sharded_variable_is_asserted_by_its_name() -> None:
+    trace = traces.keras3(
+        ("table/part_0", "table/part_1", "bias"),
+        (block([step(), request(0, 1, 2), update(0, 1, 2)], Run(1, 1, 3)),),
+        (called(1, (0, 1, 2), eager=3),),
+    )
+    shards = [msgspec.structs.replace(each, part_of="table") for each in trace.variables[:2]]
+    trace = replaced(trace, variables=(*shards, trace.variables[2]))
+    assert expect_updates(total=6, variable="table")(trace) == ""
+    assert expect_updates(total=2, per_step=True, variable="table")(trace) == ""
+    assert tracer.assert_calls("update_step", 6, variable="table").check(trace) == ""
+    assert "expected 0, got 6" in tracer.assert_never_updated("table").check(trace)
 
 
 @pytest.mark.parametrize("per_step", [False, True])

@@ -63,7 +63,7 @@ def select(
             and (not calls.variables or not variables.isdisjoint(calls.variables))
         ),
     )
-    excerpt = Trace(part)
+    excerpt = Trace(part, trace.objects)
     excerpt.only = _only(variable, steps, replica, method, trace.steps)
     if steps is not None:
         excerpt.first_step = max(1, steps.start)

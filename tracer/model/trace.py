@@ -6,13 +6,12 @@ No TensorFlow: a saved trace is read and queried on a machine that has none.
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from tracer.errors import unknown_name
 from tracer.model import records
-from tracer.model.names import plain_name
+from tracer.model.names import NAMES_ONLY, Objects, named, variables_meant
 from tracer.model.records import (
     Block,
     Entry,
@@ -63,11 +62,10 @@ class Trace:
     def __init__(
         self,
         data: TraceData,
-        *,
-        identify: Callable[[object], int | None] = lambda variable: None,
+        objects: Objects = NAMES_ONLY,
     ) -> None:
         self._data = data
-        self._identify = identify
+        self._objects = objects
         self._derived: dict[Callable[[Trace], Any], Any] = {}
 
     def derived(self, make: Callable[["Trace"], T]) -> T:
@@ -144,12 +142,10 @@ class Trace:
         """What a reader must know beside the counts, one sentence each."""
         return self._data.notes
 
-    def index_of(self, variable: object) -> int | None:
-        """The place in `variables` of this variable itself; None if the trace does not know it.
-
-        A trace that was loaded knows names only, and so does one of variables that are gone.
-        """
-        return self._identify(variable)
+    @property
+    def objects(self) -> Objects:
+        """How the trace tells which of its variables an object is."""
+        return self._objects
 
     @cached_property
     def steps(self) -> int:
@@ -300,51 +296,21 @@ class Trace:
             raise unknown_name("kind", kind, _KINDS)
         methods = optimizers = replicas = None
         if method is not None:
-            methods = self._named("method", method, [each.name for each in self.methods])
+            methods = named("method", method, [each.name for each in self.methods])
         if optimizer is not None:
-            optimizers = self._named("optimizer", optimizer, [o.name for o in self.optimizers])
+            optimizers = named("optimizer", optimizer, [o.name for o in self.optimizers])
         if worker is not None:
-            replicas = self._named("worker", worker, [r.worker for r in self.replicas])
+            replicas = named("worker", worker, [r.worker for r in self.replicas])
         if replica is not None:
             ids = [each.id for each in self.replicas]
             if replica not in ids:
                 raise unknown_name("replica", replica, sorted(set(ids)))
             chosen = frozenset(index for index, id in enumerate(ids) if id == replica)
             replicas = chosen if replicas is None else replicas & chosen
-        variables = None if variable is None else self._variables(variable)
+        variables = None
+        if variable is not None:
+            variables = variables_meant(variable, self.variables, self.objects)
         return _Filter(kind, methods, variables, replicas, optimizers, _steps(step))
-
-    def _named(self, noun: str, pattern: str, names: list[str]) -> frozenset[int]:
-        """The indices of the names that are `pattern` or, if none is, that it matches as a glob."""
-        exact = frozenset(index for index, name in enumerate(names) if name == pattern)
-        found = exact or frozenset(
-            index for index, name in enumerate(names) if fnmatchcase(name, str(pattern))
-        )
-        if not found:
-            raise unknown_name(noun, pattern, dict.fromkeys(names))
-        return found
-
-    def _variables(self, variable: object) -> frozenset[int]:
-        names = [each.name for each in self.variables]
-        if isinstance(variable, str):
-            return self._shards(variable) or self._named("variable", variable, names)
-        index = self.index_of(variable)
-        if index is not None:
-            return frozenset({index})
-        if type(variable).__name__ == "ShardedVariable":
-            return frozenset[int]().union(*map(self._variables, variable.variables))  # type: ignore[attr-defined]
-        name = plain_name(variable)
-        if sum(known.split("#")[0] == name for known in names) > 1:
-            raise unknown_name("variable that can be told by the object alone:", name, names)
-        if name not in names:  # and it is no glob: a path may hold brackets
-            raise unknown_name("variable", name, names)
-        return frozenset({names.index(name)})
-
-    def _shards(self, name: str) -> frozenset[int]:
-        """The shards of the sharded variable `name`, which has no updates of its own."""
-        if not name:
-            return frozenset()
-        return frozenset(i for i, each in enumerate(self.variables) if each.part_of == name)
 
     def _weights(self, what: What, chosen: _Filter) -> Iterator[tuple[Block, int]]:
         """Each block with what one execution of it adds to the count."""

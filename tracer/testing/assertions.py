@@ -10,15 +10,14 @@ import functools
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from tracer.api import CallTrace, Recording, record, recording_of
+from tracer.api import CallTrace, Recording, name_of, record, recording_of
 from tracer.errors import UnknownName
 from tracer.kinds import KINDS
-from tracer.model.names import plain_name
+from tracer.model.names import variables_meant
 from tracer.model.records import Role
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -226,7 +225,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
     def check(trace: Trace) -> str:
         wanted = [
-            (plain_name(each), trace.index_of(each))
+            (name_of(each), _index(trace, each))
             for each in _variables(model_or_variables, "trainable_variables")
         ]
         if not wanted and trace.complete:
@@ -257,8 +256,8 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         if isinstance(variables, str):
             indices = _indices(trace, variables)
         else:
-            found = [trace.index_of(each) for each in _variables(variables, "variables")]
-            indices = frozenset(index for index in found if index is not None)
+            frozen = _variables(variables, "variables")
+            indices = frozenset().union(*(_indices(trace, each) or () for each in frozen))
         wanted = Wanted(what, 0, 0)
         message = failure.of_executions(trace, Expected(Scope(_UPDATES, None, indices), (wanted,)))
         if not message and not trace.updates():
@@ -375,19 +374,21 @@ def _require_method(method: str) -> None:
 def _of(variable: object, word: str = " of ") -> str:
     if variable is None:
         return ""
-    return word + (variable if isinstance(variable, str) else plain_name(variable))
+    return word + (variable if isinstance(variable, str) else name_of(variable))
 
 
 def _indices(trace: Trace, variable: object) -> frozenset[int] | None:
     """The indices of the variables that are meant; none for one that the trace does not hold."""
     if variable is None:
         return None
-    if not isinstance(variable, str):
-        index = trace.index_of(variable)
-        return frozenset() if index is None else frozenset({index})
-    names = [each.name for each in trace.variables]
-    exact = frozenset(index for index, name in enumerate(names) if name == variable)
-    return exact or frozenset(i for i, name in enumerate(names) if fnmatchcase(name, variable))
+    try:
+        return variables_meant(variable, trace.variables, trace.objects)
+    except UnknownName:
+        return frozenset()
+
+
+def _index(trace: Trace, variable: object) -> int | None:
+    return next(iter(_indices(trace, variable) or ()), None)
 
 
 def _variables(given: Any, attribute: str) -> list[Any]:
