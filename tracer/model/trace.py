@@ -7,11 +7,11 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tracer.errors import unknown_name
 from tracer.model import records
-from tracer.model.names import NAMES_ONLY, Objects, named, variables_meant
+from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     Block,
     Entry,
@@ -20,31 +20,21 @@ from tracer.model.records import (
     Method,
     Optimizer,
     Replica,
+    Role,
     TraceData,
     Variable,
 )
+from tracer.model.selection import EXECUTIONS, REQUESTS, UPDATES, Selection, select_entries
 
 T = TypeVar("T")
 What = Literal["updates", "executions", "calls", "requests"]
 By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
 
-_ROLES: dict[str, frozenset[str]] = {
-    "updates": frozenset({"update"}),
-    "executions": frozenset({"step", "update", "apply"}),
-    "requests": frozenset({"request"}),
+_ROLES: dict[str, frozenset[Role]] = {
+    "updates": UPDATES,
+    "executions": EXECUTIONS,
+    "requests": REQUESTS,
 }
-_KINDS = ("dense", "sparse", "none")
-
-
-class _Filter(NamedTuple):
-    """Resolved filters: sets of indices, None where a filter was not given."""
-
-    kind: Kind | None
-    methods: frozenset[int] | None
-    variables: frozenset[int] | None
-    replicas: frozenset[int] | None
-    optimizers: frozenset[int] | None
-    steps: range | None
 
 
 class Trace:
@@ -53,11 +43,6 @@ class Trace:
     It knows no finding, no report and no file: `tracer.CallTrace` is what users get, and says what
     the filters mean.
     """
-
-    first_step: int = 1
-    """The number that the first step has in the run; only an excerpt begins later."""
-    only: str = ""
-    """What an excerpt is limited to, for people; empty for a whole trace."""
 
     def __init__(
         self,
@@ -77,8 +62,8 @@ class Trace:
             twin = copy.copy(self)
             twin._derived = {}
             self._derived[make] = make(twin)
-        found: T = self._derived[make]
-        return found
+        made: T = self._derived[make]
+        return made
 
     # What the trace holds.
 
@@ -143,6 +128,16 @@ class Trace:
         return self._data.notes
 
     @property
+    def only(self) -> str:
+        """What an excerpt is limited to, for people; empty for a whole trace."""
+        return self._data.only
+
+    @property
+    def first_step(self) -> int:
+        """The number that the first step has in the run; only an excerpt begins later."""
+        return self._data.first_step
+
+    @property
     def objects(self) -> Objects:
         """How the trace tells which of its variables an object is."""
         return self._objects
@@ -162,6 +157,32 @@ class Trace:
 
     # Questions.
 
+    def selection(
+        self,
+        what: What = "executions",
+        *,
+        kind: Kind | None = None,
+        method: str | None = None,
+        variable: object = None,
+        step: int | range | None = None,
+        replica: int | None = None,
+        worker: str | None = None,
+        optimizer: str | None = None,
+    ) -> Selection:
+        """The entries of `what` that the filters leave, with what one execution of each counts."""
+        return select_entries(
+            self._data,
+            self._objects,
+            roles=_ROLES.get(what),
+            kind=kind,
+            method=method,
+            variable=variable,
+            step=step,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
+
     def updates(
         self,
         kind: Kind | None = None,
@@ -172,8 +193,15 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many updates really ran: executions of the outermost apply method on a variable."""
-        chosen = self._filter(kind, None, variable, step, replica, worker, optimizer)
-        return self._sum("updates", chosen)
+        return self._total(
+            "updates",
+            kind=kind,
+            variable=variable,
+            step=step,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
 
     def executions(
         self,
@@ -186,8 +214,16 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How often the work of a method really ran; of all intercepted ones if none is named."""
-        chosen = self._filter(kind, method, variable, step, replica, worker, optimizer)
-        return self._sum("executions", chosen)
+        return self._total(
+            "executions",
+            kind=kind,
+            method=method,
+            variable=variable,
+            step=step,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
 
     def requests(
         self,
@@ -199,8 +235,15 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many gradients the outermost `apply_gradients` got; kind `"none"` is no gradient."""
-        chosen = self._filter(kind, None, variable, step, replica, worker, optimizer)
-        return self._sum("requests", chosen)
+        return self._total(
+            "requests",
+            kind=kind,
+            variable=variable,
+            step=step,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
 
     def calls(
         self,
@@ -215,9 +258,17 @@ class Trace:
         """How often Python called a method; `context` is `"eager"` or `"tracing"` (a graph)."""
         if context not in (None, "eager", "tracing"):
             raise unknown_name("context", context, ("eager", "tracing"))
-        chosen = self._filter(kind, method, variable, None, replica, worker, optimizer)
-        rows = self._call_rows(chosen)
-        return sum(number for where, number in rows if context in (None, where["context"]))
+        selection = self.selection(
+            "calls",
+            kind=kind,
+            method=method,
+            variable=variable,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
+        rows = self._call_rows(selection)
+        return sum(number for keys, number in rows if context in (None, keys["context"]))
 
     def count(
         self, what: What, by: By | Iterable[By], **filters: Any
@@ -237,8 +288,8 @@ class Trace:
             if name not in keys:
                 raise unknown_name(f"key to split {what} by:", name, sorted(keys))
         counts: dict[tuple[Any, ...], int] = defaultdict(int)
-        for where, number in self._rows(what, filters, by_step="step" in names):
-            counts[tuple(where[name] for name in names)] += number
+        for keys_of_row, number in self._rows(what, filters, by_step="step" in names):
+            counts[tuple(keys_of_row[name] for name in names)] += number
         return dict(counts)
 
     def per_step(
@@ -251,11 +302,11 @@ class Trace:
         """
         if what not in _ROLES:
             raise unknown_name("count per step", what, _ROLES)
-        chosen = self._filter_from(what, filters)
+        selection = self._selection_from(what, filters)
         weighted = [
-            (run, weight * run.times)
-            for block, weight in self._weights(what, chosen)
-            for run in _placed(block, chosen.steps)
+            (run, number * run.times)
+            for block, number in self._blocks_with(selection)
+            for run in selection.runs(block)
         ]
         return records.segments(weighted, self.steps)
 
@@ -272,111 +323,63 @@ class Trace:
 
     # How they are answered.
 
-    def _filter_from(self, what: str, filters: Mapping[str, Any]) -> _Filter:
+    def _selection_from(self, what: What, filters: Mapping[str, Any]) -> Selection:
         allowed: tuple[str, ...] = ("kind", "variable", "replica", "worker", "optimizer")
         allowed += ("method",) if what in ("executions", "calls") else ()
         allowed += ("step",) if what != "calls" else ()
         for name in filters:
             if name not in allowed:
                 raise TypeError(f"{what} has no filter {name!r}; it has {', '.join(allowed)}")
-        order = ("kind", "method", "variable", "step", "replica", "worker", "optimizer")
-        return self._filter(*(filters.get(name) for name in order))
+        return self.selection(what, **filters)
 
-    def _filter(
-        self,
-        kind: Kind | None,
-        method: str | None,
-        variable: object,
-        step: int | range | None,
-        replica: int | None,
-        worker: str | None,
-        optimizer: str | None,
-    ) -> _Filter:
-        if kind is not None and kind not in _KINDS:
-            raise unknown_name("kind", kind, _KINDS)
-        methods = optimizers = replicas = None
-        if method is not None:
-            methods = named("method", method, [each.name for each in self.methods])
-        if optimizer is not None:
-            optimizers = named("optimizer", optimizer, [o.name for o in self.optimizers])
-        if worker is not None:
-            replicas = named("worker", worker, [r.worker for r in self.replicas])
-        if replica is not None:
-            ids = [each.id for each in self.replicas]
-            if replica not in ids:
-                raise unknown_name("replica", replica, sorted(set(ids)))
-            chosen = frozenset(index for index, id in enumerate(ids) if id == replica)
-            replicas = chosen if replicas is None else replicas & chosen
-        variables = None
-        if variable is not None:
-            variables = variables_meant(variable, self.variables, self.objects)
-        return _Filter(kind, methods, variables, replicas, optimizers, _steps(step))
-
-    def _weights(self, what: What, chosen: _Filter) -> Iterator[tuple[Block, int]]:
-        """Each block with what one execution of it adds to the count."""
+    def _blocks_with(self, selection: Selection) -> Iterator[tuple[Block, int]]:
+        """The blocks that hold what is selected, with what one execution of each counts."""
         for block in self._data.blocks:
-            if chosen.replicas is None or block.replica in chosen.replicas:
-                weight = sum(
-                    records.contribution(entry, chosen.variables)
-                    for entry in block.entries
-                    if self._matches(entry, what, chosen)
-                )
-                if weight:
-                    yield block, weight
+            number = selection.count(block)
+            if number:
+                yield block, number
 
-    def _matches(self, entry: Entry, what: What, chosen: _Filter) -> bool:
-        return (
-            entry.role in _ROLES[what]
-            and (chosen.kind is None or entry.kind == chosen.kind)
-            and (chosen.methods is None or entry.method in chosen.methods)
-            and (chosen.optimizers is None or entry.optimizer in chosen.optimizers)
-        )
-
-    def _sum(self, what: What, chosen: _Filter) -> int:
+    def _total(self, what: What, **filters: Any) -> int:
+        selection = self.selection(what, **filters)
         return sum(
-            weight * _executions(block, chosen.steps)
-            for block, weight in self._weights(what, chosen)
+            number * selection.executions(block) for block, number in self._blocks_with(selection)
         )
 
     def _rows(
         self, what: What, filters: Mapping[str, Any], by_step: bool
     ) -> Iterator[tuple[dict[str, Any], int]]:
-        chosen = self._filter_from(what, filters)
+        """What can be split by, for each count that is added up."""
+        selection = self._selection_from(what, filters)
         if what == "calls":
-            yield from self._call_rows(chosen)
+            yield from self._call_rows(selection)
             return
-        for block, _ in self._weights(what, chosen):
+        for block, _ in self._blocks_with(selection):
             if by_step:
-                counts = [
+                executions = [
                     (step, run.times)
-                    for run in _placed(block, chosen.steps)
+                    for run in selection.runs(block)
                     for step in range(run.first, run.last + 1, run.stride)
                 ]
             else:
-                counts = [(0, _executions(block, chosen.steps))]
+                executions = [(0, selection.executions(block))]
             for entry in block.entries:
-                if self._matches(entry, what, chosen):
-                    for where in self._places(entry, block.replica, chosen.variables):
-                        for step, number in counts:
-                            yield {**where, "step": step}, number * entry.times
+                if selection.holds(entry):
+                    for keys in self._keys(entry, block.replica, selection.variables):
+                        for step, number in executions:
+                            yield {**keys, "step": step}, number * entry.times
 
-    def _call_rows(self, chosen: _Filter) -> Iterator[tuple[dict[str, Any], int]]:
+    def _call_rows(self, selection: Selection) -> Iterator[tuple[dict[str, Any], int]]:
         for calls in self._data.calls:
-            if (
-                (chosen.kind is None or calls.kind == chosen.kind)
-                and (chosen.methods is None or calls.method in chosen.methods)
-                and (chosen.optimizers is None or calls.optimizer in chosen.optimizers)
-                and (chosen.replicas is None or calls.replica in chosen.replicas)
-            ):
-                for where in self._places(calls, calls.replica, chosen.variables):
-                    yield {**where, "context": "eager"}, calls.eager
-                    yield {**where, "context": "tracing"}, calls.tracing
+            if selection.holds_calls(calls):
+                for keys in self._keys(calls, calls.replica, selection.variables):
+                    yield {**keys, "context": "eager"}, calls.eager
+                    yield {**keys, "context": "tracing"}, calls.tracing
 
-    def _places(
+    def _keys(
         self, entry: Entry | records.Calls, replica: int, only: frozenset[int] | None
     ) -> Iterator[dict[str, Any]]:
         """One dict of names for each variable of `entry`, or one for an entry without variables."""
-        where = {
+        keys = {
             "optimizer": self.optimizers[entry.optimizer].name,
             "method": self.methods[entry.method].name,
             "kind": entry.kind,
@@ -384,30 +387,7 @@ class Trace:
             "worker": self.replicas[replica].worker,
         }
         if not entry.variables and only is None:
-            yield {**where, "variable": None}
+            yield {**keys, "variable": None}
         for index in entry.variables:
             if only is None or index in only:
-                yield {**where, "variable": self.variables[index].name}
-
-
-def _steps(step: int | range | None) -> range | None:
-    if step is None:
-        return None
-    if isinstance(step, bool) or not isinstance(step, int | range):
-        raise TypeError(f"step must be an int or a range, not {step!r}")
-    if isinstance(step, int):
-        return range(step, step + 1)
-    return step if step.step > 0 else step[::-1]
-
-
-def _executions(block: Block, steps: range | None) -> int:
-    if steps is None:
-        return block.total
-    return sum(run.within(steps) for run in block.runs)
-
-
-def _placed(block: Block, steps: range | None) -> Iterable[records.Run]:
-    """The runs of `block`, or the parts of them that are in `steps`."""
-    if steps is None:
-        return block.runs
-    return [part for run in block.runs if (part := run.only(steps)) is not None]
+                yield {**keys, "variable": self.variables[index].name}

@@ -4,7 +4,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracer.errors import unknown_name
@@ -12,7 +12,7 @@ from tracer.findings.cases import Severity
 from tracer.findings.catalogue import at_least, findings
 from tracer.model import tally
 from tracer.model.labels import labelled
-from tracer.model.records import Block, contribution
+from tracer.model.records import Kind
 from tracer.model.tally import Measure, Tally
 from tracer.model.trace import Trace
 
@@ -178,20 +178,17 @@ def _uneven(found: Tally, replica: int, measure: Measure, expected: Expectation)
 
 def _measure(trace: Trace, expected: Expectation) -> Measure:
     """What one execution of a block counts of it."""
-    kinds = {"updates": ("dense", "sparse"), "dense": ("dense",), "sparse": ("sparse",)}
-    chosen = trace._filter(None, _method(trace, expected), expected.variable, *[None] * 4)
-    roles = {"update"} if expected.what in _KINDS else {"step", "update", "apply"}
-
-    def measure(block: Block) -> int:
-        return sum(
-            contribution(entry, chosen.variables)
-            for entry in block.entries
-            if entry.role in roles
-            and (expected.what not in kinds or entry.kind in kinds[expected.what])
-            and (chosen.methods is None or entry.method in chosen.methods)
-        )
-
-    return measure
+    kinds: dict[str, frozenset[Kind | None]] = {
+        "updates": frozenset({"dense", "sparse"}),
+        "dense": frozenset({"dense"}),
+        "sparse": frozenset({"sparse"}),
+    }
+    selection = trace.selection(
+        "updates" if expected.what in _KINDS else "executions",
+        method=_method(trace, expected),
+        variable=expected.variable,
+    )
+    return replace(selection, kinds=kinds.get(expected.what)).count
 
 
 def _method(trace: Trace, expected: Expectation) -> str | None:
