@@ -176,6 +176,18 @@ def test_what_holds(number: int) -> None:
     assert check(trace()) == ""
 
 
+def test_of_several_optimizers_those_count_that_have_the_variable() -> None:
+    generator = [each for each in traces.two_optimizers().variables if "generator/" in each.name]
+    assert generator, "the other optimizer ran steps too, without these"
+    check = expect_updates(dense=1, per_step=True, variable="discriminator/kernel")
+    assert check(traces.two_optimizers()) == ""
+
+
+def test_a_name_that_is_not_there_lists_the_near_ones() -> None:
+    text = expect_updates(dense=1, variable="encoder/layer_42/attention/self/bias")
+    assert "layer_42/attention/self/query/bias" in text(traces.many_variables())
+
+
 def test_a_sharded_variable_is_asserted_by_its_name() -> None:
     trace = traces.keras3(
         ("table/part_0", "table/part_1", "bias"),

@@ -7,7 +7,7 @@ loaded knows names only.
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
 from tracer.model.records import Variable
@@ -79,11 +79,18 @@ def variables_meant(
     """
     if isinstance(wanted, str):
         return _by_name(wanted, variables)
-    if type(wanted).__name__ == "ShardedVariable":  # TensorFlow's, which has no name of its own
-        shards: Iterable[Any] = wanted.variables  # type: ignore[attr-defined]
+    if shards := shards_of(wanted):
         meant = (variables_meant(shard, variables, objects) for shard in shards)
         return frozenset[int]().union(*meant)
     return frozenset({_by_object(wanted, variables, objects)})
+
+
+def shards_of(variable: object) -> Sequence[object]:
+    """The shards of a sharded variable of TensorFlow, which has no name of its own; else none."""
+    if type(variable).__name__ != "ShardedVariable":
+        return ()
+    shards: Sequence[object] = variable.variables  # type: ignore[attr-defined]
+    return shards
 
 
 def _by_name(wanted: str, variables: Sequence[Variable]) -> frozenset[int]:
