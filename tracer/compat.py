@@ -3,12 +3,15 @@
 The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
 """
 
+import functools
 import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
@@ -40,9 +43,18 @@ control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
-init_scope = ops.init_scope
 stop_recording = record.stop_recording
 unique_number = ops.uid
+
+
+@contextmanager
+def outside_of_graphs() -> Iterator[None]:
+    """Eager mode, whatever graph is being built: that of a function, or of a Session.
+
+    `init_scope` leaves the graphs of functions only (`framework/ops.py`).
+    """
+    with ops.init_scope(), eager_context.eager_mode():
+        yield
 
 
 def in_eager() -> bool:
@@ -70,7 +82,7 @@ def make_variable(initial: Any, where: str) -> Any:
     `ResourceVariable` called directly passes by the creator stack that `tf.Variable` walks
     (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
     """
-    with ops.init_scope(), ops.device(where):
+    with outside_of_graphs(), ops.device(where):
         return resource_variable_ops.ResourceVariable(
             initial, trainable=False, name="optimizer_tracer"
         )
@@ -211,7 +223,7 @@ was traced (`eager/polymorphic_function/concrete_function.py`)."""
 
 def constant(value: int) -> Any:
     """An eager int64 scalar, also while a graph is traced."""
-    with ops.init_scope():
+    with outside_of_graphs():
         return tf.constant(value, tf.int64)
 
 
@@ -273,6 +285,73 @@ def _coordinators(python: Any) -> Iterator[Any]:
         python = python.f_back
 
 
+_AfterRun = Callable[[Any, list[Any]], None]
+"""Called with the graph of a Session and the ops that it has run and fetched."""
+
+_watchers: list[WeakMethod[_AfterRun]] = []
+_watching = threading.Lock()
+_originals: dict[str, Any] = {}
+
+
+def watch_sessions(after_run: _AfterRun) -> None:
+    """Call the method `after_run` whenever a Session has run, until `watch_sessions_no_more`.
+
+    It is held weakly.
+    """
+    with _watching:
+        if WeakMethod(after_run) not in _watchers:
+            _watchers.append(WeakMethod(after_run))
+        if not _originals:
+            for name, make in (("_do_run", _watched_run), ("make_callable", _watched_callable)):
+                _originals[name] = getattr(session.BaseSession, name)
+                setattr(session.BaseSession, name, make(_originals[name]))
+
+
+def watch_sessions_no_more(after_run: _AfterRun) -> None:
+    """Call it no more, and give the class of Sessions back what it had if nobody else watches."""
+    with _watching:
+        _watchers[:] = [each for each in _watchers if each() not in (None, after_run)]
+        if not _watchers:
+            for name, original in _originals.items():
+                setattr(session.BaseSession, name, original)
+            _originals.clear()
+
+
+def _watched_run(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(self: Any, handle: Any, targets: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        values = original(self, handle, targets, fetches, *args, **kwargs)
+        _has_run(self, [*targets, *fetches])
+        return values
+
+    return run
+
+
+def _watched_callable(original: Any) -> Any:
+    @functools.wraps(original)
+    def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        function = original(self, fetches, *args, **kwargs)
+        names = [self.graph.as_graph_element(each) for each in tf.nest.flatten(fetches)]
+
+        @functools.wraps(function)
+        def run(*values: Any, **options: Any) -> Any:
+            fetched = function(*values, **options)
+            _has_run(self, names)
+            return fetched
+
+        return run
+
+    return make_callable
+
+
+def _has_run(session_: Any, elements: Iterable[Any]) -> None:
+    ops_ = [getattr(element, "op", element) for element in elements]
+    for method in list(_watchers):
+        after_run = method()
+        if after_run is not None:
+            after_run(session_.graph, ops_)
+
+
 _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
@@ -285,10 +364,22 @@ def updates_since(graph: Any, start: int) -> list[Any]:
     ]
 
 
+def updates_of(graph: Any, start: int, variable: Any) -> list[Any]:
+    """The operations among those that write to `variable`."""
+    handle = getattr(variable, "handle", None)
+    return [
+        op for op in updates_since(graph, start) if any(tensor is handle for tensor in op.inputs)
+    ]
+
+
+SESSION_GRAPH = "v1 graph"
+"""What the graph of a Session is called."""
+
+
 def function_name(graph: Any) -> str:
     """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
     if not isinstance(graph, FuncGraph):
-        return "v1 graph"
+        return SESSION_GRAPH
     return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
 
 
@@ -335,22 +426,21 @@ def _shape(shape: Any) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
 
 
-def session_graphs_updated_by(name: str) -> list[Any]:
-    """The graphs of open Sessions with updates by an untraced v1 optimizer of this name.
+def session_graphs_alive() -> list[Any]:
+    """Every graph of a Session that is alive, that of no function."""
+    return [graph for graph in instances([ops.Graph]) if not isinstance(graph, FuncGraph)]
 
-    `apply_gradients` puts them under `name/update_...` (`training/optimizer.py`). A graph with a
-    callback of the tracer's is left out.
-    """
-    update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
-    sessions = [each for each in instances([session.BaseSession]) if not each._closed]
-    found = []
-    for graph in {id(each.graph): each.graph for each in sessions}.values():
-        operations = graph.get_operations()
-        if any(update.search(op.name) for op in operations) and not any(
-            op.type == "PyFunc" for op in operations
-        ):
-            found.append(graph)
-    return found
+
+def needed_by(fetched: Iterable[Any]) -> set[str]:
+    """The names of the ops that must run for these ops."""
+    needed: set[str] = set()
+    todo = list(fetched)
+    while todo:
+        op = todo.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    return needed
 
 
 def newest_function() -> int:

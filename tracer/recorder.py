@@ -38,6 +38,7 @@ from tracer.model.records import (
 from tracer.model.trace import Trace
 from tracer.older import Older
 from tracer.optimizers import Optimizers
+from tracer.sessions import PartsOfSteps
 from tracer.snapshot import BlockKey, Reading, Site
 from tracer.stamps import APPLYING, UNIT, WITHIN
 from tracer.tracings import Figures, Key, Tracings
@@ -140,6 +141,8 @@ class Frame:
         "stamps",
         "start",
         "thread",
+        "updates",
+        "variable",
     )
 
     recorder: "Recorder"
@@ -166,6 +169,10 @@ class Frame:
     for; a step in a cross-replica context is one of each replica."""
     stamps: dict[int, tuple[Any, Any]] | None
     """The same in a graph: for each replica its stamp and that of what is part of it, tensors."""
+    updates: list[tuple[list[Any], int]]
+    """In a graph of a Session: the ops of each update in it, with its site."""
+    variable: Any
+    """In such a graph: what an apply method updates."""
     gradient: Any
     """The first gradient that it was handed in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes
@@ -198,6 +205,7 @@ class Recorder:
         self._active: list[Frame] = []
         self._empty: dict[int, set[int]] = defaultdict(set)
         self._callers: set[int] = set()
+        self._parts = PartsOfSteps(self._ran_without_step)
         self._where = compat.Surroundings("", "", ())
         self._notes: dict[str, None] = {}
         self.broken = False
@@ -210,12 +218,12 @@ class Recorder:
     def begin(self, optimizer: int) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before."""
         counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
-        if text := self.optimizers.begin(optimizer, counters):
-            self.note(text)
+        self.optimizers.begin(optimizer, counters)
 
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays."""
         self.optimizers.end(optimizer)
+        self._parts.stop()
 
     # Calls.
 
@@ -271,6 +279,7 @@ class Recorder:
         frame.site = site
         if frame.place is not _EAGER:
             self._called(site)
+            frame.variable = variable
         stack.append(frame)
         return frame
 
@@ -311,9 +320,9 @@ class Recorder:
         frame.applying = role == "apply" or (parent is not None and _applying(parent))
         frame.gathers = role == "group" and parent is not None and parent.place == place
         frame.site = None
-        frame.sites = []
+        frame.sites, frame.updates = [], []
         frame.start = 0 if place is _EAGER else place.graph.num_operations()
-        frame.numbers = frame.stamps = frame.gradient = None
+        frame.numbers = frame.stamps = frame.gradient = frame.variable = None
         frame.thread, frame.run = threading.get_ident(), 0
         if distributed:
             frame.run = id(compat.replica_run())
@@ -460,11 +469,14 @@ class Recorder:
         if frame.role == "step":
             self._ended(frame, ran)
         if ran and sites:
+            if frame.variable is not None and not compat.eager_outside_functions():
+                self._note_update(frame)
             if parent is not None and (parent.place is frame.place or parent.place == frame.place):
                 parent.sites += sites
+                parent.updates += frame.updates
             else:
                 self._close(frame)
-        frame.gradient = frame.stamps = None
+        frame.gradient = frame.stamps = frame.variable = None
 
     def _stack(self) -> list[Frame]:
         try:
@@ -701,6 +713,22 @@ class Recorder:
         with compat.control_dependencies(before):
             callback = compat.host_callback(partial(self._ran_in_session, block, inside))
         result._add_control_input(getattr(callback, "op", callback))
+        if block.step and frame.updates:
+            self._parts.add(frame.place.region, result, frame.updates)
+
+    def _note_update(self, frame: Frame) -> None:
+        """Remember which ops an update is in the graph of a Session, which may run them alone."""
+        result = getattr(frame.result, "op", frame.result)
+        ops = compat.updates_of(frame.place.graph, frame.start, frame.variable)
+        if frame.site is not None and self._sites[frame.site].role == "update":
+            if hasattr(result, "_add_control_input"):
+                ops.append(result)
+            frame.updates.append((ops, frame.site))
+
+    def _ran_without_step(self, site: int) -> None:
+        """A Session has run an update of a step, but not the step."""
+        replica = self._sites[site].replica
+        self._log(_Block(replica, compat.SESSION_GRAPH, False, (site,)), 0)
 
     def _ran_in_session(self, block: _Block, inside: bool) -> None:
         """A block of a v1 graph is about to end; `inside` if it is part of a step."""
@@ -843,7 +871,7 @@ class Recorder:
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
         found, lost = snapshot.blocks_of(optimizers.root, ended, methods, replicas)
-        missed = optimizers.missed(names, before.older, self._variables.met_in)
+        missed = optimizers.missed(names, before.older)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
         if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):

@@ -430,8 +430,8 @@ def _lost(replica: int, steps: tuple[int, int]) -> str:
 
 
 def _stopped(replica: int, steps: int) -> str:
-    what = "1 step began in a graph and was" if steps == 1 else f"{steps:,} steps began and were"
+    were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
     return (
-        f"on replica {replica} {what} ended by an error: what had been updated by then is not "
-        "counted"
+        f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
+        "is not counted"
     )

@@ -76,18 +76,6 @@ class VariableTable:
                 self._rows.append(msgspec.structs.replace(plain, name=unique))
             return list(self._rows)
 
-    def met_in(self, graph: Any) -> bool:
-        """Whether `graph` uses a variable that was met; True too if none was met at all."""
-        if graph is None:
-            return False
-        if not self.objects:
-            return True
-        held = [own for each in self.objects if each and (own := each()) is not None]
-        if not isinstance(graph, compat.FuncGraph):
-            return any(getattr(own, "graph", None) is graph for own in held)
-        captured = {id(outer) for outer, _ in graph.captures}
-        return any(id(_handle(own)) in captured for own in held)
-
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
 
