@@ -27,10 +27,11 @@ def text(verdicts: Sequence[Verdict]) -> str:
     lines = []
     for verdict in verdicts:
         first, *rest = _lines(verdict.reason)
-        said = (
-            f"FAILS  {shown(verdict.text)}: {first}" if first else f"holds  {shown(verdict.text)}"
-        )
-        lines += [said, *(f"       {line}".rstrip() for line in rest)]
+        if verdict.reason:
+            lines.append(f"FAILS  {shown(verdict.text)}: {first}")
+        else:
+            lines.append(f"holds  {shown(verdict.text)}")
+        lines += [f"       {line}".rstrip() for line in rest]
     return "".join(f"{line}\n" for line in lines)
 
 
