@@ -20,7 +20,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
+    """`name`, or `name#2` and so on if it is among `taken`, to which the free name is added."""
     free, number = name, 1
     while free in taken:
         number += 1
@@ -103,7 +103,7 @@ def _by_name(wanted: str, variables: Sequence[Variable]) -> frozenset[int]:
             or (variable.part_of and fnmatchcase(variable.part_of, wanted))
         ),
     ):
-        meant = frozenset(index for index, each in enumerate(variables) if is_meant(each))
+        meant = frozenset(i for i, variable in enumerate(variables) if is_meant(variable))
         if meant:
             return meant
     sharded = (variable.part_of for variable in variables if variable.part_of)

@@ -51,8 +51,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         >>> Run(first=4, stride=4, count=4).within(range(2, 100, 6))
         1
         """
-        part = self.only(steps)
-        return part.total if part else 0
+        covered = self.only(steps)
+        return covered.total if covered else 0
 
     def only(self, steps: range) -> "Run | None":
         """The part of the run that is in `steps` (a range with a positive step); None if none is.

@@ -56,7 +56,7 @@ class Trace:
     def derived(self, make: Callable[["Trace"], T]) -> T:
         """What `make` works out of the trace; it does so once, for a trace never changes.
 
-        It is given a copy, lest the trace and what was made of it keep each other alive.
+        It is given a copy: else the trace and what was made of it would keep each other alive.
         """
         if make not in self._derived:
             twin = copy.copy(self)
