@@ -6,6 +6,7 @@ from weakref import ref
 
 import msgspec
 
+from tracer.model.names import distinct
 from tracer.model.records import (
     Block,
     Calls,
@@ -16,7 +17,6 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.recorder.readout import distinct
 
 Ref = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""

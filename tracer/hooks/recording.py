@@ -19,6 +19,7 @@ import wrapt
 from tracer import combining
 from tracer.errors import UnsupportedOptimizer
 from tracer.kinds import MAKERS, kind_of
+from tracer.model.names import Objects
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 from tracer.recorder.instances import instances
@@ -55,7 +56,7 @@ class Recording:
             return Trace(data)
         from tracer.recorder.tensorflow.variables import finder
 
-        return Trace(data, identify=finder(objects))
+        return Trace(data, Objects(index_of=finder(objects)))
 
     def take(self, optimizer: Any) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
-from tracer.recorder import readout
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions, note_of
 from tracer.recorder.tensorflow.variables import canonical
@@ -66,7 +66,7 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return readout.distinct(each.name() for each in self._all)
+        return distinct(each.name() for each in self._all)
 
     def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is how far each had moved already."""
@@ -100,7 +100,8 @@ class Optimizers:
         if iterations is not None:
             self._started.setdefault(index, iterations)
         methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
-        self.older.watch(index, optimizer, _own_handles(optimizer), methods, counters)
+        scope = each.name() if each.kind.name == "v1" else ""
+        self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, counters)
         own = any(remark.code == OWN_STEP for remark in each.remarks)
         if each.kind.name == "v1" or (each.kind.name == "legacy" and own):
             graphs = compat.session_graphs_alive()
@@ -162,7 +163,8 @@ def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
                 yield from _handles(each, depth + 1)
         return
     whole = canonical(value)
-    for each in getattr(whole, "values", None) or (whole,):
+    copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method
+    for each in copies if isinstance(copies, tuple) else (whole,):
         if isinstance(each, compat.ResourceVariable):
             yield each.handle
 

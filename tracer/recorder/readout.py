@@ -85,22 +85,6 @@ def _of_one_kind(run: Run) -> Iterator[Run]:
         yield run
 
 
-def distinct(names: Iterable[str]) -> list[str]:
-    """The names, a repeated one with its number: `["a", "a#2"]`."""
-    taken: set[str] = set()
-    return [free_name(name, taken) for name in names]
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
-    taken.add(free)
-    return free
-
-
 def since(reading: Reading, before: Reading, begun: int) -> Reading:
     """What of `reading` came after `before`, with the step after the step `begun` numbered 1."""
     if not before.total and not begun:

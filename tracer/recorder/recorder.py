@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.kinds import ApplyMethod
+from tracer.model.names import Objects
 from tracer.model.records import Graph, Kind, Method, Replica, Role, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
@@ -597,7 +598,7 @@ class Recorder:
     def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
         data, objects = self.part(None)
-        return Trace(data, identify=finder(objects))
+        return Trace(data, Objects(index_of=finder(objects)))
 
     def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
         """The trace of what came after the moment `since`, its steps numbered from 1 again.

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from tracer.model.names import distinct
 from tracer.model.records import Kind, Run, segments
 from tracer.model.tally import Tally, tallies
 from tracer.model.trace import Trace
-from tracer.recorder.readout import distinct
 from tracer.reporters.layout import shown
 from tracer.testing.failure_rows import label
 
