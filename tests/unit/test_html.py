@@ -19,7 +19,8 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Graph, Run, TraceData
-from tracer.model.tally import Stretch, tallies
+from tracer.model.stretches import Stretch
+from tracer.model.tally import tallies
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
 

@@ -11,7 +11,8 @@ from traces import block, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Run
-from tracer.model.tally import Tally, Values, folded
+from tracer.model.stretches import Values, folded
+from tracer.model.tally import Tally
 from tracer.reporters.text import render
 
 

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.records import Kind, Role, Run
-from tracer.model.tally import Stretch, Tally, folded
+from tracer.model.stretches import Stretch, folded
+from tracer.model.tally import Tally
 
 GIVEN: tuple[Kind, Kind] = ("dense", "sparse")
 """The kinds of a gradient that is not `None`."""

@@ -8,7 +8,8 @@ from itertools import zip_longest
 from tracer.model import tally
 from tracer.model.labels import labelled
 from tracer.model.records import Run
-from tracer.model.tally import Stretch, Tally, Values
+from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 
 _FEW = 3
@@ -228,7 +229,7 @@ def _folded(a: Tally, mine: dict[int, Values], b: Tally, other: dict[int, Values
         weighted += [(run, (*weights, 0, 0)) for run in a.blocks[number].runs]
     for number, weights in other.items():
         weighted += [(run, (0, 0, *weights)) for run in b.blocks[number].runs]
-    return tally.folded(weighted, max(a.steps, b.steps), 4)
+    return folded(weighted, max(a.steps, b.steps), 4)
 
 
 def _differing(stretches: Iterable[Stretch], a: Tally, b: Tally) -> Iterator[Change]:

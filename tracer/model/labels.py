@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tracer.model.tally import Part, Stretch
+from tracer.model.stretches import Part, Stretch
 
 
 def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:

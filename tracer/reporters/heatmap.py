@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.records import Run
-from tracer.model.tally import Stretch, Tally, Values, folded
+from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.tally import Tally
 from tracer.reporters.layout import shown
 
 _MOST_VIEWS = 32

@@ -9,7 +9,8 @@ from rich.text import Text
 from tracer.model import tally
 from tracer.model.labels import labelled
 from tracer.model.records import Kind, Role
-from tracer.model.tally import Alike, Measure, Part, Tally, counting
+from tracer.model.stretches import Part
+from tracer.model.tally import Alike, Measure, Tally, counting
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 

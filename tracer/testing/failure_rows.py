@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tracer.model.records import Block, Kind, Role, contribution
-from tracer.model.tally import Measure, Tally, Values
+from tracer.model.stretches import Values
+from tracer.model.tally import Measure, Tally
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, shown
