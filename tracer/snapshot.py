@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Literal, NamedTuple
 
 from tracer.model import records
+from tracer.model.labels import distinct as distinct, free_name as free_name
 from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
 from tracer.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
@@ -83,22 +84,6 @@ def _of_one_kind(run: Run) -> Iterator[Run]:
         yield Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
     else:
         yield run
-
-
-def distinct(names: Iterable[str]) -> list[str]:
-    """The names, a repeated one with its number: `["a", "a#2"]`."""
-    taken: set[str] = set()
-    return [free_name(name, taken) for name in names]
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
-    taken.add(free)
-    return free
 
 
 def since(reading: Reading, before: Reading, begun: int) -> Reading:

@@ -1,6 +1,6 @@
-"""What steps are called in every report: `33`, `1-32`, or `4, 8 … 64`. No TensorFlow."""
+"""What steps and things of one name are called, the same in every report. No TensorFlow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tracer.model.stretches import Part, Stretch
 
@@ -14,3 +14,19 @@ def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]
         label = f"{spans[0]}, {spans[1]} … {spans[2]}" if stretch.turns > 1 else spans[0]
         yield label, (length, values)
         begin += length
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, a repeated one with its number: `["a", "a#2"]`."""
+    taken: set[str] = set()
+    return [free_name(name, taken) for name in names]
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    taken.add(free)
+    return free

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from tracer.model.labels import distinct
 from tracer.model.records import Kind, Run, segments
 from tracer.model.tally import Tally, tallies
 from tracer.model.trace import Trace
 from tracer.reporters.layout import shown
-from tracer.snapshot import distinct
 from tracer.testing.failure_rows import label
 
 
