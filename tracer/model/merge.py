@@ -1,7 +1,9 @@
 """One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 from weakref import ref
 
 import msgspec
@@ -11,6 +13,7 @@ from tracer.model.labels import distinct
 from tracer.model.records import (
     Block,
     Calls,
+    Entry,
     Graph,
     Method,
     Optimizer,
@@ -20,7 +23,7 @@ from tracer.model.records import (
 )
 from tracer.model.trace import Trace
 
-Ref = ref[Any] | None
+Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
 
 
@@ -33,52 +36,35 @@ def merge(traces: Iterable[Trace]) -> Trace:
     first = parts[0]
     for other in parts[1:]:
         _same_run(first, other)
+    whole = _Whole()
     replicas: list[Replica] = []
-    blocks: list[Block] = []
-    calls: list[Calls] = []
-    graphs: list[Graph] = []
-    methods = {method: index for index, method in enumerate(first.methods)}
+    known: set[tuple[str, int]] = set()
     of_variable = {variable.name: index for index, variable in enumerate(first.variables)}
-    found: set[tuple[str, int]] = set()
     for data in parts:
-        places = set(_places(data.replicas))
-        if twice := found & places:
+        own = {(replica.worker, replica.id) for replica in data.replicas}
+        if twice := known & own:
             worker, replica = min(twice)
             raise MergeError(
                 f"two of the traces are of {worker or 'a local run'}, replica {replica}: give one "
                 "trace for each worker"
             )
-        found |= places
-        offset = len(replicas)
+        known |= own
+        begin = len(replicas)
         replicas += data.replicas
-        method_of = [methods.setdefault(method, len(methods)) for method in data.methods]
-        variable_of = [of_variable[variable.name] for variable in data.variables]
-        same = method_of == [*range(len(method_of))] and variable_of == [*range(len(variable_of))]
-        blocks += [_moved(each, offset, same, method_of, variable_of) for each in data.blocks]
-        calls += [
-            msgspec.structs.replace(
-                each,
-                method=method_of[each.method],
-                replica=each.replica + offset,
-                variables=_renumbered(each.variables, variable_of),
-            )
-            for each in data.calls
-        ]
-        graphs += [
-            msgspec.structs.replace(each, replica=each.replica + offset) for each in data.graphs
-        ]
+        whole.add(
+            data,
+            optimizers=range(len(first.optimizers)),
+            variables=[of_variable[variable.name] for variable in data.variables],
+            replicas=range(begin, len(replicas)),
+        )
     missing = sorted(_cluster(parts) - {replica.worker for replica in replicas})
     notes = dict.fromkeys(_of_worker(note, data) for data in parts for note in data.notes)
     for worker in missing:
         notes[f"{worker}: there is no trace of this worker, so what it ran is not counted"] = None
-    merged = TraceData(
+    merged = whole.data(
         optimizers=first.optimizers,
         variables=first.variables,
-        methods=tuple(methods),
         replicas=tuple(replicas),
-        blocks=tuple(blocks),
-        calls=tuple(calls),
-        graphs=tuple(graphs),
         complete=not missing and all(data.complete for data in parts),
         notes=tuple(notes),
         environment=first.environment,
@@ -108,10 +94,6 @@ def _of_worker(note: str, data: TraceData) -> str:
     return f"{workers}: {note}" if workers else note
 
 
-def _places(replicas: Iterable[Replica]) -> Iterable[tuple[str, int]]:
-    return ((replica.worker, replica.id) for replica in replicas)
-
-
 def _same_run(first: TraceData, other: TraceData) -> None:
     here, there = (_named(each) for each in (first, other))
     ours, theirs = ([(o.name, o.class_name) for o in each.optimizers] for each in (first, other))
@@ -139,133 +121,185 @@ def _listed(optimizers: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({cls})" for name, cls in optimizers) or "none"
 
 
-def _moved(
-    block: Block, offset: int, same: bool, method_of: Sequence[int], variable_of: Sequence[int]
-) -> Block:
-    if same:
-        return msgspec.structs.replace(block, replica=block.replica + offset)
-    entries = tuple(
-        msgspec.structs.replace(
-            entry,
-            method=method_of[entry.method],
-            variables=_renumbered(entry.variables, variable_of),
-        )
-        for entry in block.entries
-    )
-    return msgspec.structs.replace(block, replica=block.replica + offset, entries=entries)
-
-
-def _renumbered(indices: tuple[int, ...], variable_of: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(variable_of[index] for index in indices))
-
-
 # The optimizers of one process.
 
 
 def combine(
-    parts: Sequence[tuple[TraceData, Sequence[Ref]]], notes: Sequence[str]
-) -> tuple[TraceData, list[Ref]]:
+    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[str]
+) -> tuple[TraceData, list[Reference]]:
     """One trace of several optimizers' traces of one process, with `notes` of its own.
 
     With each trace come its variables' objects: a variable that several optimizers update is one.
     """
-    variables: list[Variable] = []
-    objects: list[Ref] = []
-    methods: dict[Method, int] = {}
-    replicas: dict[tuple[str, int], Replica] = {}
+    whole = _Whole()
+    replicas = _all_replicas(data for data, _ in parts)
+    number_of = {place: index for index, place in enumerate(replicas)}
+    variables = _Variables()
     optimizers: list[Optimizer] = []
-    blocks: list[Block] = []
-    calls: list[Calls] = []
-    graphs: list[Graph] = []
-    index_of: dict[int, int] = {}
-    for data, _ in parts:
+    for data, references in parts:
+        numbering = whole.add(
+            data,
+            optimizers=range(len(optimizers), len(optimizers) + len(data.optimizers)),
+            variables=variables.add(data.variables, references),
+            replicas=[number_of[each.worker, each.id] for each in data.replicas],
+        )
+        optimizers += map(numbering.optimizer, data.optimizers)
+    every_note = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
+    combined = whole.data(
+        optimizers=_distinct(optimizers),
+        variables=_distinct(variables.all),
+        replicas=tuple(replicas.values()),
+        complete=not every_note and all(data.complete for data, _ in parts),
+        notes=tuple(every_note),
+        environment={key: text for data, _ in parts for key, text in data.environment.items()},
+        finished=all(data.finished for data, _ in parts),
+    )
+    return combined, variables.references
+
+
+def _all_replicas(parts: Iterable[TraceData]) -> dict[tuple[str, int], Replica]:
+    """The replicas by worker and id, in that order; each with its device, if any trace knows it."""
+    replicas: dict[tuple[str, int], Replica] = {}
+    for data in parts:
         for replica in data.replicas:
             known = replicas.setdefault((replica.worker, replica.id), replica)
             if replica.device and not known.device:
                 replicas[replica.worker, replica.id] = replica
-    places = {place: index for index, place in enumerate(sorted(replicas))}
-    for data, own in parts:
-        first = len(optimizers)
-        optimizers += [
-            msgspec.structs.replace(each, root=each.root + first) for each in data.optimizers
-        ]
-        to_variable = []
-        taken = {each.name for each in data.variables}
-        for variable, reference in zip(data.variables, own, strict=True):
+    return dict(sorted(replicas.items()))
+
+
+class _Variables:
+    """The variables of several traces, each once."""
+
+    def __init__(self) -> None:
+        self.all: list[Variable] = []
+        self.references: list[Reference] = []
+        self._index_of: dict[int, int] = {}  # by the id of the object
+
+    def add(self, variables: Sequence[Variable], references: Sequence[Reference]) -> list[int]:
+        """Add one trace's variables, and give back the index of each."""
+        names = {each.name for each in variables}
+        indices = []
+        for variable, reference in zip(variables, references, strict=True):
+            new = len(self.all)
             held = None if reference is None else reference()
-            index = (
-                len(variables) if held is None else index_of.setdefault(id(held), len(variables))
-            )
-            if index == len(variables):
-                plain = _plain(variable.name, taken)
-                variables.append(msgspec.structs.replace(variable, name=plain))
-                objects.append(reference)
-            to_variable.append(index)
-        to_method = [methods.setdefault(each, len(methods)) for each in data.methods]
-        to_replica = [places[each.worker, each.id] for each in data.replicas]
-
-        def moved(
-            indices: Iterable[int], to_variable: Sequence[int] = to_variable
-        ) -> tuple[int, ...]:
-            return tuple(sorted(to_variable[index] for index in indices))
-
-        blocks += [
-            msgspec.structs.replace(
-                block,
-                root=block.root + first,
-                replica=to_replica[block.replica],
-                entries=tuple(
-                    msgspec.structs.replace(
-                        entry,
-                        optimizer=entry.optimizer + first,
-                        method=to_method[entry.method],
-                        variables=moved(entry.variables),
-                    )
-                    for entry in block.entries
-                ),
-            )
-            for block in data.blocks
-        ]
-        calls += [
-            msgspec.structs.replace(
-                each,
-                optimizer=each.optimizer + first,
-                method=to_method[each.method],
-                replica=to_replica[each.replica],
-                variables=moved(each.variables),
-            )
-            for each in data.calls
-        ]
-        graphs += [
-            msgspec.structs.replace(each, root=each.root + first, replica=to_replica[each.replica])
-            for each in data.graphs
-        ]
-    optimizer_names = distinct(each.name for each in optimizers)
-    variable_names = distinct(each.name for each in variables)
-    said = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
-    combined = TraceData(
-        optimizers=tuple(
-            msgspec.structs.replace(each, name=name)
-            for each, name in zip(optimizers, optimizer_names, strict=True)
-        ),
-        variables=tuple(
-            msgspec.structs.replace(each, name=name)
-            for each, name in zip(variables, variable_names, strict=True)
-        ),
-        methods=tuple(methods),
-        replicas=tuple(replicas[place] for place in sorted(replicas)),
-        blocks=tuple(blocks),
-        calls=tuple(calls),
-        graphs=tuple(graphs),
-        complete=not said and all(data.complete for data, _ in parts),
-        notes=tuple(said),
-        environment={key: text for data, _ in parts for key, text in data.environment.items()},
-        finished=all(data.finished for data, _ in parts),
-    )
-    return combined, objects
+            index = new if held is None else self._index_of.setdefault(id(held), new)
+            if index == new:
+                plain = _plain(variable.name, names)
+                self.all.append(msgspec.structs.replace(variable, name=plain))
+                self.references.append(reference)
+            indices.append(index)
+        return indices
 
 
 def _plain(name: str, names: Collection[str]) -> str:
     """The name without the number that it has because others of `names` are the same."""
     plain, mark, number = name.rpartition("#")
     return plain if mark and number.isdecimal() and plain in names else name
+
+
+Named = TypeVar("Named", Optimizer, Variable)
+
+
+def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
+    """The records, those of one name with their number."""
+    names = distinct(each.name for each in records)
+    return tuple(
+        msgspec.structs.replace(each, name=name) for each, name in zip(records, names, strict=True)
+    )
+
+
+# Putting records together.
+
+
+class _Whole:
+    """The records of several traces put together: methods, blocks, calls and graphs."""
+
+    def __init__(self) -> None:
+        self._methods: dict[Method, int] = {}
+        self._blocks: list[Block] = []
+        self._calls: list[Calls] = []
+        self._graphs: list[Graph] = []
+
+    def add(
+        self,
+        data: TraceData,
+        *,
+        optimizers: Sequence[int],
+        variables: Sequence[int],
+        replicas: Sequence[int],
+    ) -> "Renumbering":
+        """Add one trace's; given are the indices that its optimizers and the like have here."""
+        methods = [self._methods.setdefault(each, len(self._methods)) for each in data.methods]
+        numbering = Renumbering(optimizers, methods, variables, replicas)
+        self._blocks += map(numbering.block, data.blocks)
+        self._calls += map(numbering.calls, data.calls)
+        self._graphs += map(numbering.graph, data.graphs)
+        return numbering
+
+    def data(self, **rest: Any) -> TraceData:
+        """The whole trace, with the `rest` of its fields."""
+        return TraceData(
+            methods=tuple(self._methods),
+            blocks=tuple(self._blocks),
+            calls=tuple(self._calls),
+            graphs=tuple(self._graphs),
+            **rest,
+        )
+
+
+@dataclass(frozen=True)
+class Renumbering:
+    """What one trace's records become in a larger trace: for each old index the new one."""
+
+    optimizers: Sequence[int]
+    methods: Sequence[int]
+    variables: Sequence[int]
+    replicas: Sequence[int]
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        return msgspec.structs.replace(optimizer, root=self.optimizers[optimizer.root])
+
+    def block(self, block: Block) -> Block:
+        entries = block.entries
+        if not self._same_entries:
+            entries = tuple(map(self._entry, entries))
+        return msgspec.structs.replace(
+            block,
+            root=self.optimizers[block.root],
+            replica=self.replicas[block.replica],
+            entries=entries,
+        )
+
+    def calls(self, calls: Calls) -> Calls:
+        return msgspec.structs.replace(
+            calls,
+            optimizer=self.optimizers[calls.optimizer],
+            method=self.methods[calls.method],
+            replica=self.replicas[calls.replica],
+            variables=self._of(calls.variables),
+        )
+
+    def graph(self, graph: Graph) -> Graph:
+        return msgspec.structs.replace(
+            graph, root=self.optimizers[graph.root], replica=self.replicas[graph.replica]
+        )
+
+    @cached_property
+    def _same_entries(self) -> bool:
+        """Whether entries stay as they are, as those of workers that traced in the same order."""
+        return all(
+            all(old == new for old, new in enumerate(indices))
+            for indices in (self.optimizers, self.methods, self.variables)
+        )
+
+    def _entry(self, entry: Entry) -> Entry:
+        return msgspec.structs.replace(
+            entry,
+            optimizer=self.optimizers[entry.optimizer],
+            method=self.methods[entry.method],
+            variables=self._of(entry.variables),
+        )
+
+    def _of(self, variables: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(self.variables[index] for index in variables))
