@@ -7,7 +7,7 @@ from traces import block, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.compare import differences, match
-from tracer.model.records import Run
+from tracer.model.records import Replica, Run
 
 
 @pytest.mark.parametrize("name", traces.ALL)
@@ -100,3 +100,24 @@ def test_optimizers_are_matched_by_class() -> None:
     other = CallTrace(msgspec.structs.replace(both.data, optimizers=swapped))
     assert [bool(each) for each in differences(both, other)] == [False, True]
     assert len(differences(traces.eager(), traces.nothing())) == 1
+
+
+def test_a_worker_is_named_where_there_are_several() -> None:
+    def steps(*counts: tuple[str, int]) -> CallTrace:
+        blocks = [block([step()], Run(1, 1, n), replica=i) for i, (_, n) in enumerate(counts)]
+        data = traces.keras3((), tuple(blocks), ()).data
+        replicas = tuple(Replica(worker, 0, "") for worker, _ in counts)
+        return CallTrace(msgspec.structs.replace(data, replicas=replicas))
+
+    def changes(before: CallTrace, after: CallTrace) -> list[tuple[str, int | None, int | None]]:
+        (found,) = differences(before, after)
+        return [(each.name, each.before, each.after) for each in found.steps]
+
+    one, other = steps(("worker:0", 3)), steps(("worker:0", 4))
+    assert changes(one, other) == [("replica 0", 3, 4)]
+    both = steps(("worker:0", 4), ("worker:1", 4))
+    assert changes(one, both) == [
+        ("worker:0 replica 0", 3, 4),
+        ("worker:1 replica 0", None, 4),
+    ]
+    assert [each[0] for each in changes(both, one)] == ["worker:0 replica 0", "worker:1 replica 0"]

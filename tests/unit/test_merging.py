@@ -113,7 +113,7 @@ def test_notes_say_whose_they_are() -> None:
     ("parts", "message"),
     [
         ([], "there is no trace to merge"),
-        ([ALL[0], ALL[0]], "two of the traces are of worker:10, replica 0"),
+        ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
         (
             [ALL[0], worker("worker:1", 3, ("a", "c"))],
             "worker:10 has the variable b, worker:1 has not",

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tracer.errors import TraceFileError
 from tracer.model import tally
+from tracer.model.labels import replica_names
 from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -66,10 +67,9 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progres
 
 
 def _replicas(found: Tally) -> Iterator[tuple[str, int]]:
+    names = replica_names(found.trace)
     for index in found.replicas:
-        replica = found.trace.replicas[index]
-        worker = f"{shown(replica.worker)} " if replica.worker else ""
-        yield f"{worker}{replica.id}", found.steps_on[index]
+        yield shown(names[index]), found.steps_on[index]
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:
@@ -131,7 +131,7 @@ def _line(found: Progress) -> str:
         f"{found.graphs:,} graphs, {found.idle:,} never ran",
     ]
     if len(found.replicas) > 1:
-        parts.append("by replica " + ", ".join(f"{r}: {n:,}" for r, n in found.replicas))
+        parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in found.replicas))
     return "; ".join(parts)
 
 
@@ -148,5 +148,5 @@ def _table(path: Path, found: list[Progress], state: str) -> Table:
         table.add_row(name, f"{each.steps:,}", rate, each.a_step, *counts)
         if len(each.replicas) > 1:
             for replica, steps in each.replicas:
-                table.add_row(Text(f"  replica {replica}"), f"{steps:,}")
+                table.add_row(Text(f"  {replica}"), f"{steps:,}")
     return table

@@ -95,13 +95,6 @@ def class_of(optimizer: Optimizer) -> str:
     return optimizer.class_name.rpartition(".")[2]
 
 
-def replica_of(found: Tally, index: int) -> str:
-    """`replica 1`, or `worker:1 replica 0` if there are several workers."""
-    replica = found.trace.replicas[index]
-    workers = {found.trace.replicas[each].worker for each in found.replicas}
-    return f"{replica.worker} replica {replica.id}" if len(workers) > 1 else f"replica {replica.id}"
-
-
 def was(variables: Sequence[int]) -> str:
     """The verb for them."""
     return "was" if len(variables) == 1 else "were"

@@ -12,13 +12,13 @@ from tracer.findings.cases import (
     listed,
     names_of,
     of_optimizer,
-    replica_of,
     some,
     span,
     subject,
     was,
 )
 from tracer.findings.histories import Evidence, History, Span
+from tracer.model.labels import replica_names
 from tracer.model.tally import Tally
 from tracer.model.wording import times
 
@@ -242,13 +242,14 @@ def replicas_disagree(found: Evidence) -> Iterator[Case]:
             numbers = (here.updates, there.updates, counts[most], counts[least])
             known = fact(history.variables, *numbers, step=step, replica=least)
             apart.setdefault((most, least), []).append(known)
+    name_of = replica_names(found.trace)
     for (most, least), facts in apart.items():
         for each in folded(facts):
             in_step, in_step_less, in_all, in_all_less = each.numbers
             text = (
                 f"{subject(found, each.variables)} {was(each.variables)} updated "
-                f"{_times(in_step)} on {replica_of(found, most)} and {_times(in_step_less)} on "
-                f"{replica_of(found, least)} in step {each.step:,}, where they first differ; "
+                f"{_times(in_step)} on {name_of[most]} and {_times(in_step_less)} on "
+                f"{name_of[least]} in step {each.step:,}, where they first differ; "
                 f"{_times(in_all)} and {_times(in_all_less)} in all"
             )
             yield Case(
@@ -269,12 +270,13 @@ def _steps_disagree(found: Tally) -> Iterator[Case]:
     behind = [each for each in found.replicas if steps[each] < steps[most]]
     if behind:
         low = min(steps[each] for each in behind)
-        names = [replica_of(found, each) for each in behind]
+        name_of = replica_names(found.trace)
+        names = [name_of[each] for each in behind]
         which = listed(names) if len(names) <= 3 else f"{len(names):,} replicas"
         counts = span((low, max(steps[each] for each in behind)))
         yield Case(
             "warning",
-            f"{which}{of_optimizer(found)} ran {counts} steps, {replica_of(found, most)} "
+            f"{which}{of_optimizer(found)} ran {counts} steps, {name_of[most]} "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
             "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look "
             "for a worker that left the loop early.",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from tracer.model import tally
-from tracer.model.labels import labelled
+from tracer.model.labels import labelled, replica_names
 from tracer.model.records import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally
@@ -99,14 +99,10 @@ def _compare(a: Tally | None, b: Tally | None) -> Difference:
 
 
 def _steps(a: Tally, b: Tally) -> Iterator[Change]:
-    counts: list[dict[str, int]] = [
-        {
-            f"{each.worker + ', ' * bool(each.worker)}replica {each.id}": found.steps_on[index]
-            for index in found.replicas
-            for each in [found.trace.replicas[index]]
-        }
-        for found in (a, b)
-    ]
+    counts = []
+    for mine, other in ((a, b), (b, a)):
+        names = replica_names(mine.trace, other.trace)
+        counts.append({names[index]: mine.steps_on[index] for index in mine.replicas})
     yield from _changed(*counts)
 
 

@@ -1,8 +1,10 @@
-"""What steps and things of one name are called, the same in every report. No TensorFlow."""
+"""What steps, replicas and things of one name are called, the same everywhere. No TensorFlow."""
 
 from collections.abc import Iterable, Iterator
 
+from tracer.model.records import Replica
 from tracer.model.stretches import Part, Stretch
+from tracer.model.trace import Trace
 
 
 def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:
@@ -14,6 +16,25 @@ def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]
         label = f"{spans[0]}, {spans[1]} … {spans[2]}" if stretch.turns > 1 else spans[0]
         yield label, (length, values)
         begin += length
+
+
+def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
+    """`replica 1`, or `worker:1 replica 0`; without the worker if it has no name.
+
+    >>> replica_name(Replica("worker:1", 0, "CPU:0"))
+    'worker:1 replica 0'
+    """
+    worker = f"{replica.worker} " if replica.worker and with_worker else ""
+    return f"{worker}replica {replica.id}"
+
+
+def replica_names(trace: Trace, *others: Trace) -> list[str]:
+    """The name of each replica of a trace; with its worker if there are several.
+
+    If the names stand beside those of `others`, their workers count too.
+    """
+    workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
+    return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
 
 
 def distinct(names: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from weakref import ref
 import msgspec
 
 from tracer.errors import MergeError
-from tracer.model.labels import distinct
+from tracer.model.labels import distinct, replica_name
 from tracer.model.records import (
     Block,
     Calls,
@@ -41,13 +41,10 @@ def merge(traces: Iterable[Trace]) -> Trace:
     known: set[tuple[str, int]] = set()
     of_variable = {variable.name: index for index, variable in enumerate(first.variables)}
     for data in parts:
-        own = {(replica.worker, replica.id) for replica in data.replicas}
+        own = {(each.worker, each.id) for each in data.replicas}
         if twice := known & own:
-            worker, replica = min(twice)
-            raise MergeError(
-                f"two of the traces are of {worker or 'a local run'}, replica {replica}: give one "
-                "trace for each worker"
-            )
+            name = replica_name(Replica(*min(twice), ""))
+            raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
         known |= own
         begin = len(replicas)
         replicas += data.replicas

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tracer.model import tally
+from tracer.model.labels import replica_names
 from tracer.model.records import Method
 from tracer.model.tally import Tally, tallies
 from tracer.model.trace import Trace
@@ -131,7 +132,8 @@ def _ran_a_step(found: Tally, names: Sequence[str], measures: Sequence[tally.Mea
             rates.append(next(iter(on.values())))
         elif len(on) <= 3:
             alike = False
-            rates.append(_listed([f"{rate} on {_replica(found, r)}" for r, rate in on.items()]))
+            names_on = replica_names(found.trace)
+            rates.append(_listed([f"{rate} on {shown(names_on[r])}" for r, rate in on.items()]))
         else:
             counts = {count for each in on for count in found.rates(measure, each)}
             low, high = min(counts) if "never" not in on.values() else 0, max(counts)
@@ -141,12 +143,6 @@ def _ran_a_step(found: Tally, names: Sequence[str], measures: Sequence[tally.Mea
     if alike:
         return _ran(names, rates) + where
     return _ran(names, [rate if " on " in rate else rate + where for rate in rates])
-
-
-def _replica(found: Tally, index: int) -> str:
-    replica = found.trace.replicas[index]
-    several = len({found.trace.replicas[each].worker for each in found.replicas}) > 1
-    return f"{shown(replica.worker)} replica {replica.id}" if several else f"replica {replica.id}"
 
 
 def _rate(found: Tally, measure: tally.Measure, replica: int) -> str:

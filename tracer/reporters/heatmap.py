@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from tracer.model.labels import replica_names
 from tracer.model.records import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally
@@ -128,6 +129,7 @@ class HeatMap:
         self._numbers: dict[object, int] = {}
         self._found = found
         self._sets = _Sets(found)
+        self._replica_names = replica_names(found.trace)
         self.left_off = 0
         """Replicas that are like none of those shown, and have no view of their own."""
         self.views = self._views()
@@ -199,9 +201,7 @@ class HeatMap:
         found = self._found
         if len(replicas) == len(found.replicas):
             return f"each of {len(replicas):,} replicas" if len(replicas) > 1 else "the replica"
-        first = found.trace.replicas[replicas[0]]
-        workers = len({each.worker for each in found.trace.replicas}) > 1
-        name = f"{shown(first.worker)} replica {first.id}" if workers else f"replica {first.id}"
+        name = shown(self._replica_names[replicas[0]])
         return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
 
 

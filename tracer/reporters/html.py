@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from tracer.findings.catalogue import findings
 from tracer.model import tally
+from tracer.model.labels import replica_names
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies
 from tracer.model.trace import Trace
@@ -166,6 +167,7 @@ def _optimizer(found: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
             break
         table.append([*values, heat.patterns[index]])
     grain = _grain(heat.lanes, found.steps, share)
+    names = replica_names(found.trace)
     return {
         "views": [each._asdict() for each in heat.views],
         "levels": heat.levels,
@@ -176,8 +178,8 @@ def _optimizer(found: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
         "variables": table,
         "left": len(found.variables) - len(table),
         "replicas": [
-            [_place(row["worker"], row["replica"]), row["dense"], row["sparse"]]
-            for row in rows(found, "replica")[:_BARS]
+            [shown(names[index]), row["dense"], row["sparse"]]
+            for index, row in zip(found.replicas[:_BARS], rows(found, "replica"), strict=False)
         ],
         "graphs": [
             [_graph(each), each.tracings * each.step_calls, each.steps]
@@ -193,10 +195,6 @@ def _graphs(found: Tally) -> list[Graph]:
 def _graph(graph: Graph) -> str:
     name = shown(f"{graph.function}({graph.signature})")
     return cut(name, _LONGEST, _LONGEST // 2)
-
-
-def _place(worker: object, replica: object) -> str:
-    return f"{shown(str(worker))} replica {replica}" if worker else f"replica {replica}"
 
 
 def _grain(lanes: Sequence[Lane], steps: int, share: int) -> int:
