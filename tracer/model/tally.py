@@ -15,6 +15,8 @@ from tracer.model.trace import Trace
 
 Measure = Callable[[Block], int]
 """What one execution of a block counts."""
+Weights = tuple[tuple[int, int], ...]
+"""Numbers of blocks (`Tally.places`), each with how often one execution of the block counts."""
 
 
 def counting(
@@ -68,6 +70,14 @@ class Alike(NamedTuple):
     variables: list[int]
     entries: list[tuple[int, Block, Entry]]
     """Each with its block, and the place of that (`Tally.places`)."""
+
+    def weights(self, role: Role, *kinds: Kind) -> Weights:
+        """What is done to each of the variables: equal for variables that count the same."""
+        weights: Counter[int] = Counter()
+        for place, _, entry in self.entries:
+            if entry.role == role and entry.kind in kinds:
+                weights[place] += entry.times
+        return tuple(sorted(weights.items()))
 
 
 class Tally:
