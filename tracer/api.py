@@ -16,7 +16,7 @@ from tracer.model.trace import Trace
 if TYPE_CHECKING:
     from tracer import recording
     from tracer.findings.catalogue import Finding
-    from tracer.reporters.tables import By
+    from tracer.reporters.rows import By
 
 
 class CallTrace(Trace):

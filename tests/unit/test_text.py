@@ -22,7 +22,7 @@ from tracer.model.tally import Tally, updates
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.layout import distinct, shown
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By
 from tracer.reporters.text import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"

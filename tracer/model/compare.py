@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tracer.model import tally
-from tracer.model.labels import free_name, labelled, replica_names
+from tracer.model.labels import free_name, replica_names, steps_label
 from tracer.model.records import Block, Entry, Kind, Run, segments
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, Weights
@@ -303,8 +303,7 @@ def _runs_of(each: Tally, weights: Weights) -> Iterator[tuple[Run, int]]:
 
 
 def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iterator[Change]:
-    begin = stretch.first
-    for label, (length, counts) in labelled(stretch):
+    for steps, counts in stretch.parts():
         step = _Step(*counts)
         if step[:2] != step[2:]:
             kinds = ""
@@ -313,10 +312,9 @@ def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iter
                     f"dense {step.dense_before} to {step.dense_after}, "
                     f"sparse {step.sparse_before} to {step.sparse_after}"
                 )
-            count_before = None if begin > steps_before else step.before
-            count_after = None if begin > steps_after else step.after
-            yield Change(label, count_before, count_after, kinds)
-        begin += length
+            count_before = None if steps.first > steps_before else step.before
+            count_after = None if steps.first > steps_after else step.after
+            yield Change(steps_label(steps), count_before, count_after, kinds)
 
 
 def _some(changes: Sequence[Change]) -> str:

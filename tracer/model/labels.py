@@ -3,19 +3,26 @@
 from collections.abc import Iterable, Iterator
 
 from tracer.model.records import Replica
-from tracer.model.stretches import Part, Stretch
+from tracer.model.stretches import Part, Steps, Stretch
 from tracer.model.trace import Trace
 
 
 def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:
-    """The parts of a stretch, each with its steps: `1-32`, or `4, 8 … 64` in a cycle."""
-    begin = stretch.first + first_step - 1
-    for length, values in stretch.cycle:
-        turns = [begin + stretch.period * turn for turn in (0, 1, stretch.turns - 1)]
-        spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in turns]
-        label = f"{spans[0]}, {spans[1]} … {spans[2]}" if stretch.turns > 1 else spans[0]
-        yield label, (length, values)
-        begin += length
+    """The parts of a stretch, each with the label of its steps."""
+    for steps, values in stretch.parts(first_step):
+        yield steps_label(steps), (steps.length, values)
+
+
+def steps_label(steps: Steps) -> str:
+    """`33`, `1-32`, or `4, 8 … 64` for steps that come again and again.
+
+    >>> steps_label(Steps(1, 63, 3, 4))
+    '1-3, 5-7 … 61-63'
+    """
+    first, last, length, every = steps
+    begins = [first] if every is None else [first, first + every, last - length + 1]
+    spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in begins]
+    return spans[0] if every is None else f"{spans[0]}, {spans[1]} … {spans[2]}"
 
 
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:

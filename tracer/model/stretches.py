@@ -22,6 +22,18 @@ _LONGEST_CYCLE = 8  # parts; each is a row of a report
 _TURNS = 3  # a cycle that turns fewer times than this is clearer written out
 
 
+class Steps(NamedTuple):
+    """`length` steps in a row from `first` on; and as many again each `every` steps up to `last`.
+
+    `every` is None if they come only once.
+    """
+
+    first: int
+    last: int
+    length: int
+    every: int | None = None
+
+
 @dataclass(frozen=True)
 class Stretch:
     """Steps that repeat `cycle`, `turns` times, from step `first` on."""
@@ -39,6 +51,17 @@ class Stretch:
     def last(self) -> int:
         """The last step."""
         return self.first + self.period * self.turns - 1
+
+    def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
+        """The steps of each part of the cycle, and what each of them counts.
+
+        Their numbers are those of a run if step 1 has the number `first_step` there.
+        """
+        begin = self.first + first_step - 1
+        for length, values in self.cycle:
+            last = begin + length - 1 + self.period * (self.turns - 1)
+            yield Steps(begin, last, length, self.period if self.turns > 1 else None), values
+            begin += length
 
 
 def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> list[Stretch]:

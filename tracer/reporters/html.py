@@ -25,7 +25,7 @@ from tracer.reporters import charts
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
-from tracer.reporters.rows import rows
+from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
 from tracer.reporters.text import headline
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
@@ -136,8 +136,7 @@ def _tables(found: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str,
             f"{some(heat.left_off, 'replica')} without a view of their own: they are in that of "
             "all replicas together."
         )
-    methods, replicas = rows(found, "method"), rows(found, "replica")
-    workers = rows(found, "worker")
+    methods, replicas, workers = by_method(found), by_replica(found), by_worker(found)
     return {
         "headline": headline(found, named=named),
         "name": shown(found.optimizers[0].name),
@@ -146,13 +145,13 @@ def _tables(found: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str,
         "lost": lost,
         "workers": workers[:most] if len(workers) > 1 else [],
         "replicas": replicas[:most],
-        "devices": any(row["device"] for row in replicas),
+        "devices": any(row.device for row in replicas),
         "replicas_left": max(0, len(found.replicas) - most),
         "methods": methods[:most],
         "graphs": [(_graph(each), each) for each in graphs[:most]],
         "graphs_left": max(0, len(graphs) - most),
         "idle": sum(each.idle for each in graphs),
-        "traced": any(row["calls_tracing"] for row in methods),
+        "traced": any(row.calls_tracing for row in methods),
     }
 
 
@@ -160,8 +159,8 @@ def _optimizer(found: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
     """What the script of the page draws of an optimizer, in about `share` characters each."""
     table: list[list[Any]] = []
     taken = 0
-    for index, row in zip(found.variables, rows(found, "variable"), strict=True):
-        values = [shown(value) if isinstance(value, str) else value for value in row.values()]
+    for index, row in zip(found.variables, by_variable(found), strict=True):
+        values = [shown(value) if isinstance(value, str) else value for value in row]
         taken += len(json.dumps(values)) + 8
         if taken > share:
             break
@@ -178,8 +177,8 @@ def _optimizer(found: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
         "variables": table,
         "left": len(found.variables) - len(table),
         "replicas": [
-            [shown(names[index]), row["dense"], row["sparse"]]
-            for index, row in zip(found.replicas[:_BARS], rows(found, "replica"), strict=False)
+            [shown(names[index]), row.dense, row.sparse]
+            for index, row in zip(found.replicas[:_BARS], by_replica(found), strict=False)
         ],
         "graphs": [
             [_graph(each), each.tracings * each.step_calls, each.steps]

@@ -8,8 +8,7 @@ from tracer.findings.catalogue import findings
 from tracer.model.tally import tallies
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
-from tracer.reporters.rows import TABLES, rows
-from tracer.reporters.tables import By
+from tracer.reporters.rows import TABLES, By, rows
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
@@ -40,7 +39,9 @@ def render(trace: Trace, by: By | None = None) -> str:
                 "kind": found.optimizers[0].kind,
                 "nested": [each.class_name for each in found.optimizers[1:]],
                 "steps": found.steps,
-                "tables": {table: rows(found, table) for table in tables},
+                "tables": {
+                    table: [row._asdict() for row in rows(found, table)] for table in tables
+                },
             }
             for found in tallies(trace)
         ],

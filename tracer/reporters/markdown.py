@@ -1,13 +1,12 @@
 """The report as Markdown, for a pull request or a page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracer.findings.catalogue import to_report
 from tracer.model.trace import Trace
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
-from tracer.reporters.rows import Row, Value, everything
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By, Row, Value, everything
 
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
@@ -47,12 +46,12 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield f"- **{each.severity}** {told}"
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
-    text = [isinstance(value, str) for value in rows[0].values()]
-    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]) + " |"
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    text = [isinstance(value, str) for value in rows[0]]
+    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]._fields) + " |"
     yield "|" + "|".join(" --- " if each else " ---: " for each in text) + "|"
     for row in rows:
-        yield "| " + " | ".join(_cell(value) for value in row.values()) + " |"
+        yield "| " + " | ".join(_cell(value) for value in row) + " |"
 
 
 def _cell(value: Value) -> str:

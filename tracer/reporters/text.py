@@ -15,7 +15,8 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
-from tracer.reporters.tables import ODD, TABLES, WRONG, By
+from tracer.reporters.rows import By
+from tracer.reporters.tables import ODD, TABLES, WRONG
 
 _MANY_REPLICAS = 16
 
