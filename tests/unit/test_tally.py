@@ -103,3 +103,10 @@ def test_variables_of_the_same_entries_are_alike() -> None:
         for each in found.alike
     }
     assert counts == {(0, 1): [4, 2], (2,): [4], (3,): [4, 2, 2]}
+
+
+def test_equal_runs_of_many_replicas_are_not_compared_with_each_other() -> None:
+    begun = time.perf_counter()
+    (stretch,) = folded([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1)
+    assert stretch.cycle == ((10**6, (30_000,)),)
+    assert time.perf_counter() - begun < 10  # a minute and more, if each is

@@ -129,7 +129,7 @@ def trains(runs: Iterable[Run]) -> tuple[Train, ...]:
         while at < len(firsts):
             end = at + 1
             period = firsts[end] - firsts[at] if end < len(firsts) else 0
-            while end < len(firsts) and firsts[end] - firsts[end - 1] == period:
+            while length < period and end < len(firsts) and firsts[end] - firsts[end - 1] == period:
                 end += 1
             if period <= length or end - at < _TURNS:
                 end, period = at + 1, length
