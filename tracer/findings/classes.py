@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, some
 from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
 from tracer.kinds import KINDS
 from tracer.model.records import Optimizer, Remark
 from tracer.model.wording import times
@@ -23,6 +24,24 @@ _SIGNATURES = {
 }
 
 
+@rule(
+    "override-unreached",
+    severity="error",
+    title="a method is defined that nothing calls",
+    why=(
+        "The code in the method never runs; training goes on with what the base class does, or "
+        "fails because the method that is called is missing."
+    ),
+    advice="Define the method that the base class calls.",
+    explanation=(
+        "Legacy Keras and tf.compat.v1 optimizers call `_resource_apply_dense` and "
+        "`_resource_apply_sparse`; those of Keras 2.11 and later, and of Keras 3, call "
+        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none. "
+        "It is found when the optimizer is wrapped, before any training. Not reported is a class "
+        "that also defines the method that is called, as one for several versions of Keras does, "
+        "or that calls the method itself."
+    ),
+)
 def override_unreached(found: Evidence) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
     for optimizer, remark in _remarked(found, "override-unreached"):
@@ -35,6 +54,23 @@ def override_unreached(found: Evidence) -> Iterator[Case]:
         )
 
 
+@rule(
+    "wrong-signature",
+    severity="error",
+    title="a method cannot take what it is passed",
+    why=(
+        "Python raises TypeError when the method is called, in the first step or with the first "
+        "sparse gradient."
+    ),
+    advice="Give the method the parameters of the base class.",
+    explanation=(
+        "The signature is compared with what the base class really passes: `indices` as the third "
+        "argument of the sparse methods, `learning_rate` as that of Keras 3's `update_step`, and "
+        "`apply_state` by name to a legacy method that has such a parameter. It is found when the "
+        "optimizer is wrapped. A sparse method is a warning while an `Embedding` layer is alive, "
+        "an error when a sparse gradient came, and no finding otherwise."
+    ),
+)
 def wrong_signature(found: Evidence) -> Iterator[Case]:
     """A method cannot be called with what its base class passes."""
     for optimizer, remark in _remarked(found, "wrong-signature"):
@@ -56,6 +92,22 @@ def wrong_signature(found: Evidence) -> Iterator[Case]:
         )
 
 
+@rule(
+    "sparse-missing",
+    severity="error",
+    title="there is no method for sparse gradients",
+    why=(
+        "An embedding gives sparse gradients (`tf.IndexedSlices`); without the method the first "
+        "one raises NotImplementedError."
+    ),
+    advice="Define `_resource_apply_sparse(self, grad, var, indices, apply_state=None)`.",
+    explanation=(
+        "For subclasses of legacy Keras and tf.compat.v1 optimizers that define "
+        "`_resource_apply_dense` and none of the sparse methods. It is a warning, when the "
+        "optimizer is wrapped, while an `Embedding` layer of Keras is alive, and an error when a "
+        "sparse gradient came. A model without sparse gradients needs no such method."
+    ),
+)
 def sparse_missing(found: Evidence) -> Iterator[Case]:
     """A subclass has no method for sparse gradients, and they come, or an embedding waits."""
     for optimizer, remark in _remarked(found, "sparse-missing"):
@@ -76,6 +128,23 @@ def sparse_missing(found: Evidence) -> Iterator[Case]:
             )
 
 
+@rule(
+    "python-side-effect",
+    severity="warning",
+    title="Python state changed while a graph was traced",
+    why=(
+        "Python runs the method only while a graph is traced, once for each variable, and not in "
+        "each step: what it counts or keeps is not what happened."
+    ),
+    advice="Keep such state in a tf.Variable of the optimizer, and change it with `assign`.",
+    explanation=(
+        "The source of the apply methods is read for `self.x += 1`, `self.x = ...` that the method "
+        "does not read itself, `self.x.append(...)` and counters that are `global` or `nonlocal`. "
+        "What is under a condition that asks for the attribute itself (`if self.x is None`) or for "
+        "eager mode is left out, and so is a method that ran in eager mode only, or whose source "
+        "cannot be read."
+    ),
+)
 def python_side_effect(found: Evidence) -> Iterator[Case]:
     """An apply method changes Python state, and was traced into a graph."""
     for optimizer, remark in _remarked(found, "python-side-effect"):
@@ -90,6 +159,22 @@ def python_side_effect(found: Evidence) -> Iterator[Case]:
             )
 
 
+@rule(
+    "step-per-variable",
+    severity="warning",
+    title="a step variable moves once for each variable",
+    why=(
+        "With n variables it goes on by n in each step: a decay is n times too fast, and a bias "
+        "correction is wrong."
+    ),
+    advice="Use `self.iterations`, or move the variable once a step, in `apply_gradients`.",
+    explanation=(
+        "The source of the apply methods is read for `self.NAME.assign_add(...)`, `assign_sub`, or "
+        "an `assign` of a value made of itself, where NAME says step, iteration, epoch, decay, "
+        "count, rate or the like, and nothing decides whether it runs. It takes two variables or "
+        "more."
+    ),
+)
 def step_per_variable(found: Evidence) -> Iterator[Case]:
     """An apply method moves on a variable of the optimizer's own, once for each variable."""
     for optimizer, remark in _remarked(found, "step-per-variable"):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tracer.findings.cases import Case, Severity, listed, of_optimizer, some
 from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
 from tracer.model.records import Graph
 from tracer.model.wording import times
 
@@ -12,6 +13,20 @@ _EACH = 20  # steps: who traces more rarely loses little time by it
 _FEW = 3
 
 
+@rule(
+    "apply-gradients-twice",
+    severity="warning",
+    title="a train step calls apply_gradients twice",
+    why=(
+        "Each call is a step of its own: iterations, learning-rate schedules and the bias "
+        "correction of Adam go on several times for one batch."
+    ),
+    advice="Call apply_gradients once, with all gradients, or use an optimizer for each part.",
+    explanation=(
+        "Counted in the graph of the function: the body of a loop counts once, and of the branches "
+        "of a condition the one that has most."
+    ),
+)
 def apply_gradients_twice(found: Evidence) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     most: dict[str, int] = {}
@@ -26,6 +41,17 @@ def apply_gradients_twice(found: Evidence) -> Iterator[Case]:
         )
 
 
+@rule(
+    "graph-never-ran",
+    severity="warning",
+    title="a graph was traced and never ran",
+    why="Python was called while it was traced, and nothing came of it.",
+    advice="Nothing: TensorFlow traces a function that makes variables twice, and runs one graph.",
+    explanation=(
+        "It is info where another graph, or eager steps, did run, and a warning where nothing of "
+        "the optimizer ever ran."
+    ),
+)
 def graph_never_ran(found: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     rows = [each for each in _graphs(found) if each.idle]
@@ -50,6 +76,21 @@ def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
     return Case("warning", text, "Call the function: tracing it alone trains nothing.")
 
 
+@rule(
+    "retraced",
+    severity="warning",
+    title="traced again for another signature",
+    why="Each tracing takes as long as many steps, and the graphs stay in memory.",
+    advice=(
+        "Pass tensors instead of Python numbers, use `drop_remainder=True`, or give the "
+        "tf.function an input_signature with None for the sizes that change."
+    ),
+    explanation=(
+        "The signatures are those of the outermost function that holds the steps. It is info "
+        "unless there were five tracings or more, and one for each 20 steps or more; a last batch "
+        "that is smaller gives one."
+    ),
+)
 def retraced(found: Evidence) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
     for rows in _by_function(found):
@@ -69,6 +110,21 @@ def retraced(found: Evidence) -> Iterator[Case]:
         yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
 
 
+@rule(
+    "traced-again",
+    severity="warning",
+    title="traced several times for one signature",
+    why=(
+        "Each tracing takes as long as many steps. It mostly means that a new tf.function is made "
+        "again and again."
+    ),
+    advice="Make the tf.function once, outside of the loop; do not compile the model again.",
+    explanation=(
+        "Only graphs that ran count: TensorFlow traces a function that makes variables twice, and "
+        "runs one of them. It is info unless there were five tracings or more, and one for each 20 "
+        "steps or more."
+    ),
+)
 def traced_again(found: Evidence) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""
     for rows in _by_function(found):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, of_optimizer, some
 from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
 from tracer.model.records import Optimizer
 from tracer.model.tally import updates
 
@@ -12,6 +13,23 @@ _HALVINGS = 15
 """How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
 
 
+@rule(
+    "steps-skipped",
+    severity="warning",
+    title="a loss scale skipped steps",
+    why=(
+        "A skipped step updates nothing. Some at the beginning are usual; many in a row mean that "
+        "the gradients are infinite or NaN whatever the scale is."
+    ),
+    advice=(
+        "If it goes on, look for the layer that gives inf or NaN: tf.debugging.check_numerics, a "
+        "lower learning rate, that layer in float32."
+    ),
+    explanation=(
+        "It is info until more steps in a row were skipped than halve the initial scale to 1 (15 "
+        "for the default of 2**15), a warning from then on."
+    ),
+)
 def steps_skipped(found: Evidence) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
     scales = [each for each in found.optimizers if _scales(each)]
@@ -96,6 +114,21 @@ def _accumulation(found: Evidence) -> int:
     return max((each for each in settings if isinstance(each, int)), default=1)
 
 
+@rule(
+    "steps-differ",
+    severity="warning",
+    title="steps, updates and iterations differ",
+    why="Learning-rate schedules, the bias correction of Adam and logs go by iterations.",
+    advice=(
+        "Call the apply_gradients of the base class, or do `self.iterations.assign_add(1)` in your "
+        "own."
+    ),
+    explanation=(
+        "It is a warning if iterations stayed at 0, or moved several times for each step; and info "
+        "if gradients are accumulated, or if iterations moved otherwise, as a checkpoint does it. "
+        "Steps that a loss scale skipped are reported by steps-skipped."
+    ),
+)
 def steps_differ(found: Evidence) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
     if not found.steps or not found.trace.complete or found.unplaced(updates):
@@ -158,6 +191,21 @@ def _why(moved: int, applied: int) -> str:
     return " (a checkpoint, or an assignment, sets them too)"
 
 
+@rule(
+    "never-used",
+    severity="warning",
+    title="an optimizer was built and never used",
+    why=(
+        "It holds memory for each variable, and the program may train with another optimizer than "
+        "it seems to."
+    ),
+    advice="Look which optimizer the train step calls; compile keeps the one that it was given.",
+    explanation=(
+        "The optimizer was wrapped, and built for its variables (as by loading a model), and "
+        "apply_gradients was not called so far. `tracer.record` and `tracer run` leave out what "
+        "was not used, so this is for optimizers that were wrapped by `tracer.wrap`."
+    ),
+)
 def never_used(found: Evidence) -> Iterator[Case]:
     """An optimizer was given its variables, and made no step."""
     root = found.optimizers[0]

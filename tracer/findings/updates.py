@@ -18,6 +18,7 @@ from tracer.findings.cases import (
     was,
 )
 from tracer.findings.histories import Evidence, History, Span
+from tracer.findings.rules import rule
 from tracer.model.labels import replica_names
 from tracer.model.tally import Tally
 from tracer.model.wording import times
@@ -26,6 +27,21 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""
 
 
+@rule(
+    "no-gradient",
+    severity="warning",
+    title="the gradient was always None",
+    why="The loss does not depend on the variable, so it never learns.",
+    advice=(
+        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused output, a "
+        "rounding or numpy in between), or take it out of the list."
+    ),
+    explanation=(
+        "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
+        "variable out, and Keras warns once. That of a frozen layer is not handed over at all, so "
+        "it is not reported."
+    ),
+)
 def no_gradient(found: Evidence) -> Iterator[Case]:
     """Every gradient that was handed over for a variable was `None`."""
     if not found.trace.complete:
@@ -49,6 +65,17 @@ def no_gradient(found: Evidence) -> Iterator[Case]:
         yield Case("warning", f"{text}.", variables=names_of(found, each.variables), step=1)
 
 
+@rule(
+    "gradient-missing",
+    severity="info",
+    title="the gradient was None in some steps",
+    why="In these steps the variable was not updated.",
+    advice="If a branch of the model is not used in each step, this is as it should be.",
+    explanation=(
+        "See no-gradient for a gradient that was always None, and updates-stopped for one that was "
+        "None from some step on."
+    ),
+)
 def gradient_missing(found: Evidence) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
     if not found.trace.complete:
@@ -71,6 +98,19 @@ def gradient_missing(found: Evidence) -> Iterator[Case]:
         yield Case("info", f"{text}.", variables=names_of(found, each.variables), step=each.step)
 
 
+@rule(
+    "never-updated",
+    severity="warning",
+    title="gradients came, and no update did",
+    why="The variable keeps its first value, although the program asked for its update.",
+    advice="Look for what takes gradients away in the optimizer's own apply_gradients.",
+    explanation=(
+        "apply_gradients got gradients for it that were not None, other variables were updated, "
+        "this one never was. Variables that Keras overwrites itself (those of float8 scales) are "
+        "reported too. A variable that is not handed to apply_gradients, as that of a frozen "
+        "layer, is not."
+    ),
+)
 def never_updated(found: Evidence) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
     if not found.trace.complete:
@@ -105,6 +145,18 @@ def _by_itself(found: Evidence) -> str:
     return ""
 
 
+@rule(
+    "updates-stopped",
+    severity="warning",
+    title="no more updates from some step on",
+    why="From that step on the variable no longer learns.",
+    advice="Look for what changed at that step.",
+    explanation=(
+        "Other variables went on, and the silence is more than three times as long as any before "
+        "it. It is info if the variable was no longer handed to apply_gradients, as after it was "
+        "frozen."
+    ),
+)
 def stopped(found: Evidence) -> Iterator[Case]:
     """A variable was updated up to some step and never again, while others were."""
     if not found.trace.complete:
@@ -199,6 +251,24 @@ def _gap(spans: Iterable[Span], last: int) -> int:
     return longest
 
 
+@rule(
+    "updated-twice",
+    severity="warning",
+    title="several updates of a variable in one step",
+    why=(
+        "The step is applied twice: a learning rate that is twice as high, and momentum that moves "
+        "twice."
+    ),
+    advice=(
+        "Look for a variable that is twice in the list of gradients, or for an apply_gradients of "
+        "your own that calls the inherited one twice."
+    ),
+    explanation=(
+        "Counted are updates of one variable in one step on one replica, where all replicas do the "
+        "same; where they do not, see replicas-disagree. That a train step calls apply_gradients "
+        "twice makes two steps of it: see apply-gradients-twice."
+    ),
+)
 def updated_twice(found: Evidence) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
     facts = []
@@ -225,6 +295,18 @@ def updated_twice(found: Evidence) -> Iterator[Case]:
         yield Case("warning", f"{text}.", variables=names_of(found, each.variables), step=each.step)
 
 
+@rule(
+    "replicas-disagree",
+    severity="error",
+    title="replicas or workers did not do the same",
+    why="Each replica has a copy of the variable, and the copies are no longer the same.",
+    advice="Look for a condition on the replica or on its own data around apply_gradients.",
+    explanation=(
+        "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
+        "than another is a warning. Strategies with one copy of each variable "
+        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out."
+    ),
+)
 def replicas_disagree(found: Evidence) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
     if not found.trace.complete:
@@ -285,6 +367,25 @@ def _steps_disagree(found: Tally) -> Iterator[Case]:
         )
 
 
+@rule(
+    "densified",
+    severity="warning",
+    title="a sparse gradient was applied as a dense one",
+    why=(
+        "A sparse update writes the rows that a batch used, a dense one all of them, and the "
+        "gradient takes the memory of the whole table."
+    ),
+    advice=(
+        "Clip or accumulate in a way that keeps tf.IndexedSlices, or take the embedding's gradient "
+        "out of it, with an optimizer of its own."
+    ),
+    explanation=(
+        "Every gradient of the variable reached apply_gradients as `tf.IndexedSlices` and every "
+        "update was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` do "
+        "this; `clipnorm`, `clipvalue` and `LossScaleOptimizer` do not, and none of them does in "
+        "tf_keras 2.21, as the tests show."
+    ),
+)
 def densified(found: Evidence) -> Iterator[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
     facts = []
