@@ -16,6 +16,7 @@ from tracer.model.labels import replica_names
 from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
+from tracer.model.wording import some
 from tracer.reporters.layout import shown
 
 _POLL = 0.25  # seconds
@@ -124,11 +125,11 @@ def _written(path: Path) -> float:
 
 def _line(found: Progress) -> str:
     parts = [
-        f"{found.name}: {found.steps:,} steps",
+        f"{found.name}: {some(found.steps, 'step')}",
         *([] if found.rate is None else [f"{found.rate:,.1f} steps/s"]),
         f"{found.a_step} updates a step",
         f"{found.skipped:,} skipped",
-        f"{found.graphs:,} graphs, {found.idle:,} never ran",
+        f"{some(found.graphs, 'graph')}, {found.idle:,} never ran",
     ]
     if len(found.replicas) > 1:
         parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in found.replicas))

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally
+from tracer.model.wording import listed
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
@@ -98,19 +99,3 @@ def class_of(optimizer: Optimizer) -> str:
 def was(variables: Sequence[int]) -> str:
     """The verb for them."""
     return "was" if len(variables) == 1 else "were"
-
-
-def span(numbers: tuple[int, int]) -> str:
-    """`3`, or `3 to 10`."""
-    low, high = numbers
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def some(count: int, noun: str) -> str:
-    """`1 step`, `1,000 steps`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def listed(items: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

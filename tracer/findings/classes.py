@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, some
+from tracer.findings.cases import Case, class_of
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
 from tracer.kinds import KINDS
 from tracer.model.records import Optimizer, Remark
-from tracer.model.wording import times
+from tracer.model.wording import some, times
 
 _LABELS = {
     "legacy": "a legacy Keras optimizer",

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from tracer.findings.cases import Case, Severity, listed, of_optimizer, some
+from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
 from tracer.model.records import Graph
-from tracer.model.wording import times
+from tracer.model.wording import some, times
 
 _OFTEN = 5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 _EACH = 20  # steps: who traces more rarely loses little time by it
@@ -59,7 +59,9 @@ def graph_never_ran(found: Evidence) -> Iterator[Case]:
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
         idle, tracings = sum(each.idle for each in rows), sum(each.tracings for each in rows)
-        which = f"{listed([*functions][:_FEW])} and {len(functions) - _FEW:,} more functions"
+        which = (
+            f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
+        )
         rows = []
         yield _idle(which + of_optimizer(found), tracings, idle, ran)
     for function in functions if rows else ():
@@ -160,7 +162,7 @@ def _by_function(found: Evidence) -> list[list[Graph]]:
 
 
 def _change(before: str, after: str) -> str:
-    """`: x: float32[32, 4] became x: float32[7, 4]`, of what is not the same in both."""
+    """`: x: float32[32, 4] became x: float32[7, 4]`, with the arguments that changed."""
     old, new = _arguments(before), _arguments(after)
     if len(old) == len(new):
         pairs = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]

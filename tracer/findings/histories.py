@@ -102,7 +102,7 @@ class History:
         )
 
     def spans(self, replica: int) -> list[Span]:
-        """All steps of a replica, equal ones together; those of a cycle are told of in turn."""
+        """All steps of a replica, equal ones together; those of a cycle are listed in turn."""
         if replica not in self._spans:
             weighted = [
                 (run, self._weights(part))

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, of_optimizer, some
+from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
 from tracer.model.records import Optimizer
 from tracer.model.tally import updates
+from tracer.model.wording import some
 
 _HALVINGS = 15
 """How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
@@ -141,17 +142,17 @@ def steps_differ(found: Evidence) -> Iterator[Case]:
         moved = optimizer.iterations
         if moved is None or moved == made:
             continue
-        told = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
+        begin = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
         if moved == 0:
-            yield Case("warning", f"{told}stayed at 0.")
+            yield Case("warning", f"{begin}stayed at 0.")
         elif moved > made and moved % made == 0:
             yield Case(
                 "warning",
-                f"{told}moved by {moved:,}, {moved // made:,} for each step.",
+                f"{begin}moved by {moved:,}, {moved // made:,} for each step.",
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         else:
-            yield Case("info", f"{told}moved by {moved:,}{_why(moved, applied)}.", _FINE)
+            yield Case("info", f"{begin}moved by {moved:,}{_why(moved, applied)}.", _FINE)
     every = _accumulation(found)
     if applied < steps and (every > 1 or not any(map(_scales, found.optimizers))):
         reason = "its own code decides which"

@@ -9,11 +9,8 @@ from tracer.findings.cases import (
     class_of,
     fact,
     folded,
-    listed,
     names_of,
     of_optimizer,
-    some,
-    span,
     subject,
     was,
 )
@@ -21,7 +18,7 @@ from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rules import rule
 from tracer.model.labels import replica_names
 from tracer.model.tally import Tally
-from tracer.model.wording import times
+from tracer.model.wording import listed, some, some_between, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""
@@ -57,7 +54,7 @@ def no_gradient(found: Evidence) -> Iterator[Case]:
         and not history.count("update")
     ]
     for each in folded(facts):
-        steps = span(each.numbers[0]) + (" step" if each.numbers[0] == (1, 1) else " steps")
+        steps = some_between(each.numbers[0], "step")
         text = (
             f"{subject(found, each.variables)} {was(each.variables)} never updated: "
             f"the gradient was None each time, in {steps}"
@@ -355,10 +352,10 @@ def _steps_disagree(found: Tally) -> Iterator[Case]:
         name_of = replica_names(found.trace)
         names = [name_of[each] for each in behind]
         which = listed(names) if len(names) <= 3 else f"{len(names):,} replicas"
-        counts = span((low, max(steps[each] for each in behind)))
+        ran = some_between((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
-            f"{which}{of_optimizer(found)} ran {counts} steps, {name_of[most]} "
+            f"{which}{of_optimizer(found)} ran {ran}, {name_of[most]} "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
             "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look "
             "for a worker that left the loop early.",
@@ -399,7 +396,7 @@ def densified(found: Evidence) -> Iterator[Case]:
         text = (
             f"{subject(found, each.variables)}: the gradient was sparse when it reached "
             f"apply_gradients and dense when it was applied{_densifier(found)}, so each update "
-            f"writes all {span(each.numbers[0])} rows"
+            f"writes all {some_between(each.numbers[0], 'row')}"
         )
         yield Case("warning", f"{text}.", variables=names_of(found, each.variables))
 

@@ -7,7 +7,7 @@ from tracer.model.labels import replica_names
 from tracer.model.records import Method
 from tracer.model.tally import Tally, tallies
 from tracer.model.trace import Trace
-from tracer.model.wording import some, times
+from tracer.model.wording import listed, some, times
 from tracer.reporters.layout import shown
 
 
@@ -16,7 +16,7 @@ def question(trace: Trace) -> str:
     names = dict.fromkeys(
         shown(trace.methods[index].name) for each in tallies(trace) for index in apply_methods(each)
     )
-    return f"How often did {_listed(list(names)) or 'the apply methods'} run?"
+    return f"How often did {listed(list(names)) or 'the apply methods'} run?"
 
 
 def answer(trace: Trace) -> str:
@@ -75,7 +75,7 @@ def _executions(found: Tally) -> str:
     least = "" if found.trace.complete else "at least "
     in_steps = f"in {least}{_steps(found)}"
     if not any(totals):
-        subject = _listed(names) or "No apply method"
+        subject = listed(names) or "No apply method"
         if names:
             verb = "was not seen to run" if least else "never ran"
         else:
@@ -133,7 +133,7 @@ def _ran_a_step(found: Tally, names: Sequence[str], measures: Sequence[tally.Mea
         elif len(on) <= 3:
             alike = False
             names_on = replica_names(found.trace)
-            rates.append(_listed([f"{rate} on {shown(names_on[r])}" for r, rate in on.items()]))
+            rates.append(listed([f"{rate} on {shown(names_on[r])}" for r, rate in on.items()]))
         else:
             counts = {count for each in on for count in found.rates(measure, each)}
             low, high = min(counts) if "never" not in on.values() else 0, max(counts)
@@ -206,7 +206,7 @@ def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
     """`_apply ran once`, `_apply ran once and _apply_sparse twice`."""
     first = f"{names[0]} ran {rates[0]}"
     rest = [f"{name} {rate}" for name, rate in zip(names[1:], rates[1:], strict=True)]
-    return _listed([first, *rest])
+    return listed([first, *rest])
 
 
 def _at_least(found: Tally, count: int) -> str:
@@ -226,11 +226,7 @@ def _all(count: int) -> str:
 
 
 def _numbers(counts: Sequence[int]) -> str:
-    return _listed([f"{count:,}" for count in counts])
-
-
-def _listed(items: Sequence[str]) -> str:
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+    return listed([f"{count:,}" for count in counts])
 
 
 def _ordinal(number: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tracer.findings.catalogue import to_report
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
 from tracer.reporters.rows import By, Row, Value, everything
@@ -34,7 +35,8 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         if found is not before:
             before = found
             root = found.optimizers[0]
-            yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {found.steps:,} steps"
+            steps = some(found.steps, "step")
+            yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {steps}"
         if rows:
             yield f"\nBy {table}:\n"
             yield from _table(rows)
@@ -42,8 +44,8 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
     if wrong:
         yield "\n### What looks wrong\n"
     for each in wrong:
-        told = " ".join(_plain(text) for text in (f"{each.code}:", each.text, each.advice))
-        yield f"- **{each.severity}** {told}"
+        line = " ".join(_plain(text) for text in (f"{each.code}:", each.text, each.advice))
+        yield f"- **{each.severity}** {line}"
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

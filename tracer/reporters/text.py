@@ -93,8 +93,8 @@ def _findings(trace: Trace, width: int) -> Iterator[Text]:
         yield from paragraph("What looks wrong (tracer explain CODE tells more)", width, "", "bold")
     for each in found:
         style = WRONG if each.severity == "error" else ODD
-        told = f"{each.severity}[{each.code}]: {shown(each.text)}"
-        yield from paragraph(told, width, "  ", style)
+        sentence = f"{each.severity}[{each.code}]: {shown(each.text)}"
+        yield from paragraph(sentence, width, "  ", style)
         yield from paragraph(shown(each.advice), width, "    ")
 
 
