@@ -100,7 +100,7 @@ def test_variables_of_the_same_entries_are_alike() -> None:
     found = Tally(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
     counts = {
         tuple(each.variables): [entry.times * of.total for _, of, entry in each.entries]
-        for each in found.alike
+        for each in found.groups
     }
     assert counts == {(0, 1): [4, 2], (2,): [4], (3,): [4, 2, 2]}
 

@@ -1,4 +1,4 @@
-"""What a rule finds, and how the alike of it become one case."""
+"""What a rule finds, and how what is the same of many variables becomes one case."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
@@ -11,7 +11,7 @@ Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
 probably it is not what was meant. `info`: good to know, and often as it should be."""
 
-_APART = 3  # cases of one rule that are alike but for their numbers, and stay apart
+_APART = 3  # cases of one rule that differ in their numbers only, and stay apart
 _NAMES = 3  # variables that a sentence names
 
 
@@ -35,7 +35,7 @@ class Fact(NamedTuple):
     replica: int | None = None
 
 
-def fact(
+def fact_of(
     variables: Sequence[int], *numbers: int, step: int | None = None, replica: int | None = None
 ) -> Fact:
     """A fact with one value for each number."""
@@ -44,12 +44,12 @@ def fact(
 
 def folded(facts: Iterable[Fact]) -> Iterator[Fact]:
     """Those with the same numbers as one; and all of them as one if they are more than a few."""
-    alike: dict[Fact, list[Fact]] = {}
-    for each in facts:
-        alike.setdefault(each._replace(variables=()), []).append(each)
-    groups = list(alike.values())
+    same: dict[Fact, list[Fact]] = {}
+    for fact in facts:
+        same.setdefault(fact._replace(variables=()), []).append(fact)
+    groups = list(same.values())
     if len(groups) > _APART:
-        groups = [[each for group in groups for each in group]]
+        groups = [[fact for group in groups for fact in group]]
     for group in groups:
         yield _together(group)
 
@@ -67,28 +67,28 @@ def _together(group: Sequence[Fact]) -> Fact:
     )
 
 
-def subject(found: Tally, variables: Sequence[int]) -> str:
+def subject(tally: Tally, variables: Sequence[int]) -> str:
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`.
 
     With several optimizers in the trace, that of the variables is named with them.
     """
-    names = names_of(found, variables)
-    of = of_optimizer(found)
+    names = names_of(tally, variables)
+    of = of_optimizer(tally)
     if len(names) <= _NAMES:
         return listed(names) + of
     first = ", ".join(names[:_NAMES])
     return f"{len(names):,} variables{of} ({first} and {len(names) - _NAMES:,} more)"
 
 
-def names_of(found: Tally, variables: Iterable[int]) -> tuple[str, ...]:
+def names_of(tally: Tally, variables: Iterable[int]) -> tuple[str, ...]:
     """The names of variables; one without a name is `''`."""
-    return tuple(found.trace.variables[index].name or "''" for index in variables)
+    return tuple(tally.trace.variables[index].name or "''" for index in variables)
 
 
-def of_optimizer(found: Tally) -> str:
+def of_optimizer(tally: Tally) -> str:
     """` of adam#2` if the trace has several root optimizers, else nothing."""
-    roots = {each.root for each in found.trace.optimizers}
-    return f" of {found.optimizers[0].name}" if len(roots) > 1 else ""
+    roots = {each.root for each in tally.trace.optimizers}
+    return f" of {tally.optimizers[0].name}" if len(roots) > 1 else ""
 
 
 def class_of(optimizer: Optimizer) -> str:

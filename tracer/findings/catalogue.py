@@ -51,8 +51,8 @@ def findings(trace: Trace) -> list[Finding]:
 
 def _findings(trace: Trace) -> list[Finding]:
     roots = [i for i, each in enumerate(trace.optimizers) if each.root == i]
-    evidence = [Evidence(trace, root) for root in roots]
-    found = [
+    evidence_of_each = [Evidence(trace, root) for root in roots]
+    unsorted = [
         Finding(
             rule.code,
             case.severity,
@@ -64,16 +64,16 @@ def _findings(trace: Trace) -> list[Finding]:
             case.replica,
         )
         for rule in RULES
-        for each in evidence
-        for case in rule.find(each)
+        for evidence in evidence_of_each
+        for case in rule.find(evidence)
     ]
-    return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
+    return sorted(unsorted, key=lambda each: SEVERITIES.index(each.severity))
 
 
-def at_least(found: list[Finding], severity: Severity) -> list[Finding]:
+def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:
     """Those that are as bad as `severity`, or worse."""
     worst = SEVERITIES[: SEVERITIES.index(severity) + 1]
-    return [each for each in found if each.severity in worst]
+    return [each for each in all_of_them if each.severity in worst]
 
 
 def to_report(trace: Trace) -> list[Finding]:
@@ -88,9 +88,9 @@ def to_report(trace: Trace) -> list[Finding]:
 
 def rule(code: str) -> Rule:
     """The rule with this code; raises `tracer.UnknownName`, with near codes, if there is none."""
-    for each in RULES:
-        if each.code == code:
-            return each
+    for known in RULES:
+        if known.code == code:
+            return known
     raise unknown_name("finding", code, [each.code for each in RULES], "there are")
 
 

@@ -42,9 +42,9 @@ _SIGNATURES = {
         "or that calls the method itself."
     ),
 )
-def override_unreached(found: Evidence) -> Iterator[Case]:
+def override_unreached(evidence: Evidence) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
-    for optimizer, remark in _remarked(found, "override-unreached"):
+    for optimizer, remark in _remarked(evidence, "override-unreached"):
         yield Case(
             "error",
             f"{class_of(optimizer)}.{remark.method} overrides nothing: the base class, "
@@ -71,10 +71,10 @@ def override_unreached(found: Evidence) -> Iterator[Case]:
         "an error when a sparse gradient came, and no finding otherwise."
     ),
 )
-def wrong_signature(found: Evidence) -> Iterator[Case]:
+def wrong_signature(evidence: Evidence) -> Iterator[Case]:
     """A method cannot be called with what its base class passes."""
-    for optimizer, remark in _remarked(found, "wrong-signature"):
-        sparse, _, embeddings = _sparse(found, optimizer, remark)
+    for optimizer, remark in _remarked(evidence, "wrong-signature"):
+        sparse, _, embeddings = _sparse(evidence, optimizer, remark)
         if "sparse" in remark.method and not sparse and not embeddings:
             continue
         passed, _, error = remark.detail.partition("): ")
@@ -108,10 +108,10 @@ def wrong_signature(found: Evidence) -> Iterator[Case]:
         "sparse gradient came. A model without sparse gradients needs no such method."
     ),
 )
-def sparse_missing(found: Evidence) -> Iterator[Case]:
+def sparse_missing(evidence: Evidence) -> Iterator[Case]:
     """A subclass has no method for sparse gradients, and they come, or an embedding waits."""
-    for optimizer, remark in _remarked(found, "sparse-missing"):
-        sparse, variables, embeddings = _sparse(found, optimizer, remark)
+    for optimizer, remark in _remarked(evidence, "sparse-missing"):
+        sparse, variables, embeddings = _sparse(evidence, optimizer, remark)
         if sparse:
             of = f" of {variables[0]}" if variables else ""
             yield Case(
@@ -145,11 +145,11 @@ def sparse_missing(found: Evidence) -> Iterator[Case]:
         "cannot be read."
     ),
 )
-def python_side_effect(found: Evidence) -> Iterator[Case]:
+def python_side_effect(evidence: Evidence) -> Iterator[Case]:
     """An apply method changes Python state, and was traced into a graph."""
-    for optimizer, remark in _remarked(found, "python-side-effect"):
-        calls = _calls(found, optimizer, remark.method)
-        executions = _executions(found, optimizer, remark.method)
+    for optimizer, remark in _remarked(evidence, "python-side-effect"):
+        calls = _calls(evidence, optimizer, remark.method)
+        executions = _executions(evidence, optimizer, remark.method)
         if executions > calls:
             yield Case(
                 "warning",
@@ -175,14 +175,15 @@ def python_side_effect(found: Evidence) -> Iterator[Case]:
         "more."
     ),
 )
-def step_per_variable(found: Evidence) -> Iterator[Case]:
+def step_per_variable(evidence: Evidence) -> Iterator[Case]:
     """An apply method moves on a variable of the optimizer's own, once for each variable."""
-    for optimizer, remark in _remarked(found, "step-per-variable"):
-        index = found.trace.optimizers.index(optimizer)
+    for optimizer, remark in _remarked(evidence, "step-per-variable"):
+        index = evidence.trace.optimizers.index(optimizer)
         variables = {
             variable
-            for calls in found.trace.data.calls
-            if calls.optimizer == index and found.trace.methods[calls.method].name == remark.method
+            for calls in evidence.trace.data.calls
+            if calls.optimizer == index
+            and evidence.trace.methods[calls.method].name == remark.method
             for variable in calls.variables
         }
         if len(variables) > 1:
@@ -194,10 +195,10 @@ def step_per_variable(found: Evidence) -> Iterator[Case]:
             )
 
 
-def _remarked(found: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
+def _remarked(evidence: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
     """The remarks with a code, those on several optimizers of one class once."""
     seen = set()
-    for optimizer in found.optimizers:
+    for optimizer in evidence.optimizers:
         for remark in optimizer.remarks:
             key = optimizer.class_name, remark
             if remark.code == code and key not in seen:
@@ -206,40 +207,40 @@ def _remarked(found: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
 
 
 def _sparse(
-    found: Evidence, optimizer: Optimizer, remark: Remark
+    evidence: Evidence, optimizer: Optimizer, remark: Remark
 ) -> tuple[bool, tuple[str, ...], str]:
     """Whether Python called a sparse method, for which variables, and the living embeddings."""
-    index = found.trace.optimizers.index(optimizer)
+    index = evidence.trace.optimizers.index(optimizer)
     variables = {
         variable
-        for calls in found.trace.data.calls
-        if calls.optimizer == index and "sparse" in found.trace.methods[calls.method].name
+        for calls in evidence.trace.data.calls
+        if calls.optimizer == index and "sparse" in evidence.trace.methods[calls.method].name
         for variable in calls.variables
     }
-    names = tuple(found.trace.variables[each].name for each in sorted(variables))
+    names = tuple(evidence.trace.variables[each].name for each in sorted(variables))
     layers = next((each.detail for each in optimizer.remarks if each.code == "embedding"), "")
     known = f", and there is an Embedding layer ({layers})" if layers else ""
     return bool(variables), names, known
 
 
-def _calls(found: Evidence, optimizer: Optimizer, method: str) -> int:
-    index = found.trace.optimizers.index(optimizer)
+def _calls(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
+    index = evidence.trace.optimizers.index(optimizer)
     return sum(
         (calls.eager + calls.tracing) * len(calls.variables)
-        for calls in found.trace.data.calls
-        if calls.optimizer == index and found.trace.methods[calls.method].name == method
+        for calls in evidence.trace.data.calls
+        if calls.optimizer == index and evidence.trace.methods[calls.method].name == method
     )
 
 
-def _executions(found: Evidence, optimizer: Optimizer, method: str) -> int:
-    index = found.trace.optimizers.index(optimizer)
+def _executions(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
+    index = evidence.trace.optimizers.index(optimizer)
     return sum(
         block.total * entry.times * len(entry.variables)
-        for block in found.blocks
+        for block in evidence.blocks
         for entry in block.entries
         if entry.optimizer == index
         and entry.role in ("update", "apply")
-        and found.trace.methods[entry.method].name == method
+        and evidence.trace.methods[entry.method].name == method
     )
 
 
@@ -257,7 +258,7 @@ def _or(method: str) -> str:
         ("keras3", "keras.optimizers.Optimizer"),
         ("v1", "tf.compat.v1.train.Optimizer"),
     ):
-        for each in KINDS:
-            if each.name == kind and any(apply.name == method for apply in each.apply_methods):
+        for known in KINDS:
+            if known.name == kind and any(each.name == method for each in known.apply_methods):
                 return f", or derive the class from {name}"
     return ""

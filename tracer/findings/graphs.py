@@ -27,17 +27,17 @@ _FEW = 3
         "of a condition the one that has most."
     ),
 )
-def apply_gradients_twice(found: Evidence) -> Iterator[Case]:
+def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     most: dict[str, int] = {}
-    for graph in _graphs(found):
+    for graph in _graphs(evidence):
         if graph.step_calls > 1:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
     for function, calls in most.items():
         yield Case(
             "warning",
-            f"{function} calls apply_gradients{of_optimizer(found)} {times(calls)}: each time it "
-            f"runs, that is {calls:,} steps.",
+            f"{function} calls apply_gradients{of_optimizer(evidence)} {times(calls)}: each time "
+            f"it runs, that is {calls:,} steps.",
         )
 
 
@@ -52,10 +52,10 @@ def apply_gradients_twice(found: Evidence) -> Iterator[Case]:
         "the optimizer ever ran."
     ),
 )
-def graph_never_ran(found: Evidence) -> Iterator[Case]:
+def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
-    rows = [each for each in _graphs(found) if each.idle]
-    ran = any(block.total for block in found.blocks)
+    rows = [each for each in _graphs(evidence) if each.idle]
+    ran = any(block.total for block in evidence.blocks)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
         idle, tracings = sum(each.idle for each in rows), sum(each.tracings for each in rows)
@@ -63,11 +63,11 @@ def graph_never_ran(found: Evidence) -> Iterator[Case]:
             f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
         )
         rows = []
-        yield _idle(which + of_optimizer(found), tracings, idle, ran)
+        yield _idle(which + of_optimizer(evidence), tracings, idle, ran)
     for function in functions if rows else ():
-        mine = [each for each in _graphs(found) if each.function == function]
+        mine = [each for each in _graphs(evidence) if each.function == function]
         idle, tracings = sum(each.idle for each in mine), sum(each.tracings for each in mine)
-        yield _idle(function + of_optimizer(found), tracings, idle, ran)
+        yield _idle(function + of_optimizer(evidence), tracings, idle, ran)
 
 
 def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
@@ -93,21 +93,21 @@ def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
         "that is smaller gives one."
     ),
 )
-def retraced(found: Evidence) -> Iterator[Case]:
+def retraced(evidence: Evidence) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
-    for rows in _by_function(found):
+    for rows in _by_function(evidence):
         signatures = [each for each in rows if each.signature]
         later = [each for each in signatures if each.after > 0]
         if len(signatures) < 2 or not later:
             continue
         tracings = sum(each.tracings for each in later)
         first = min(later, key=lambda each: each.after)
-        place = signatures.index(first)
-        before = signatures[place - 1 if place else 1]
+        index = signatures.index(first)
+        before = signatures[index - 1 if index else 1]
         change = _change(before.signature, first.signature)
         text = (
-            f"{first.function}{of_optimizer(found)} was traced anew {times(tracings)} in training, "
-            f"first after step {first.after:,}{change}"
+            f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
+            f"training, first after step {first.after:,}{change}"
         )
         yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
 
@@ -127,14 +127,14 @@ def retraced(found: Evidence) -> Iterator[Case]:
         "steps or more."
     ),
 )
-def traced_again(found: Evidence) -> Iterator[Case]:
+def traced_again(evidence: Evidence) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""
-    for rows in _by_function(found):
+    for rows in _by_function(evidence):
         again = [each for each in rows if each.tracings - each.idle > 1]
         tracings = sum(each.tracings - each.idle for each in again)
         if again:
             text = (
-                f"{again[0].function}{of_optimizer(found)} was traced {times(tracings)} for "
+                f"{again[0].function}{of_optimizer(evidence)} was traced {times(tracings)} for "
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
             yield Case(_costly(tracings, rows), f"{text}.")
@@ -145,18 +145,18 @@ def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
     return "warning" if tracings >= _OFTEN and tracings * _EACH >= steps else "info"
 
 
-def _graphs(found: Evidence) -> list[Graph]:
+def _graphs(evidence: Evidence) -> list[Graph]:
     """The graphs of the optimizer; those of several workers, which do the same, stand for one."""
     first: dict[tuple[str, str], Graph] = {}
-    for graph in found.trace.graphs:
-        if graph.root == found.root:
+    for graph in evidence.trace.graphs:
+        if graph.root == evidence.root:
             first.setdefault((graph.function, graph.signature), graph)
     return list(first.values())
 
 
-def _by_function(found: Evidence) -> list[list[Graph]]:
+def _by_function(evidence: Evidence) -> list[list[Graph]]:
     groups: dict[str, list[Graph]] = {}
-    for graph in sorted(_graphs(found), key=lambda each: each.after):
+    for graph in sorted(_graphs(evidence), key=lambda each: each.after):
         groups.setdefault(graph.function, []).append(graph)
     return list(groups.values())
 
@@ -179,10 +179,10 @@ def _arguments(signature: str) -> list[str]:
     >>> _arguments("x: float32[32, 4], training: True")
     ['x: float32[32, 4]', 'training: True']
     """
-    parts, depth, start = [], 0, 0
-    for place, char in enumerate(signature):
+    arguments, depth, start = [], 0, 0
+    for index, char in enumerate(signature):
         depth += (char in "([{") - (char in ")]}")
         if char == "," and not depth:
-            parts.append(signature[start:place].strip())
-            start = place + 1
-    return [*parts, signature[start:].strip()]
+            arguments.append(signature[start:index].strip())
+            start = index + 1
+    return [*arguments, signature[start:].strip()]

@@ -231,7 +231,7 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
 
 
 class _Updates(NamedTuple):
-    """The updates of a variable by the blocks that make them: see `Alike.weights`."""
+    """The updates of a variable by the blocks that make them: see `Group.weights`."""
 
     dense: Weights = ()
     sparse: Weights = ()
@@ -257,7 +257,7 @@ def _updates_by_variable(each: Tally) -> dict[int, _Updates]:
     """The updates of each variable; equal ones are the same object."""
     known: dict[_Updates, _Updates] = {}
     updates: dict[int, _Updates] = {}
-    for group in each.alike:
+    for group in each.groups:
         own = _Updates(group.weights("update", "dense"), group.weights("update", "sparse"))
         updates.update(dict.fromkeys(group.variables, known.setdefault(own, own)))
     return updates
@@ -459,7 +459,7 @@ def _executed(
     """What was executed, by variable and method."""
     groups: list[tuple[Sequence[int], list[tuple[Block, Entry]]]] = [
         (group.variables, [(block, entry) for _, block, entry in group.entries])
-        for group in each.alike
+        for group in each.groups
     ]
     without = [(b, entry) for b in each.blocks for entry in b.entries if not entry.variables]
     groups.append(((-1,), without))

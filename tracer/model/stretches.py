@@ -71,10 +71,10 @@ def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> lis
     ...     print(stretch)
     Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3)
     """
-    alike: dict[Values, list[Run]] = {}
-    for run, weights in weighted:
-        alike.setdefault(weights, []).append(run)
-    weighted_trains = [(train, values) for values, runs in alike.items() for train in trains(runs)]
+    runs_of: dict[Values, list[Run]] = {}
+    for run, values in weighted:
+        runs_of.setdefault(values, []).append(run)
+    weighted_trains = [(train, values) for values in runs_of for train in trains(runs_of[values])]
     return list(cycles(pieces(weighted_trains, steps, size)))
 
 
@@ -116,14 +116,14 @@ class Train(NamedTuple):
 
 def trains(runs: Iterable[Run]) -> tuple[Train, ...]:
     """The same steps in fewer pieces; a million steps are often one."""
-    found = []
-    alike: dict[tuple[int, int], list[int]] = {}
+    made = []
+    firsts_of: dict[tuple[int, int], list[int]] = {}
     for run in runs:
         if run.stride == 1 or run.count == 1:
-            alike.setdefault((run.count, run.times), []).append(run.first)
+            firsts_of.setdefault((run.count, run.times), []).append(run.first)
         else:
-            found.append(Train(run.first, 1, run.stride, run.count, run.times))
-    for (length, times), firsts in alike.items():
+            made.append(Train(run.first, 1, run.stride, run.count, run.times))
+    for (length, times), firsts in firsts_of.items():
         firsts.sort()
         at = 0
         while at < len(firsts):
@@ -133,9 +133,9 @@ def trains(runs: Iterable[Run]) -> tuple[Train, ...]:
                 end += 1
             if period <= length or end - at < _TURNS:
                 end, period = at + 1, length
-            found.append(Train(firsts[at], length, period, end - at, times))
+            made.append(Train(firsts[at], length, period, end - at, times))
             at = end
-    return tuple(found)
+    return tuple(made)
 
 
 def _regions(

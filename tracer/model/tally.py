@@ -16,7 +16,7 @@ from tracer.model.trace import Trace
 Measure = Callable[[Block], int]
 """What one execution of a block counts."""
 Weights = tuple[tuple[int, int], ...]
-"""Numbers of blocks (`Tally.places`), each with how often one execution of the block counts."""
+"""Numbers of blocks (`Tally.representatives`), each with how often one execution of it counts."""
 
 
 def counting(
@@ -64,19 +64,19 @@ def of_methods(methods: Iterable[int]) -> Measure:
     return counting(("step", "update", "apply"), ("dense", "sparse", "none", None), methods)
 
 
-class Alike(NamedTuple):
+class Group(NamedTuple):
     """Variables that are in the same entries, so that all that is counted of them is equal."""
 
     variables: list[int]
     entries: list[tuple[int, Block, Entry]]
-    """Each with its block, and the place of that (`Tally.places`)."""
+    """Each with its block, and the number of that (`Tally.representatives`)."""
 
     def weights(self, role: Role, *kinds: Kind) -> Weights:
         """What is done to each of the variables: equal for variables that count the same."""
         weights: Counter[int] = Counter()
-        for place, _, entry in self.entries:
+        for number, _, entry in self.entries:
             if entry.role == role and entry.kind in kinds:
-                weights[place] += entry.times
+                weights[number] += entry.times
         return tuple(sorted(weights.items()))
 
 
@@ -114,23 +114,23 @@ class Tally:
         return tuple(i for i in range(len(self.trace.variables)) if i in asked or i in called)
 
     @cached_property
-    def alike(self) -> list[Alike]:
+    def groups(self) -> list[Group]:
         """The variables that are in any entry, those together that are in the same ones."""
-        groups: dict[Values, list[tuple[int, Block, Entry]]] = {}
-        for place, block in zip(self.places, self.blocks, strict=True):
+        entries_of: dict[tuple[int, ...], list[tuple[int, Block, Entry]]] = {}
+        for number, block in zip(self.representatives, self.blocks, strict=True):
             for entry in block.entries:
-                groups.setdefault(entry.variables, []).append((place, block, entry))
-        of_variable: dict[int, list[int]] = {}
-        for number, variables in enumerate(groups):
+                entries_of.setdefault(entry.variables, []).append((number, block, entry))
+        sets_with: dict[int, list[int]] = {}  # for each variable the sets that it is in
+        for index, variables in enumerate(entries_of):
             for variable in variables:
-                of_variable.setdefault(variable, []).append(number)
-        found: dict[Values, list[int]] = {}
-        for variable, numbers in sorted(of_variable.items()):
-            found.setdefault(tuple(numbers), []).append(variable)
-        entries = list(groups.values())
+                sets_with.setdefault(variable, []).append(index)
+        in_same_sets: dict[tuple[int, ...], list[int]] = {}
+        for variable, indices in sorted(sets_with.items()):
+            in_same_sets.setdefault(tuple(indices), []).append(variable)
+        entries = list(entries_of.values())
         return [
-            Alike(variables, [each for number in numbers for each in entries[number]])
-            for numbers, variables in found.items()
+            Group(variables, [each for index in indices for each in entries[index]])
+            for indices, variables in in_same_sets.items()
         ]
 
     @cached_property
@@ -152,15 +152,15 @@ class Tally:
 
     @cached_property
     def _blocks_on(self) -> dict[int, list[Block]]:
-        found: dict[int, list[Block]] = {replica: [] for replica in self.replicas}
+        blocks: dict[int, list[Block]] = {replica: [] for replica in self.replicas}
         for block in self.blocks:
-            found[block.replica].append(block)
-        return found
+            blocks[block.replica].append(block)
+        return blocks
 
     def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
         """By how many updates `replicas` are behind `leaders`, and since which step.
 
-        None for the step if their steps are alike as far as they are known.
+        None for the step if their steps are the same as far as they are known.
         """
         missing = sum(self.total(updates, each) for each in leaders) - sum(
             self.total(updates, each) for each in replicas
@@ -225,14 +225,14 @@ class Tally:
             if self.trace.optimizers[calls.optimizer].root == self.root:
                 groups[calls.method, calls.variables, False] += calls.eager
                 groups[calls.method, calls.variables, True] += calls.tracing
-        found: dict[int, dict[int | None, tuple[int, int]]] = {}
+        counts: dict[int, dict[int | None, tuple[int, int]]] = {}
         for (method, variables, tracing), number in groups.items():
-            of_method = found.setdefault(method, {})
+            of_method = counts.setdefault(method, {})
             for variable in variables or (None,):
                 eager, traced = of_method.get(variable, (0, 0))
                 add = (0, number) if tracing else (number, 0)
                 of_method[variable] = (eager + add[0], traced + add[1])
-        return found
+        return counts
 
     def stretches(self, *measures: Measure, replica: int | None = None) -> list[Stretch]:
         """What each step counted by each of `measures`: every step from 1 on, equal ones folded."""
@@ -263,7 +263,7 @@ class Tally:
         return {each: self.spread(updates, replica=each)[(0,)] for each in self.replicas}
 
     @cached_property
-    def places(self) -> tuple[int, ...]:
+    def representatives(self) -> tuple[int, ...]:
         """For each block the first block that ran on the same replica in the same steps."""
         first: dict[tuple[int, tuple[Run, ...], int, bool], int] = {}
         return tuple(
@@ -279,34 +279,34 @@ class Tally:
         others, and what they count in a piece is worked out from how often the blocks ran in it.
         """
         zero = (0,) * len(measures)
-        sums: dict[int, Values] = {}  # by the place in `_trains`: replicas do the same in a step
+        sums: dict[int, Values] = {}  # by the index in `_trains`: replicas do the same in a step
         for block in self.blocks if replica is None else self._blocks_on[replica]:
             if not block.outside:
                 weights = tuple(measure(block) for measure in measures)
                 if any(weights):
-                    place = self._train_of[id(block)]
-                    sums[place] = added(sums.get(place, zero), weights)
+                    index = self._train_of[id(block)]
+                    sums[index] = added(sums.get(index, zero), weights)
         last = self.steps if replica is None else self.steps_on[replica]
-        alike = set(sums.values())
-        if len(alike) != 1:
-            weighted = [(each, sums[place]) for place in sums for each in self._trains[place]]
+        different = set(sums.values())
+        if len(different) != 1:
+            weighted = [(each, sums[index]) for index in sums for each in self._trains[index]]
             return pieces(weighted, last, len(measures))
-        (weights,) = alike
+        (weights,) = different
         return list(weighed(self._pieces(tuple(sums), last), weights))
 
-    def _pieces(self, places: tuple[int, ...], last: int) -> list[Stretch]:
-        """The steps up to `last`, with how many of the trains at these places ran in each."""
-        known = self._known_pieces.get((places, last))
+    def _pieces(self, indices: tuple[int, ...], last: int) -> list[Stretch]:
+        """The steps up to `last`, with how many of the trains at these indices ran in each."""
+        known = self._known_pieces.get((indices, last))
         if known is None:
-            weighted = [(each, (1,)) for place in places for each in self._trains[place]]
-            known = self._known_pieces[places, last] = pieces(weighted, last, 1)
+            weighted = [(each, (1,)) for index in indices for each in self._trains[index]]
+            known = self._known_pieces[indices, last] = pieces(weighted, last, 1)
         return known
 
     @cached_property
     def _train_of(self) -> dict[int, int]:
-        """For each block, by its id, the place of its runs in `_trains`."""
-        places: dict[tuple[Run, ...], int] = {}
-        return {id(block): places.setdefault(block.runs, len(places)) for block in self.blocks}
+        """For each block, by its id, the index of its runs in `_trains`."""
+        indices: dict[tuple[Run, ...], int] = {}
+        return {id(block): indices.setdefault(block.runs, len(indices)) for block in self.blocks}
 
     @cached_property
     def _trains(self) -> list[tuple[Train, ...]]:

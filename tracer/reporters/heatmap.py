@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tracer.model.labels import replica_names
 from tracer.model.records import Kind, Run
 from tracer.model.stretches import Stretch, Values, folded
-from tracer.model.tally import Alike, Tally, Weights
+from tracer.model.tally import Group, Tally, Weights
 from tracer.reporters.layout import shown
 
 _MOST_VIEWS = 32
@@ -220,7 +220,7 @@ class _Patterns:
         """The different runs of blocks."""
         pattern_of: dict[tuple[Weights, Weights], int] = {((), ()): 0}
         of_variable: dict[int, int] = {}
-        for group in counts.alike:
+        for group in counts.groups:
             weights = _inside(counts, group, "dense"), _inside(counts, group, "sparse")
             pattern = pattern_of.setdefault(weights, len(pattern_of))
             of_variable.update(dict.fromkeys(group.variables, pattern))
@@ -243,7 +243,7 @@ class _Patterns:
                 done.setdefault(number_of[pattern], []).append((run_of[block], values))
 
 
-def _inside(counts: Tally, group: Alike, kind: Kind) -> Weights:
+def _inside(counts: Tally, group: Group, kind: Kind) -> Weights:
     """The updates of each of the variables in steps."""
     weights = group.weights("update", kind)
     return tuple(each for each in weights if not counts.blocks[each[0]].outside)

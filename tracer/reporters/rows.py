@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from tracer.model import tally
 from tracer.model.records import Kind, Role
-from tracer.model.tally import Alike, Tally, Weights, counting
+from tracer.model.tally import Group, Tally, Weights, counting
 from tracer.model.trace import Trace
 
 By = Literal["variable", "step", "replica", "worker", "method"]
@@ -105,7 +105,7 @@ def by_variable(counts: Tally) -> list[VariableRow]:
     """A row for each of `Tally.variables`, in that order."""
     rates: dict[Weights, tuple[int | None, int | None]] = {}
     of_variable: dict[int, tuple[int, int, int | None, int | None, int]] = {}
-    for group in counts.alike:
+    for group in counts.groups:
         totals: Counter[tuple[Role, Kind | None]] = Counter()
         for _, block, entry in group.entries:
             totals[entry.role, entry.kind] += entry.times * block.total
@@ -125,7 +125,7 @@ def by_variable(counts: Tally) -> list[VariableRow]:
     return made
 
 
-def _rate(counts: Tally, group: Alike) -> tuple[int | None, int | None]:
+def _rate(counts: Tally, group: Group) -> tuple[int | None, int | None]:
     """The fewest and the most updates of one of the variables in a step."""
     measure = counting(["update"], variable=group.variables[0])
     if counts.unplaced(measure):

@@ -9,7 +9,7 @@ from rich.text import Text
 from tracer.model import tally
 from tracer.model.labels import steps_label
 from tracer.model.stretches import Steps
-from tracer.model.tally import Alike, Tally, Weights, counting
+from tracer.model.tally import Group, Tally, Weights, counting
 from tracer.model.wording import some
 from tracer.reporters import rows
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
@@ -63,7 +63,7 @@ def _extras(counts: Tally) -> dict[int, _Extra]:
     """The extras of each variable that is in any entry."""
     extras: dict[int, _Extra] = {}
     known: dict[Weights, str] = {}
-    for group in counts.alike:
+    for group in counts.groups:
         weights = group.weights("request", "none")
         if weights not in known:
             known[weights] = _no_gradient(counts, group) if weights else ""
@@ -76,7 +76,7 @@ def _extras(counts: Tally) -> dict[int, _Extra]:
     return extras
 
 
-def _no_gradient(counts: Tally, group: Alike) -> str:
+def _no_gradient(counts: Tally, group: Group) -> str:
     measure = counting(["request"], ["none"], variable=group.variables[0])
     steps = sum(number for (count,), number in counts.spread(measure).items() if count)
     lost = counts.unplaced(measure)
