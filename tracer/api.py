@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from tracer.model.names import plain_name
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -189,5 +190,17 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     console.report(trace, by=by, file=file)
 
 
+def name_of(variable: object) -> str:
+    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    if any(base.__module__.startswith("tensorflow.") for base in type(variable).__mro__):
+        from tracer import variables  # TensorFlow is there, or there were no such variable
+
+        return variables.name_of(variable)
+    return plain_name(variable)
+
+
 def _call_trace(trace: Trace) -> CallTrace:
-    return CallTrace(trace.data, identify=trace.index_of)
+    return CallTrace(trace.data, trace.objects._replace(name_of=name_of))

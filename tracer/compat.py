@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
@@ -42,9 +43,18 @@ control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
-init_scope = ops.init_scope
 stop_recording = record.stop_recording
 unique_number = ops.uid
+
+
+@contextmanager
+def outside_of_graphs() -> Iterator[None]:
+    """Eager mode, whatever graph is being built: that of a function, or of a Session.
+
+    `init_scope` leaves the graphs of functions only (`framework/ops.py`).
+    """
+    with ops.init_scope(), eager_context.eager_mode():
+        yield
 
 
 def in_eager() -> bool:
@@ -72,7 +82,7 @@ def make_variable(initial: Any, where: str) -> Any:
     `ResourceVariable` called directly passes by the creator stack that `tf.Variable` walks
     (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
     """
-    with ops.init_scope(), ops.device(where):
+    with outside_of_graphs(), ops.device(where):
         return resource_variable_ops.ResourceVariable(
             initial, trainable=False, name="optimizer_tracer"
         )
@@ -213,7 +223,7 @@ was traced (`eager/polymorphic_function/concrete_function.py`)."""
 
 def constant(value: int) -> Any:
     """An eager int64 scalar, also while a graph is traced."""
-    with ops.init_scope():
+    with outside_of_graphs():
         return tf.constant(value, tf.int64)
 
 
@@ -416,22 +426,21 @@ def _shape(shape: Any) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
 
 
-def session_graphs_updated_by(name: str) -> list[Any]:
-    """The graphs of open Sessions with updates by an untraced v1 optimizer of this name.
+def session_graphs_alive() -> list[Any]:
+    """Every graph of a Session that is alive, that of no function."""
+    return [graph for graph in instances([ops.Graph]) if not isinstance(graph, FuncGraph)]
 
-    `apply_gradients` puts them under `name/update_...` (`training/optimizer.py`). A graph with a
-    callback of the tracer's is left out.
-    """
-    update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
-    sessions = [each for each in instances([session.BaseSession]) if not each._closed]
-    found = []
-    for graph in {id(each.graph): each.graph for each in sessions}.values():
-        operations = graph.get_operations()
-        if any(update.search(op.name) for op in operations) and not any(
-            op.type == "PyFunc" for op in operations
-        ):
-            found.append(graph)
-    return found
+
+def needed_by(fetched: Iterable[Any]) -> set[str]:
+    """The names of the ops that must run for these ops."""
+    needed: set[str] = set()
+    todo = list(fetched)
+    while todo:
+        op = todo.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    return needed
 
 
 def newest_function() -> int:

@@ -171,13 +171,13 @@ class Ledger:
 
     def take_number(self) -> int:
         """The number of a step that begins outside of every graph."""
-        with compat.init_scope(), compat.device(self.device):
+        with compat.outside_of_graphs(), compat.device(self.device):
             clock = _take(self._clock.handle, tf.constant(1, tf.uint64))
             return int(clock[0]) // UNIT
 
     def next_number(self) -> int:
         """The number of the step that begins next."""
-        with compat.init_scope():
+        with compat.outside_of_graphs():
             return int(self._read(self._clock)[0]) // UNIT
 
     def read(self) -> tuple[int, list[tuple[Any, Reading]]]:
@@ -186,7 +186,7 @@ class Ledger:
         The graph writes the ring, then the counter, then the clock; reading goes the other way, so
         that each run that had ended is found. A step takes its number before all of that.
         """
-        with self._lock, compat.init_scope():
+        with self._lock, compat.outside_of_graphs():
             before = -1
             for _ in range(_ATTEMPTS):
                 begun = int(self._read(self._clock)[0]) // UNIT - 1
@@ -223,7 +223,7 @@ class Ledger:
 
     def _take_counter(self, key: Hashable) -> _Counter:
         if self._dropped:
-            with compat.init_scope():
+            with compat.outside_of_graphs():
                 self._release()
         if self._idle[key]:
             return self._idle[key].pop()
@@ -368,7 +368,7 @@ def _traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
     def optimizer_tracer(*arguments: Any) -> Any:
         return body(*arguments)
 
-    with compat.init_scope(), compat.device(None):
+    with compat.outside_of_graphs(), compat.device(None):
         function = tf.function(optimizer_tracer, input_signature=signature, autograph=False)
         return function.get_concrete_function()
 

@@ -14,11 +14,12 @@ calls it is traced.
 
 import functools
 import inspect
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from tracer import compat
 from tracer.instances import instances
@@ -43,6 +44,10 @@ class OlderFunctions:
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()
         self._watched: list[tuple[int, ref[Any], Callable[[], Any]]] = []
+        self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
+            WeakKeyDictionary()
+        )
+        self._in_sessions: WeakKeyDictionary[Any, list[tuple[int, set[str]]]] = WeakKeyDictionary()
 
     def watch(
         self,
@@ -63,8 +68,38 @@ class OlderFunctions:
             if not captured & counted:
                 self._watch(index, function)
 
+    def watch_sessions(self, index: int, name: str, graphs: Iterable[Any]) -> None:
+        """Count what Sessions run, from now on, of the updates that `graphs` hold already.
+
+        They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
+        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`).
+        """
+        update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+        for graph in graphs:
+            ops = {op.name for op in graph.get_operations() if update.search(op.name)}
+            if ops:
+                self._in_sessions.setdefault(graph, []).append((index, ops))
+                self._fetched.pop(graph, None)
+                compat.watch_sessions(self.ran)
+
+    def ran(self, graph: Any, fetched: Sequence[Any]) -> None:
+        """A Session has run these ops of `graph`."""
+        older = self._in_sessions.get(graph)
+        if older:
+            known = self._fetched.setdefault(graph, {})
+            names = tuple(op.name for op in fetched)
+            if names not in known:
+                needed = compat.needed_by(fetched)
+                known[names] = [index for index, ops in older if not needed.isdisjoint(ops)]
+            for index in known[names]:
+                self.calls[Older(index, compat.SESSION_GRAPH)] += 1
+
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
+        for graph, known in list(self._in_sessions.items()):
+            self._in_sessions[graph] = [each for each in known if each[0] != index]
+        self._fetched.clear()
+        compat.watch_sessions_no_more(self.ran)
         for watched, function, ask in self._watched:
             concrete = function()
             if watched == index and concrete is not None:
@@ -98,6 +133,12 @@ def note_of(older: Older, name: str, calls: int) -> str:
             f"{name}: {older.function!r}, a function traced before the tracer came, is called by "
             f"{older.caller!r}: what it does there is not counted; wrap the optimizer before it "
             "trains"
+        )
+    if older.function == compat.SESSION_GRAPH:
+        often = "once" if calls == 1 else f"{calls:,} times"
+        return (
+            f"{name}: a Session ran updates {often} that were in its graph before the tracer came, "
+            "and are not counted; wrap the optimizer before apply_gradients"
         )
     times = "1 call" if calls == 1 else f"{calls:,} calls"
     return (

@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer import compat, snapshot
+from tracer import compat
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
 from tracer.older import Older, OlderFunctions, note_of
 from tracer.variables import canonical
@@ -33,7 +34,6 @@ class Optimizers:
         self._all: list[_Traced] = []
         self.older = OlderFunctions()
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
-        self._suspects: list[tuple[int, ref[Any]]] = []
 
     def add(
         self,
@@ -63,7 +63,7 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return snapshot.distinct(each.name() for each in self._all)
+        return distinct(each.name() for each in self._all)
 
     def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is how far each had moved already."""
@@ -85,11 +85,11 @@ class Optimizers:
                 each.remarks,
             )
 
-    def begin(self, index: int, counters: Sequence[Any]) -> str:
+    def begin(self, index: int, counters: Sequence[Any]) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
         The functions that were traced with it meanwhile are watched; each graph of ours has
-        captured one of `counters`. Returns what the trace has to say of it at once, if anything.
+        captured one of `counters`.
         """
         each = self._all[index]
         optimizer = each.optimizer()
@@ -99,10 +99,10 @@ class Optimizers:
         methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
         self.older.watch(index, optimizer, _own_handles(optimizer), methods, counters)
         if each.kind.name == "v1":
-            graphs = compat.session_graphs_updated_by(each.name())
-            self._suspects += [(index, ref(graph)) for graph in graphs]
-        in_session = getattr(optimizer, "_iterations", None) is not None and iterations is None
-        return _early(each.name()) if each.kind.name == "legacy" and in_session else ""
+            self.older.watch_sessions(index, each.name(), compat.session_graphs_alive())
+        elif each.kind.name == "legacy" and iterations is None:
+            graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
+            self.older.watch_sessions(index, each.name(), [] if graph is None else [graph])
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
@@ -117,19 +117,14 @@ class Optimizers:
                 moved[index] = now - self._started.get(index, 0)
         return moved
 
-    def missed(
-        self, names: Sequence[str], before: Mapping[Older, int], met_in: Callable[[Any], bool]
-    ) -> Iterator[str]:
+    def missed(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
         """Notes on what ran in functions and graphs that were traced before the tracer came.
 
-        `before` is how often each function had been called already, `met_in` says whether a
-        variable of the trace is in a graph.
+        `before` is how often each of them had been run already.
         """
         for older, calls in list(self.older.calls.items()):
             if calls > before.get(older, 0):
                 yield note_of(older, names[older.optimizer], calls - before.get(older, 0))
-        early = {index for index, graph in self._suspects if met_in(graph())}
-        yield from (_early(names[index]) for index in sorted(early))
 
 
 def iterations_of(optimizer: Any) -> int | None:
@@ -138,7 +133,7 @@ def iterations_of(optimizer: Any) -> int | None:
     handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)
     if not isinstance(handle, compat.EagerTensor):
         return None  # it has none, or one in a v1 graph
-    with compat.init_scope():
+    with compat.outside_of_graphs():
         return int(iterations.numpy())
 
 
@@ -182,10 +177,3 @@ def _settings(optimizer: Any) -> dict[str, Setting]:
         if isinstance(value, bool | int | float | str):
             found[name] = value
     return found
-
-
-def _early(name: str) -> str:
-    return (
-        f"{name}: a graph with updates by an optimizer of this name was built before it was "
-        "wrapped; what that graph runs is not counted, so wrap the optimizer first"
-    )

@@ -26,6 +26,7 @@ from tracer import compat, snapshot
 from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger
+from tracer.model.names import Objects
 from tracer.model.records import (
     Graph,
     Kind,
@@ -217,8 +218,7 @@ class Recorder:
     def begin(self, optimizer: int) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before."""
         counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
-        if text := self.optimizers.begin(optimizer, counters):
-            self.note(text)
+        self.optimizers.begin(optimizer, counters)
 
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays."""
@@ -828,7 +828,7 @@ class Recorder:
     def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
         data, objects = self.part(None)
-        return Trace(data, identify=finder(objects))
+        return Trace(data, Objects(index_of=finder(objects)))
 
     def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
         """The trace of what came after the moment `since`, its steps numbered from 1 again.
@@ -871,7 +871,7 @@ class Recorder:
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
         found, lost = snapshot.blocks_of(optimizers.root, ended, methods, replicas)
-        missed = optimizers.missed(names, before.older, self._variables.met_in)
+        missed = optimizers.missed(names, before.older)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
         if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):

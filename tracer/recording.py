@@ -20,6 +20,7 @@ from tracer.errors import UnsupportedOptimizer
 from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of
 from tracer.model.merge import combine
+from tracer.model.names import Objects
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 
@@ -55,7 +56,7 @@ class Recording:
             return Trace(data)
         from tracer.variables import finder
 
-        return Trace(data, identify=finder(objects))
+        return Trace(data, Objects(index_of=finder(objects)))
 
     def take(self, optimizer: Any) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.

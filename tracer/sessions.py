@@ -56,13 +56,7 @@ class PartsOfSteps:
 
     def _sites_of(self, graph: Any, fetched: Sequence[Any]) -> list[int]:
         """The updates that the ops need, of steps that they do not need."""
-        needed: set[str] = set()
-        todo = list(fetched)
-        while todo:
-            op = todo.pop()
-            if op.name not in needed:
-                needed.add(op.name)
-                todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+        needed = compat.needed_by(fetched)
         return [
             site
             for step in self._steps[graph]

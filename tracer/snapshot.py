@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Literal, NamedTuple
 
 from tracer.model import records
-from tracer.model.labels import distinct as distinct, free_name as free_name
 from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
 from tracer.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
@@ -433,6 +432,6 @@ def _lost(replica: int, steps: tuple[int, int]) -> str:
 def _stopped(replica: int, steps: int) -> str:
     were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
     return (
-        f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then is not "
-        "counted"
+        f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
+        "is not counted"
     )

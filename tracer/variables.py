@@ -10,9 +10,8 @@ import msgspec
 
 from tracer import compat
 from tracer.instances import instances
+from tracer.model.names import free_name, plain_name, tensorflow_name
 from tracer.model.records import Variable
-from tracer.model.trace import tensorflow_name
-from tracer.snapshot import free_name
 
 _KERAS3 = "keras.src.backend.common.variables"
 """The module of the base class of all variables of Keras 3."""
@@ -77,18 +76,6 @@ class VariableTable:
                 self._rows.append(msgspec.structs.replace(plain, name=unique))
             return list(self._rows)
 
-    def met_in(self, graph: Any) -> bool:
-        """Whether `graph` uses a variable that was met; True too if none was met at all."""
-        if graph is None:
-            return False
-        if not self.objects:
-            return True
-        held = [own for each in self.objects if each and (own := each()) is not None]
-        if not isinstance(graph, compat.FuncGraph):
-            return any(getattr(own, "graph", None) is graph for own in held)
-        captured = {id(outer) for outer, _ in graph.captures}
-        return any(id(_handle(own)) in captured for own in held)
-
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
 
@@ -136,6 +123,14 @@ class VariableTable:
             self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
             self._rows.clear()
             self._names.clear()
+
+
+def name_of(variable: Any) -> str:
+    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    return keras_path(variable) or plain_name(variable)
 
 
 class _Held(NamedTuple):

@@ -80,6 +80,8 @@ class _Maker:
         self.variables = tuple("abc"[: self.random.choice((1, 2, 2, 3))])
         self.functions: list[Function] = []
         self.strategy: Any = self.theme if self.theme in ("OneDevice", "Mirrored") else ""
+        if self.theme == "threads" and self.kind != "legacy" and self.chance(0.2):
+            self.strategy = "OneDevice"
         self.other = not self.strategy and self.chance(0.15)
         self.ways: set[str] = {self.theme, self.shape}
         self.fused = self.theme == "failing"
@@ -126,11 +128,11 @@ class _Maker:
 
     def optimizer(self) -> Optimizer:
         found = Optimizer(self.kind, fused=self.fused)
-        if self.theme in ("Mirrored", "XLA", "threads", "session") and self.shape in (
-            "inner",
-            "applying",
-        ):
+        alone = {"Mirrored": 2, "XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
+        if self.shape in ("applying", "inner")[:alone]:
             self.shape = "override"
+        if self.theme == "threads" and self.chance(0.5):
+            self.shape = self.random.choice(("override", "inner"))
         if self.theme == "session" and self.shape == "loss scale":
             self.shape = "plain"
         if self.shape == "loss scale":
@@ -173,7 +175,7 @@ class _Maker:
             transform: Transform = self.random.choice(("all", "first", "reversed"))
             parts.append(Part(what, transform))
             self.ways.add(f"override: {what} {transform}")
-        companions = ["company", "branches", "late", "failing"]
+        companions = ["company", "branches", "late", "failing", "threads"]
         if self.kind in ("keras2", "keras3"):
             companions.append("OneDevice")
         if self.theme in companions and self.chance(0.6):
@@ -207,7 +209,7 @@ class _Maker:
             self.theme != "XLA"
             and not self.accumulates
             and not self.fused
-            and not (clipped and self.strategy)  # which makes them dense
+            and not (clipped and (self.strategy or self.kind == "keras3"))  # it makes them dense
         ):
             kinds.append("sparse")
         found = [(name, self.random.choice(kinds)) for name in names]
@@ -365,25 +367,30 @@ class _Maker:
             at = self.random.randint(0, len(actions))
             actions.insert(at, Unwrap("o"))
             actions.insert(self.random.randint(at + 1, len(actions)), Wrap("o"))
-        elif what == "copy" and self.shape == "plain" and self.kind != "keras3":
-            actions.insert(self.random.randint(0, len(actions)), Copy("deepcopy", "a"))
+        elif what == "copy" and self.shape == "plain" and self.kind in ("legacy", "keras2"):
+            actions.insert(self.random.randint(0, len(actions)), Copy("a"))
         else:
             actions.insert(self.random.randint(0, len(actions)), Collect())
+
+    def placed(self, statement: Statement) -> Body:
+        """The statement, where a strategy wants it."""
+        if self.strategy and not isinstance(statement, Call):
+            return (Replicas((statement,)),)
+        return (statement,)
 
     def threads(self, optimizer: Optimizer) -> tuple[Body, Optimizer]:
         """Two threads, which meet in the middle of a step or race."""
         for _ in range(2):
-            self.function([self.step()], autograph=False)
+            self.function(self.placed(self.step()))
         same, own = Call(self.functions[-1].name), Call(self.functions[-2].name)
-        bodies: list[Body] = [(same,), (self.random.choice((own, own, same, self.step())),)]
+        second = self.random.choice((own, own, same, self.step()))
+        bodies: list[Body] = [(same,), self.placed(second)]
         times = self.random.randint(1, 4)
-        if self.chance(0.6):
+        first = [self.placed(self.step())[0] for _ in range(self.random.randint(0, 2))]
+        first += [Call(each.name) for each in self.functions[-2:] if self.chance(0.5)]
+        if self.shape != "loss scale" and self.chance(0.7):  # which may not call it
             self.ways.add("meet")
             optimizer, bodies = self._meeting(optimizer)
-        if self.strategy:
-            bodies = [(Replicas(body),) for body in bodies]
-        first: list[Statement] = [self.step() for _ in range(self.random.randint(0, 2))]
-        first += [Call(each.name) for each in self.functions[-2:] if self.chance(0.5)]
         threads = Threads(tuple(bodies), times)
         wraps = (Wrap("o"), *((Wrap("other"),) if self.other else ()))
         return (*wraps, *first, threads, Look()), optimizer
@@ -396,18 +403,19 @@ class _Maker:
             optimizer,
             override=(*parts[:before], Part("meet"), Part("meet"), *parts[before:]),
         )
-        everything: Body = (Step("o", self.pairs()),)
-        name = self.function(everything)
-        long: Body = everything if self.chance(0.4) else (Call(name),)
-        if self.chance(0.3):  # both do such a step
-            other: Body = everything if self.chance(0.5) else (Call(self.function(everything)),)
-            return meeting, [long, other]
+        step = self.placed(Step("o", self.pairs()))
+        long: Body = step if self.chance(0.4) else (Call(self.function(step)),)
+        if self.chance(0.4):  # both do such a step
+            return meeting, [long, step if self.chance(0.5) else (Call(self.function(step)),)]
         short: Statement = Direct("base", self.variable())
-        if self.other:
+        if self.inner and self.chance(0.7):
+            short = Step("inner", self.pairs())
+        elif self.other:
             short = Step("other", self.pairs())
+        between = self.placed(short)
         if self.chance(0.5):
-            short = Call(self.function([short]))
-        return meeting, [long, (Meet(), short, Meet())]
+            between = (Call(self.function(between)),)
+        return meeting, [long, (Meet(), *between, Meet())]
 
     # Sessions.
 

@@ -150,9 +150,8 @@ class Restore(Statement):
 
 @dataclass(frozen=True)
 class Copy(Statement):
-    """Make a copy of the optimizer, which is not traced, and do a step with it."""
+    """Make another optimizer of the config, which is not traced, and do a step with it."""
 
-    how: Literal["deepcopy", "from_config"]
     variable: str
 
 
@@ -333,7 +332,6 @@ def without_unused(program: Program) -> Program:
 
 PREAMBLE = '''
 import contextlib
-import copy
 import gc
 import os
 import shutil
@@ -898,10 +896,7 @@ class _Writer:
         self.put("checkpoint.read(folder + '/c')")
 
     def write_copy(self, each: Copy) -> None:
-        if each.how == "deepcopy":
-            self.put("twin = copy.deepcopy(o)")
-        else:
-            self.put("twin = o.__class__.from_config(o.get_config())")
+        self.put("twin = o.__class__.from_config(o.get_config())")
         self.put(f"twin.apply_gradients([(dense(), {each.variable})])")
 
     def write_fuse(self, fuse: Fuse) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tracer.model import tally
-from tracer.model.labels import free_name, replica_names, steps_label
+from tracer.model.labels import replica_names, steps_label
+from tracer.model.names import free_name
 from tracer.model.records import Block, Entry, Kind, Run, segments
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, Weights

@@ -1,6 +1,6 @@
-"""What steps, replicas and things of one name are called, the same everywhere. No TensorFlow."""
+"""What steps and replicas are called, the same everywhere. No TensorFlow."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tracer.model.records import Replica
 from tracer.model.stretches import Part, Steps, Stretch
@@ -42,19 +42,3 @@ def replica_names(trace: Trace, *others: Trace) -> list[str]:
     """
     workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
     return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
-
-
-def distinct(names: Iterable[str]) -> list[str]:
-    """The names, a repeated one with its number: `["a", "a#2"]`."""
-    taken: set[str] = set()
-    return [free_name(name, taken) for name in names]
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
-    taken.add(free)
-    return free

@@ -9,7 +9,8 @@ from weakref import ref
 import msgspec
 
 from tracer.errors import MergeError
-from tracer.model.labels import distinct, replica_name
+from tracer.model.labels import replica_name
+from tracer.model.names import distinct
 from tracer.model.records import (
     Block,
     Calls,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, contribution, segments
+from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, segments
+from tracer.model.selection import Selection
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
@@ -26,20 +27,12 @@ def counting(
     variable: int | None = None,
 ) -> Measure:
     """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
-    some_roles, some_kinds = frozenset(roles), frozenset(kinds)
-    some_methods = None if methods is None else frozenset(methods)
-    only = None if variable is None else frozenset({variable})
-
-    def measure(block: Block) -> int:
-        return sum(
-            contribution(entry, only)
-            for entry in block.entries
-            if entry.role in some_roles
-            and entry.kind in some_kinds
-            and (some_methods is None or entry.method in some_methods)
-        )
-
-    return measure
+    return Selection(
+        roles=frozenset(roles),
+        kinds=frozenset(kinds),
+        methods=None if methods is None else frozenset(methods),
+        variables=None if variable is None else frozenset({variable}),
+    ).count
 
 
 updates = counting(["update"])

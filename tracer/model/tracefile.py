@@ -125,6 +125,8 @@ class _File(msgspec.Struct, frozen=True):
     calls: tuple[_Calls, ...]
     graphs: tuple[Graph, ...] = ()
     finished: bool = True
+    only: str = ""
+    first_step: int = 1
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -314,12 +316,15 @@ def _to_file(data: TraceData) -> _File:
         calls,
         data.graphs,
         data.finished,
+        data.only,
+        data.first_step,
     )
 
 
 def _from_file(file: _File) -> TraceData:
     """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
     lists = _expand(file.lists, len(file.variables))
+    _check(1, "first_step", file.first_step)
     for place, optimizer in enumerate(file.optimizers):
         _inside(file.optimizers, optimizer.root, f"optimizers[{place}].root")
     for place, variable in enumerate(file.variables):
@@ -358,6 +363,8 @@ def _from_file(file: _File) -> TraceData:
         file.notes,
         file.environment,
         file.finished,
+        file.only,
+        file.first_step,
     )
 
 
