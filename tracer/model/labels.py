@@ -42,3 +42,9 @@ def replica_names(trace: Trace, *others: Trace) -> list[str]:
     """
     workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
     return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
+
+
+def replica_ids(trace: Trace) -> list[str]:
+    """The same for a column that is headed `replica`: `0`, or `worker:1/0`."""
+    several = len(trace.workers) > 1
+    return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]

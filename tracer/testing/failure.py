@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tracer.errors import UnknownName
 from tracer.model import tally as counts
+from tracer.model.labels import replica_names
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
 from tracer.model.tally import Measure, Tally
@@ -162,7 +163,7 @@ def _got_in_all(
     for replica in replicas:
         total = sum(tally.total(measure, replica) for tally in tallies)
         if not wanted.holds(total):
-            where = "" if replica is None else _replica(trace, replica)
+            where = "" if replica is None else shown(replica_names(trace)[replica])
             got.setdefault(f"got {total:,}", []).append(where)
     return got
 
@@ -378,14 +379,8 @@ def _on(measure: Measure, replica: int | None) -> Measure:
 def _where(trace: Trace, tallies: Sequence[Tally], tally: Tally, replica: int | None) -> str:
     names = [shown(tally.optimizers[0].name)] if len(tallies) > 1 else []
     if replica is not None:
-        names.append(_replica(trace, replica))
+        names.append(shown(replica_names(trace)[replica]))
     return " on ".join(names)
-
-
-def _replica(trace: Trace, index: int) -> str:
-    replica = trace.replicas[index]
-    worker = f"{shown(replica.worker)} " if len(trace.workers) > 1 else ""
-    return f"{worker}replica {replica.id}"
 
 
 def _text(trace: Trace, failure: _Failure, notes: bool = True) -> str:
