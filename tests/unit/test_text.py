@@ -16,9 +16,10 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.model.measures import updates
 from tracer.model.records import Run, TraceData
 from tracer.model.stretches import Stretch, Values, folded
-from tracer.model.tally import Tally, updates
+from tracer.model.tally import Tally
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.layout import distinct, shown

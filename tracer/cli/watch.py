@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer.errors import TraceFileError
-from tracer.model import tally
+from tracer.model import measures
 from tracer.model.labels import replica_names
-from tracer.model.tally import Tally
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.model.wording import some
@@ -43,13 +43,13 @@ class Progress:
 
 def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`."""
-    earlier = tally.tallies(before) if before is not None else []
+    earlier = tallies_of(before) if before is not None else []
     found = []
-    for number, each in enumerate(tally.tallies(trace)):
+    for number, each in enumerate(tallies_of(trace)):
         rate = None
         if number < len(earlier) and seconds > 0:
             rate = max(0, each.steps - earlier[number].steps) / seconds
-        spreads = [each.spread(tally.updates, replica=replica) for replica in each.replicas]
+        spreads = [each.spread(measures.updates, replica=replica) for replica in each.replicas]
         counts = {count for spread in spreads for (count,) in spread} or {0}
         graphs, idle = each.graphs(lambda block: 1)
         found.append(

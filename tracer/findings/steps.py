@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
+from tracer.model.measures import updates
 from tracer.model.records import Optimizer
-from tracer.model.tally import updates
 from tracer.model.wording import some
 
 _HALVINGS = 15

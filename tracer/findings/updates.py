@@ -173,7 +173,7 @@ def stopped(evidence: Evidence) -> Iterator[Case]:
             if silent is not None and silent[1] == because and latest > silent[0] + 1:
                 facts.append(fact_of(history.variables, step=silent[0] + 1))
         for fact in folded(facts):
-            since = f"from step {fact.step:,} on" + " or later" * (len(facts) > 3)
+            since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
             text = (
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} no longer updated "
                 f"{since} (of {some(evidence.steps, 'step')}): {reason}"

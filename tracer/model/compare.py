@@ -1,6 +1,6 @@
 """What is different between two traces, for `tracer diff` and for the snapshots of tests.
 
-First it is found out what belongs together (`matched`): optimizers by class, variables by name or,
+First comes what belongs together (`matched`): optimizers by class, variables by name or,
 where Keras numbered the layers differently, by their order. Then two views count it: `differences`
 has steps, variables, step runs and methods in all, for people; `executions` has every method on
 every variable, with kind, replica and steps, where a test wants all of it. No TensorFlow.
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tracer.model import tally
+from tracer.model import measures
 from tracer.model.labels import replica_names, steps_label
 from tracer.model.names import free_name
 from tracer.model.records import Block, Entry, Kind, Run, segments
 from tracer.model.stretches import Stretch, Values, folded
-from tracer.model.tally import Tally, Weights
+from tracer.model.tally import Tally, Weights, tallies_of
 from tracer.model.trace import Trace
 
 _FEW = 3
@@ -53,7 +53,7 @@ def matched(before: Trace, after: Trace) -> Matched:
     Optimizers are matched by class, else by order; variables by name or, where the layers are
     numbered differently, as Keras does in a process that made others before, by their order.
     """
-    ours, theirs = list(tally.tallies(before)), list(tally.tallies(after))
+    ours, theirs = list(tallies_of(before)), list(tallies_of(after))
     pairs = []
     for key in (_class, _short_class, lambda each: ""):
         for mine in ours.copy():
@@ -65,12 +65,12 @@ def matched(before: Trace, after: Trace) -> Matched:
     return Matched(pairs, ours, theirs)
 
 
-def _class(each: Tally) -> str:
-    return each.optimizers[0].class_name
+def _class(tally: Tally) -> str:
+    return tally.optimizers[0].class_name
 
 
-def _short_class(each: Tally) -> str:
-    return _class(each).rpartition(".")[2]
+def _short_class(tally: Tally) -> str:
+    return _class(tally).rpartition(".")[2]
 
 
 def _pair(before: Tally, after: Tally) -> Pair:
@@ -79,8 +79,8 @@ def _pair(before: Tally, after: Tally) -> Pair:
     return Pair(before, after, [(mine[a], other[b]) for a, b in names], renamed)
 
 
-def _by_name(each: Tally) -> dict[str, int]:
-    return {each.trace.variables[index].name: index for index in each.variables}
+def _by_name(tally: Tally) -> dict[str, int]:
+    return {tally.trace.variables[index].name: index for index in tally.variables}
 
 
 _NUMBER = re.compile(r"_(\d+)(?=/|$)")
@@ -254,18 +254,18 @@ def _variables(pair: Pair) -> Iterator[Change]:
             yield Change(after.trace.variables[other].name, total, other_total, where)
 
 
-def _updates_by_variable(each: Tally) -> dict[int, _Updates]:
+def _updates_by_variable(tally: Tally) -> dict[int, _Updates]:
     """The updates of each variable; equal ones are the same object."""
     known: dict[_Updates, _Updates] = {}
     updates: dict[int, _Updates] = {}
-    for group in each.groups:
+    for group in tally.groups:
         own = _Updates(group.weights("update", "dense"), group.weights("update", "sparse"))
         updates.update(dict.fromkeys(group.variables, known.setdefault(own, own)))
     return updates
 
 
-def _total(each: Tally, updates: _Updates) -> int:
-    return sum(each.blocks[number].total * times for kind in updates for number, times in kind)
+def _total(tally: Tally, updates: _Updates) -> int:
+    return sum(tally.blocks[number].total * times for kind in updates for number, times in kind)
 
 
 class _Step(NamedTuple):
@@ -297,9 +297,9 @@ def _differing(before: Tally, mine: _Updates, after: Tally, its: _Updates) -> It
         yield from _differing_in(stretch, before.steps, after.steps)
 
 
-def _runs_of(each: Tally, weights: Weights) -> Iterator[tuple[Run, int]]:
+def _runs_of(tally: Tally, weights: Weights) -> Iterator[tuple[Run, int]]:
     for number, times in weights:
-        for run in each.blocks[number].runs:
+        for run in tally.blocks[number].runs:
             yield run, times
 
 
@@ -335,12 +335,12 @@ def _runs(before: Tally, after: Tally) -> Iterator[Change]:
     return _differing(before, _all_updates(before), after, _all_updates(after))
 
 
-def _all_updates(each: Tally) -> _Updates:
+def _all_updates(tally: Tally) -> _Updates:
     """The updates of all variables in steps."""
-    inside = [(number, block) for number, block in enumerate(each.blocks) if not block.outside]
+    inside = [(number, block) for number, block in enumerate(tally.blocks) if not block.outside]
     dense, sparse = (
         tuple((number, times) for number, block in inside if (times := measure(block)))
-        for measure in (tally.dense, tally.sparse)
+        for measure in (measures.dense, measures.sparse)
     )
     return _Updates(dense, sparse)
 
@@ -349,12 +349,12 @@ def _methods(before: Tally, after: Tally) -> Iterator[Change]:
     yield from _changed(_method_counts(before), _method_counts(after))
 
 
-def _method_counts(each: Tally) -> dict[str, int]:
+def _method_counts(tally: Tally) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for index in each.methods:
-        name = each.trace.methods[index].name
-        eager, tracing = each.calls(index)
-        counts[f"{name}: executions"] = each.total(tally.of_methods([index]))
+    for index in tally.methods:
+        name = tally.trace.methods[index].name
+        eager, tracing = tally.calls(index)
+        counts[f"{name}: executions"] = tally.total(measures.of_methods([index]))
         counts[f"{name}: eager calls"] = eager
         counts[f"{name}: calls while tracing"] = tracing
     return counts
@@ -397,14 +397,14 @@ def executions(
     name_of = {id(each): name for each, name in _optimizer_names(before, after, pair_of.values())}
     counts_before: dict[Work, Executed] = {}
     replicas = _replica_names(before, after)
-    for each in tally.tallies(before):
-        variables = {index: name for name, index in _by_name(each).items()}
-        counts_before.update(_executed(each, name_of[id(each)], variables, replicas))
+    for tally in tallies_of(before):
+        variables = {index: name for name, index in _by_name(tally).items()}
+        counts_before.update(_executed(tally, name_of[id(tally)], variables, replicas))
     counts_after: dict[Work, Executed] = {}
     replicas = _replica_names(after, before)
-    for each in tally.tallies(after):
-        variables = _names_before(each, pair_of.get(id(each)))
-        counts_after.update(_executed(each, name_of[id(each)], variables, replicas))
+    for tally in tallies_of(after):
+        variables = _names_before(tally, pair_of.get(id(tally)))
+        counts_after.update(_executed(tally, name_of[id(tally)], variables, replicas))
     for work in dict.fromkeys((*counts_before, *counts_after)):
         executed, executed_after = counts_before.get(work), counts_after.get(work)
         if executed != executed_after:
@@ -418,24 +418,24 @@ def _optimizer_names(
 
     The partner of an optimizer of the first trace has its name, if it is of the same class.
     """
-    ours, theirs = tally.tallies(before), tally.tallies(after)
+    ours, theirs = tallies_of(before), tallies_of(after)
     if max(len(ours), len(theirs)) <= 1:
         yield from ((each, "") for each in (*ours, *theirs))
         return
     partner_of = {id(pair.after): pair.before for pair in pairs}
     taken: set[str] = set()
     names = {id(each): free_name(_short_class(each), taken) for each in ours}
-    for each in ours:
-        yield each, names[id(each)]
-    for each in theirs:
-        partner = partner_of.get(id(each))
-        if partner is not None and _short_class(partner) == _short_class(each):
-            yield each, names[id(partner)]
+    for tally in ours:
+        yield tally, names[id(tally)]
+    for tally in theirs:
+        partner = partner_of.get(id(tally))
+        if partner is not None and _short_class(partner) == _short_class(tally):
+            yield tally, names[id(partner)]
         else:
-            yield each, free_name(_short_class(each), taken)
+            yield tally, free_name(_short_class(tally), taken)
 
 
-def _names_before(each: Tally, pair: Pair | None) -> dict[int, str]:
+def _names_before(tally: Tally, pair: Pair | None) -> dict[int, str]:
     """The names of variables of the second trace: of those that are in both, those of the first."""
     names: dict[int, str] = {}
     taken: set[str] = set()
@@ -443,9 +443,9 @@ def _names_before(each: Tally, pair: Pair | None) -> dict[int, str]:
         before = pair.before.trace.variables
         names = {other: before[mine].name for mine, other in pair.variables}
         taken = {before[index].name for index in pair.before.variables}
-    for index in each.variables:
+    for index in tally.variables:
         if index not in names:
-            names[index] = free_name(each.trace.variables[index].name, taken)
+            names[index] = free_name(tally.trace.variables[index].name, taken)
     return names
 
 
@@ -455,23 +455,23 @@ def _replica_names(trace: Trace, other: Trace) -> list[str]:
 
 
 def _executed(
-    each: Tally, optimizer: str, names: dict[int, str], replicas: Sequence[str]
+    tally: Tally, optimizer: str, names: dict[int, str], replicas: Sequence[str]
 ) -> Iterator[tuple[Work, Executed]]:
     """What was executed, by variable and method."""
     groups: list[tuple[Sequence[int], list[tuple[Block, Entry]]]] = [
         (group.variables, [(block, entry) for _, block, entry in group.entries])
-        for group in each.groups
+        for group in tally.groups
     ]
-    without = [(b, entry) for b in each.blocks for entry in b.entries if not entry.variables]
+    without = [(b, entry) for b in tally.blocks for entry in b.entries if not entry.variables]
     groups.append(((-1,), without))
     known: dict[_Weighted, Executed] = {}
     rows: list[tuple[tuple[int, int, str, int], Work, Executed]] = []
     for variables, entries in groups:
         for (method, kind, replica), weighted in _by_work(entries).items():
             if weighted not in known:
-                known[weighted] = _placed(weighted, each.steps)
+                known[weighted] = _placed(weighted, tally.steps)
             for index in variables:
-                name = each.trace.methods[method].name
+                name = tally.trace.methods[method].name
                 work = Work(optimizer, name, names.get(index), kind, replicas[replica])
                 rows.append(((index, method, str(kind), replica), work, known[weighted]))
     for _, work, executed in sorted(rows, key=lambda row: row[0]):

@@ -73,11 +73,11 @@ def merge(traces: Iterable[Trace]) -> Trace:
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:
     """The workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    found = []
+    workers = []
     for name in dict.fromkeys(replica.worker for replica in data.replicas):
         kind, _, number = name.partition(":")
-        found.append((kind, int(number) if number.isdigit() else 0))
-    return sorted(found)
+        workers.append((kind, int(number) if number.isdigit() else 0))
+    return sorted(workers)
 
 
 def _cluster(parts: Sequence[TraceData]) -> set[str]:

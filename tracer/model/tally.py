@@ -5,56 +5,17 @@ Nothing here walks through the steps one by one: blocks record arithmetic runs o
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from tracer.model.measures import Measure, updates
 from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, segments
-from tracer.model.selection import Selection
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
-Measure = Callable[[Block], int]
-"""What one execution of a block counts."""
 Weights = tuple[tuple[int, int], ...]
 """Numbers of blocks (`Tally.representatives`), each with how often one execution of it counts."""
-
-
-def counting(
-    roles: Iterable[Role],
-    kinds: Iterable[Kind | None] = ("dense", "sparse"),
-    methods: Iterable[int] | None = None,
-    variable: int | None = None,
-) -> Measure:
-    """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
-    return Selection(
-        roles=frozenset(roles),
-        kinds=frozenset(kinds),
-        methods=None if methods is None else frozenset(methods),
-        variables=None if variable is None else frozenset({variable}),
-    ).count
-
-
-updates = counting(["update"])
-"""Counts updates of either kind."""
-dense = counting(["update"], ["dense"])
-"""Counts dense updates."""
-sparse = counting(["update"], ["sparse"])
-"""Counts sparse updates."""
-requests = counting(["request"])
-"""Counts the gradients handed to the outermost `apply_gradients` that were not `None`."""
-missing = counting(["request"], ["none"])
-"""Counts the gradients handed to the outermost `apply_gradients` that were `None`."""
-
-
-def steps(block: Block) -> int:
-    """Counts steps: executions of the outermost step method, not of those inside it."""
-    return int(block.step)
-
-
-def of_methods(methods: Iterable[int]) -> Measure:
-    """A measure that counts the executions of the methods with these indices."""
-    return counting(("step", "update", "apply"), ("dense", "sparse", "none", None), methods)
 
 
 class Group(NamedTuple):
@@ -307,7 +268,7 @@ class Tally:
         return [trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
 
 
-def tallies(trace: Trace) -> list[Tally]:
+def tallies_of(trace: Trace) -> list[Tally]:
     """One tally for each root optimizer, in the order of the trace."""
     return list(trace.derived(_tallies))
 

@@ -125,12 +125,12 @@ class View(NamedTuple):
 class HeatMap:
     """What each variable of one optimizer got in each step."""
 
-    def __init__(self, counts: Tally) -> None:
+    def __init__(self, tally: Tally) -> None:
         self.lanes: list[Lane] = []
         self._numbers: dict[object, int] = {}
-        self._counts = counts
-        self._patterns = _Patterns(counts)
-        self._replica_names = replica_names(counts.trace)
+        self._tally = tally
+        self._patterns = _Patterns(tally)
+        self._replica_names = replica_names(tally.trace)
         self.left_off = 0
         """Replicas that are like none of those shown, and have no view of their own."""
         self.views = self._views()
@@ -143,24 +143,24 @@ class HeatMap:
         return self._patterns.of_variable
 
     def _views(self) -> list[View]:
-        counts = self._counts
+        tally = self._tally
         alike: dict[tuple[int, ...], list[int]] = {}
         most = min(_MOST_VIEWS, max(1, _MOST_CELLS // (1 + len(self._patterns.sizes))))
-        for replica in counts.replicas:
+        for replica in tally.replicas:
             if len(alike) == most:
                 self.left_off += 1
             else:
-                steps = counts.steps_on[replica]
+                steps = tally.steps_on[replica]
                 key = (steps, *self._lanes([replica], steps))
                 alike.setdefault(key, []).append(replica)
         views = [
             View(self._name(replicas), steps, total, tuple(lanes))
             for (steps, total, *lanes), replicas in alike.items()
         ]
-        if len(counts.replicas) > 1:
-            total, *rest = self._lanes(counts.replicas, counts.steps)
-            name = f"all {len(counts.replicas):,} replicas together"
-            views.insert(int(len(alike) == 1), View(name, counts.steps, total, tuple(rest)))
+        if len(tally.replicas) > 1:
+            total, *rest = self._lanes(tally.replicas, tally.steps)
+            name = f"all {len(tally.replicas):,} replicas together"
+            views.insert(int(len(alike) == 1), View(name, tally.steps, total, tuple(rest)))
         return views
 
     @cached_property
@@ -199,8 +199,8 @@ class HeatMap:
         return self._numbers[key]
 
     def _name(self, replicas: Sequence[int]) -> str:
-        counts = self._counts
-        if len(replicas) == len(counts.replicas):
+        tally = self._tally
+        if len(replicas) == len(tally.replicas):
             return f"each of {len(replicas):,} replicas" if len(replicas) > 1 else "the replica"
         name = shown(self._replica_names[replicas[0]])
         return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
@@ -213,25 +213,25 @@ _Done = list[tuple[int, Values]]
 class _Patterns:
     """Which variables get the same in every step, and what they get on each replica."""
 
-    def __init__(self, counts: Tally) -> None:
+    def __init__(self, tally: Tally) -> None:
         numbers: dict[tuple[Run, ...], int] = {}
-        run_of = [numbers.setdefault(block.runs, len(numbers)) for block in counts.blocks]
+        run_of = [numbers.setdefault(block.runs, len(numbers)) for block in tally.blocks]
         self.runs = list(numbers)
         """The different runs of blocks."""
         pattern_of: dict[tuple[Weights, Weights], int] = {((), ()): 0}
         of_variable: dict[int, int] = {}
-        for group in counts.groups:
-            weights = _inside(counts, group, "dense"), _inside(counts, group, "sparse")
+        for group in tally.groups:
+            weights = _inside(tally, group, "dense"), _inside(tally, group, "sparse")
             pattern = pattern_of.setdefault(weights, len(pattern_of))
             of_variable.update(dict.fromkeys(group.variables, pattern))
-        used = Counter(of_variable.get(variable, 0) for variable in counts.variables)
+        used = Counter(of_variable.get(variable, 0) for variable in tally.variables)
         self.sizes = list(used.values())
         """The number of variables of each pattern, in the order of their first variables."""
         number_of = {pattern: number for number, pattern in enumerate(used)}
         self.of_variable = {
-            variable: number_of[of_variable.get(variable, 0)] for variable in counts.variables
+            variable: number_of[of_variable.get(variable, 0)] for variable in tally.variables
         }
-        self.done: dict[int, dict[int, _Done]] = {replica: {} for replica in counts.replicas}
+        self.done: dict[int, dict[int, _Done]] = {replica: {} for replica in tally.replicas}
         """What is done on each replica to each pattern."""
         for (dense, sparse), pattern in pattern_of.items():
             updates: list[tuple[int, Values]] = [
@@ -239,14 +239,14 @@ class _Patterns:
                 *((block, (0, times)) for block, times in sparse),
             ]
             for block, values in updates:
-                done = self.done[counts.blocks[block].replica]
+                done = self.done[tally.blocks[block].replica]
                 done.setdefault(number_of[pattern], []).append((run_of[block], values))
 
 
-def _inside(counts: Tally, group: Group, kind: Kind) -> Weights:
+def _inside(tally: Tally, group: Group, kind: Kind) -> Weights:
     """The updates of each of the variables in steps."""
     weights = group.weights("update", kind)
-    return tuple(each for each in weights if not counts.blocks[each[0]].outside)
+    return tuple(each for each in weights if not tally.blocks[each[0]].outside)
 
 
 def levels(lanes: Sequence[Lane], most: int = 5) -> list[tuple[int, int]]:

@@ -31,11 +31,11 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield ""
         yield from (f"- {_plain(note)}" for note in trace.notes)
     before = None
-    for found, table, rows in everything(trace, by):
-        if found is not before:
-            before = found
-            root = found.optimizers[0]
-            steps = some(found.steps, "step")
+    for tally, table, rows in everything(trace, by):
+        if tally is not before:
+            before = tally
+            root = tally.optimizers[0]
+            steps = some(tally.steps, "step")
             yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {steps}"
         if rows:
             yield f"\nBy {table}:\n"
@@ -43,9 +43,9 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
     wrong = to_report(trace)
     if wrong:
         yield "\n### What looks wrong\n"
-    for each in wrong:
-        line = " ".join(_plain(text) for text in (f"{each.code}:", each.text, each.advice))
-        yield f"- **{each.severity}** {line}"
+    for finding in wrong:
+        line = " ".join(_plain(text) for text in (f"{finding.code}:", finding.text, finding.advice))
+        yield f"- **{finding.severity}** {line}"
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

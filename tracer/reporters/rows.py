@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from tracer.model import tally
+from tracer.model import measures
+from tracer.model.measures import counting
 from tracer.model.records import Kind, Role
-from tracer.model.tally import Group, Tally, Weights, counting
+from tracer.model.tally import Group, Tally, Weights, tallies_of
 from tracer.model.trace import Trace
 
 By = Literal["variable", "step", "replica", "worker", "method"]
@@ -84,9 +85,9 @@ class MethodRow(NamedTuple):
 Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow
 
 
-def rows(counts: Tally, by: By) -> Sequence[Row]:
+def rows(tally: Tally, by: By) -> Sequence[Row]:
     """The rows of one table."""
-    return _ROWS[by](counts)
+    return _ROWS[by](tally)
 
 
 def columns(by: By) -> tuple[str, ...]:
@@ -96,28 +97,28 @@ def columns(by: By) -> tuple[str, ...]:
 
 def everything(trace: Trace, by: By | None) -> Iterator[tuple[Tally, By, Sequence[Row]]]:
     """Each table of each optimizer, or that one table of each."""
-    for counts in tally.tallies(trace):
+    for tally in tallies_of(trace):
         for table in TABLES if by is None else (by,):
-            yield counts, table, rows(counts, table)
+            yield tally, table, rows(tally, table)
 
 
-def by_variable(counts: Tally) -> list[VariableRow]:
+def by_variable(tally: Tally) -> list[VariableRow]:
     """A row for each of `Tally.variables`, in that order."""
     rates: dict[Weights, tuple[int | None, int | None]] = {}
     of_variable: dict[int, tuple[int, int, int | None, int | None, int]] = {}
-    for group in counts.groups:
+    for group in tally.groups:
         totals: Counter[tuple[Role, Kind | None]] = Counter()
         for _, block, entry in group.entries:
             totals[entry.role, entry.kind] += entry.times * block.total
         weights = group.weights("update", "dense", "sparse")
         if weights not in rates:
-            rates[weights] = _rate(counts, group)
+            rates[weights] = _rate(tally, group)
         dense, sparse = totals["update", "dense"], totals["update", "sparse"]
         one = (dense, sparse, *rates[weights], totals["request", "none"])
         of_variable.update(dict.fromkeys(group.variables, one))
     made = []
-    for index in counts.variables:
-        variable = counts.trace.variables[index]
+    for index in tally.variables:
+        variable = tally.trace.variables[index]
         shape = "x".join("?" if size is None else str(size) for size in variable.shape)
         dense, sparse, least, most, without = of_variable.get(index, (0, 0, 0, 0, 0))
         figures = (dense + sparse, dense, sparse, least, most, without)
@@ -125,44 +126,45 @@ def by_variable(counts: Tally) -> list[VariableRow]:
     return made
 
 
-def _rate(counts: Tally, group: Group) -> tuple[int | None, int | None]:
+def _rate(tally: Tally, group: Group) -> tuple[int | None, int | None]:
     """The fewest and the most updates of one of the variables in a step."""
     measure = counting(["update"], variable=group.variables[0])
-    if counts.unplaced(measure):
+    if tally.unplaced(measure):
         return None, None
-    occurring = {n for replica in counts.replicas for n in counts.rates(measure, replica)} or {0}
+    occurring = {n for replica in tally.replicas for n in tally.rates(measure, replica)} or {0}
     return min(occurring), max(occurring)
 
 
-def by_step(counts: Tally) -> list[StepRow]:
+def by_step(tally: Tally) -> list[StepRow]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    measures = (tally.steps, tally.dense, tally.sparse, tally.requests, tally.missing)
+    kinds = (measures.dense, measures.sparse)
+    handed_over = (measures.requests, measures.missing)
     return [
         StepRow(*steps, on, dense + sparse, dense, sparse, requests + missing, missing)
-        for stretch in counts.stretches(*measures)
-        for steps, (on, dense, sparse, requests, missing) in stretch.parts(counts.trace.first_step)
+        for stretch in tally.stretches(measures.steps, *kinds, *handed_over)
+        for steps, (on, dense, sparse, requests, missing) in stretch.parts(tally.trace.first_step)
     ]
 
 
-def by_replica(counts: Tally) -> list[ReplicaRow]:
+def by_replica(tally: Tally) -> list[ReplicaRow]:
     """A row for each of `Tally.replicas`, in that order."""
     made = []
-    for index in counts.replicas:
-        replica = counts.trace.replicas[index]
-        updates = (counts.total(measure, index) for measure in _UPDATES)
-        steps = counts.steps_on[index]
+    for index in tally.replicas:
+        replica = tally.trace.replicas[index]
+        updates = (tally.total(measure, index) for measure in _UPDATES)
+        steps = tally.steps_on[index]
         made.append(ReplicaRow(replica.worker, replica.id, replica.device, steps, *updates))
     return made
 
 
-_UPDATES = (tally.updates, tally.dense, tally.sparse)
+_UPDATES = (measures.updates, measures.dense, measures.sparse)
 
 
-def by_worker(counts: Tally) -> list[WorkerRow]:
+def by_worker(tally: Tally) -> list[WorkerRow]:
     """A row for each of `workers`, in that order, with its replicas together."""
-    of_replica = dict(zip(counts.replicas, by_replica(counts), strict=True))
+    of_replica = dict(zip(tally.replicas, by_replica(tally), strict=True))
     made = []
-    for worker, indices in workers(counts).items():
+    for worker, indices in workers(tally).items():
         own = [of_replica[index] for index in indices]
         made.append(
             WorkerRow(
@@ -177,21 +179,21 @@ def by_worker(counts: Tally) -> list[WorkerRow]:
     return made
 
 
-def workers(counts: Tally) -> dict[str, list[int]]:
+def workers(tally: Tally) -> dict[str, list[int]]:
     """The replicas of each worker."""
     replicas: dict[str, list[int]] = {}
-    for index in counts.replicas:
-        replicas.setdefault(counts.trace.replicas[index].worker, []).append(index)
+    for index in tally.replicas:
+        replicas.setdefault(tally.trace.replicas[index].worker, []).append(index)
     return replicas
 
 
-def by_method(counts: Tally) -> list[MethodRow]:
+def by_method(tally: Tally) -> list[MethodRow]:
     """A row for each method: executions, and beside them the Python calls and their graphs."""
     made = []
-    for index in counts.methods:
-        measure = tally.of_methods([index])
-        name = counts.trace.methods[index].name
-        figures = (counts.total(measure), *counts.calls(index), *counts.graphs(measure))
+    for index in tally.methods:
+        measure = measures.of_methods([index])
+        name = tally.trace.methods[index].name
+        figures = (tally.total(measure), *tally.calls(index), *tally.graphs(measure))
         made.append(MethodRow(name, *figures))
     return made
 

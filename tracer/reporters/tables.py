@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from tracer.model import tally
+from tracer.model import measures
 from tracer.model.labels import steps_label
+from tracer.model.measures import counting
 from tracer.model.stretches import Steps
-from tracer.model.tally import Group, Tally, Weights, counting
+from tracer.model.tally import Group, Tally, Weights
 from tracer.model.wording import some
 from tracer.reporters import rows
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
@@ -24,17 +25,17 @@ _KINDS = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
 _BEHIND = Column("behind", drop=3, left=True)
 
 
-def by_variable(counts: Tally, width: int, everything: bool) -> list[Text]:
+def by_variable(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
-    several = len(counts.replicas) > 1
+    several = len(tally.replicas) > 1
     columns = [_KINDS[0], Column("a step", drop=2), *_KINDS[1:]]
     if several:
         columns.append(Column("by replica", drop=4))
-    extras = _extras(counts)
-    only_called = _Extra(_split([0] * len(counts.replicas)), "")
+    extras = _extras(tally)
+    only_called = _Extra(_split([0] * len(tally.replicas)), "")
     all_rows = [
-        _variable_row(row, counts, index, extras.get(index, only_called))
-        for index, row in zip(counts.variables, rows.by_variable(counts), strict=True)
+        _variable_row(row, tally, index, extras.get(index, only_called))
+        for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
     ]
     kept = _first(all_rows, _MOST if everything else _FEW)
     lines = Table("variable", columns, kept).lines(width)
@@ -43,10 +44,10 @@ def by_variable(counts: Tally, width: int, everything: bool) -> list[Text]:
         more = f"… and {some(rest, 'more variable')}{f', {odd:,} of them odd' if odd else ''}"
         see = 'trace.count("updates", by=("variable",))' if everything else 'by="variable"'
         lines += paragraph(f"{more}: {see} has them all", width, style="dim")
-    empty = counts.spread(tally.updates)[(0,)]
-    if 0 < empty < counts.steps and not counts.unplaced(tally.updates):
+    empty = tally.spread(measures.updates)[(0,)]
+    if 0 < empty < tally.steps and not tally.unplaced(measures.updates):
         where = "on each replica, " if several else ""
-        of = f"of the {some(counts.steps - empty, 'step')} that updated anything"
+        of = f"of the {some(tally.steps - empty, 'step')} that updated anything"
         lines += paragraph(f"(a step: {where}{of})", width, style="dim")
     return lines
 
@@ -59,42 +60,42 @@ class _Extra(NamedTuple):
     """`no gradient in 3 steps`; empty if there always was one."""
 
 
-def _extras(counts: Tally) -> dict[int, _Extra]:
+def _extras(tally: Tally) -> dict[int, _Extra]:
     """The extras of each variable that is in any entry."""
     extras: dict[int, _Extra] = {}
     known: dict[Weights, str] = {}
-    for group in counts.groups:
+    for group in tally.groups:
         weights = group.weights("request", "none")
         if weights not in known:
-            known[weights] = _no_gradient(counts, group) if weights else ""
+            known[weights] = _no_gradient(tally, group) if weights else ""
         updates: Counter[int] = Counter()
         for number, times in group.weights("update", "dense", "sparse"):
-            block = counts.blocks[number]
+            block = tally.blocks[number]
             updates[block.replica] += times * block.total
-        split = _split([updates[replica] for replica in counts.replicas])
+        split = _split([updates[replica] for replica in tally.replicas])
         extras.update(dict.fromkeys(group.variables, _Extra(split, known[weights])))
     return extras
 
 
-def _no_gradient(counts: Tally, group: Group) -> str:
+def _no_gradient(tally: Tally, group: Group) -> str:
     measure = counting(["request"], ["none"], variable=group.variables[0])
-    steps = sum(number for (count,), number in counts.spread(measure).items() if count)
-    lost = counts.unplaced(measure)
+    steps = sum(number for (count,), number in tally.spread(measure).items() if count)
+    lost = tally.unplaced(measure)
     if not steps and not lost:
         return ""
     return f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
 
 
-def _variable_row(row: VariableRow, counts: Tally, index: int, extra: _Extra) -> Row:
+def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> Row:
     name, note = shown(row.variable) or "''", extra.no_gradient
     if not row.updates:
         note = f"never updated: {note}" if note else "never updated"
-    if counts.trace.variables[index].argument:
+    if tally.trace.variables[index].argument:
         name = name if name.startswith("argument ") else f"argument {name}"
         meaning = "stands for each variable passed"
         note = f"{meaning}; {note}" if note else meaning
     cells = [f"{row.updates:,}", _rate(row), f"{row.dense:,}", f"{row.sparse:,}"]
-    if len(counts.replicas) > 1:
+    if len(tally.replicas) > 1:
         cells.append(extra.by_replica)
     style = WRONG if not row.updates else ODD if extra.no_gradient else ""
     return Row(name, tuple(cells), note, style)
@@ -108,17 +109,17 @@ def _rate(row: VariableRow) -> str:
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
-def by_step(counts: Tally, width: int, everything: bool) -> list[Text]:
+def by_step(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    all_rows = [_step_row(row, counts) for row in rows.by_step(counts)]
+    all_rows = [_step_row(row, tally) for row in rows.by_step(tally)]
     most = _MOST if everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
     table = Table("each of steps", _KINDS, kept.copy(), cut_names=False)
     lost, outside = (
-        [count(measure) for measure in (tally.updates, tally.dense, tally.sparse)]
-        for count in (counts.unplaced, counts.outside)
+        [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
+        for count in (tally.unplaced, tally.outside)
     )
-    if counts.unplaced(tally.steps) or any(lost):
+    if tally.unplaced(measures.steps) or any(lost):
         note = "in all; steps above may have more"
         table.rows.append(Row("step not known", _cells(lost), note, ODD))
     if any(outside):
@@ -126,13 +127,13 @@ def by_step(counts: Tally, width: int, everything: bool) -> list[Text]:
     lines = table.lines(width)
     if rest := len(all_rows) - len(kept):
         see = 'trace.per_step("updates")' if everything else 'by="step"'
-        last = counts.steps + counts.trace.first_step - 1
+        last = tally.steps + tally.trace.first_step - 1
         more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
     return lines
 
 
-def _step_row(row: StepRow, counts: Tally) -> Row:
+def _step_row(row: StepRow, tally: Tally) -> Row:
     notes = []
     missing, requested = row.requests_without_gradient, row.requests > row.requests_without_gradient
     if not row.on_replicas:
@@ -142,37 +143,35 @@ def _step_row(row: StepRow, counts: Tally) -> Row:
         notes.append(f"0 updates: {'no gradients' if missing and not requested else reason}")
     elif missing:
         notes.append(f"{missing:,} without gradient")
-    if 0 < row.on_replicas < len(counts.replicas):
-        notes.append(f"on {row.on_replicas:,} of {len(counts.replicas):,} replicas")
+    if 0 < row.on_replicas < len(tally.replicas):
+        notes.append(f"on {row.on_replicas:,} of {len(tally.replicas):,} replicas")
     cells = _cells([row.updates, row.dense, row.sparse])
-    if not row.updates and counts.unplaced(tally.updates):
+    if not row.updates and tally.unplaced(measures.updates):
         notes, cells = ["not known"], ("?",) * len(cells)
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
     return Row(label, cells, "; ".join(notes), ODD if notes else "")
 
 
-def by_replica(counts: Tally, width: int, everything: bool) -> list[Text]:
+def by_replica(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
-    workers = len(rows.workers(counts)) > 1
-    figures = rows.by_replica(counts)
-    behind = _behind(
-        counts, [[index] for index in counts.replicas], [row.updates for row in figures]
-    )
+    workers = len(rows.workers(tally)) > 1
+    figures = rows.by_replica(tally)
+    behind = _behind(tally, [[index] for index in tally.replicas], [row.updates for row in figures])
     columns = [Column("worker", left=True)] if workers else []
     columns += [Column("steps"), *_KINDS]
     if any(behind):
         columns.append(_BEHIND)
     columns.append(Column("device", drop=4, left=True))
     table = Table("replica", columns)
-    devices = _devices(counts)
+    devices = _devices(tally)
     shown_rows = len(figures) if everything else _FEW
-    for index, row, late in zip(counts.replicas[:shown_rows], figures, behind, strict=False):
+    for index, row, late in zip(tally.replicas[:shown_rows], figures, behind, strict=False):
         cells = [shown(row.worker)] if workers else []
         cells += _cells([row.steps, row.updates, row.dense, row.sparse])
         if any(behind):
             cells.append(late or "-")
         cells.append(devices[index])
-        style = ODD if row.steps < counts.steps or late else ""
+        style = ODD if row.steps < tally.steps or late else ""
         table.rows.append(Row(str(row.replica), tuple(cells), style=style))
     lines = table.lines(width)
     if rest := len(figures) - len(table.rows):
@@ -181,11 +180,11 @@ def by_replica(counts: Tally, width: int, everything: bool) -> list[Text]:
     return lines
 
 
-def by_worker(counts: Tally, width: int, everything: bool) -> list[Text]:
+def by_worker(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for each worker, with its replicas together."""
-    figures = rows.by_worker(counts)
-    groups = list(rows.workers(counts).values())
-    behind = _behind(counts, groups, [row.updates for row in figures])
+    figures = rows.by_worker(tally)
+    groups = list(rows.workers(tally).values())
+    behind = _behind(tally, groups, [row.updates for row in figures])
     columns = [Column("replicas", drop=2), Column("steps"), *_KINDS]
     if any(behind):
         columns.append(_BEHIND)
@@ -198,7 +197,7 @@ def by_worker(counts: Tally, width: int, everything: bool) -> list[Text]:
     return table.lines(width)
 
 
-def _behind(counts: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int]) -> list[str]:
+def _behind(tally: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int]) -> list[str]:
     """For each group of replicas how many updates it is behind the first of those with most."""
     most = max(updates, default=0)
     if len({len(group) for group in groups}) != 1 or len(set(updates)) == 1:
@@ -206,13 +205,13 @@ def _behind(counts: Tally, groups: Sequence[Sequence[int]], updates: Sequence[in
     leaders = groups[updates.index(most)]
     late = []
     for group, number in zip(groups, updates, strict=True):
-        missing, since = (0, None) if number == most else counts.behind(group, leaders)
+        missing, since = (0, None) if number == most else tally.behind(group, leaders)
         step = "" if since is None else f" since step {since:,}"
         late.append(f"{missing:,}{step}" if missing else "")
     return late
 
 
-def by_method(counts: Tally, width: int, everything: bool) -> list[Text]:
+def by_method(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for each method: executions, and beside them the Python calls and their graphs."""
     columns = (
         Column("executions"),
@@ -222,7 +221,7 @@ def by_method(counts: Tally, width: int, everything: bool) -> list[Text]:
         Column("never\nran", drop=3),
     )
     table = Table("method", columns)
-    for name, *figures in rows.by_method(counts):
+    for name, *figures in rows.by_method(tally):
         style = "" if figures[0] else WRONG
         table.rows.append(Row(shown(name), _cells(figures), style=style))
     return table.lines(width)
@@ -241,9 +240,9 @@ def _cells(figures: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"{figure:,}" for figure in figures)
 
 
-def _devices(counts: Tally) -> dict[int, str]:
+def _devices(tally: Tally) -> dict[int, str]:
     """The replicas' devices as `CPU:0`; in full where that would make two of a worker equal."""
-    replicas = {index: counts.trace.replicas[index] for index in counts.replicas}
+    replicas = {index: tally.trace.replicas[index] for index in tally.replicas}
     short = {index: each.device.rpartition("device:")[2] for index, each in replicas.items()}
     distinct = {(each.worker, short[index]) for index, each in replicas.items() if each.device}
     enough = len(distinct) == sum(bool(each.device) for each in replicas.values())
@@ -259,9 +258,9 @@ def _first(rows: list[Row], most: int) -> list[Row]:
     return [rows[index] for index in sorted(ranked[:most])]
 
 
-def _split(counts: Sequence[int]) -> str:
+def _split(tally: Sequence[int]) -> str:
     """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
-    if len(counts) <= 3:
-        return " + ".join(f"{count:,}" for count in counts)
-    low, high = min(counts), max(counts)
-    return f"{low:,} x {len(counts):,}" if low == high else f"{low:,}-{high:,}"
+    if len(tally) <= 3:
+        return " + ".join(f"{count:,}" for count in tally)
+    low, high = min(tally), max(tally)
+    return f"{low:,} x {len(tally):,}" if low == high else f"{low:,}-{high:,}"

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tracer.errors import UnknownName
-from tracer.model import tally as counts
 from tracer.model.labels import replica_names
+from tracer.model.measures import Measure
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
-from tracer.model.tally import Measure, Tally
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
@@ -87,7 +87,7 @@ def _unused(expected: Expected) -> str:
 
 
 def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
-    tallies = concerned(counts.tallies(trace), selection)
+    tallies = concerned(tallies_of(trace), selection)
     failed: list[Wanted] = []
     heads = []
     for wanted in expected.wanted:
@@ -300,7 +300,7 @@ def _call_causes(trace: Trace, expected: Expected, selection: Selection) -> Iter
     if not any(_calls(trace, selection).values()):
         yield _not_called(trace) if trace.methods else _unused(expected)
         return
-    tallies = counts.tallies(trace)
+    tallies = tallies_of(trace)
     for tally in tallies:
         graphs, idle = tally.graphs(selection.count)
         if graphs > 1:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tracer.model.labels import replica_ids
+from tracer.model.measures import Measure
 from tracer.model.records import Kind
 from tracer.model.selection import REQUESTS, Selection
 from tracer.model.stretches import Values
-from tracer.model.tally import Measure, Tally
+from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, shown
