@@ -6,7 +6,8 @@ import traces
 from traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.compare import differences, executions, match
+from tracer.model.compare import differences, executions
+from tracer.model.matching import match
 from tracer.model.records import Replica, Run
 
 

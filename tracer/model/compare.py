@@ -1,12 +1,10 @@
 """What is different between two traces, for `tracer diff` and for the snapshots of tests.
 
-First comes what belongs together (`matched`): optimizers by class, variables by name or,
-where Keras numbered the layers differently, by their order. Then two views count it: `differences`
-has steps, variables, step runs and methods in all, for people; `executions` has every method on
-every variable, with kind, replica and steps, where a test wants all of it. No TensorFlow.
+What is the same in both, `matching` says; two views count it. `differences` has steps, variables,
+step runs and methods in all, for people. `executions` has every method on every variable, with
+kind, replica and steps, where a test wants all of it. No TensorFlow.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import NamedTuple
 
 from tracer.model import measures
 from tracer.model.labels import replica_names, steps_label
+from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
 from tracer.model.records import Block, Entry, Kind, Run, segments
 from tracer.model.stretches import Stretch, Values, folded
@@ -22,124 +21,6 @@ from tracer.model.trace import Trace
 
 _FEW = 3
 """The stretches of steps that are named for a variable."""
-
-
-# What belongs together.
-
-
-@dataclass(frozen=True)
-class Pair:
-    """An optimizer that is in both traces, and its variables that are."""
-
-    before: Tally
-    after: Tally
-    variables: list[tuple[int, int]]
-    """Their indices, in the order of the second trace."""
-    renamed: list[tuple[str, str]]
-    """Layers that are numbered differently, and were matched in their order."""
-
-
-class Matched(NamedTuple):
-    """The optimizers of two traces."""
-
-    pairs: list[Pair]
-    only_before: list[Tally]
-    only_after: list[Tally]
-
-
-def matched(before: Trace, after: Trace) -> Matched:
-    """Which optimizers and which variables of two traces are the same.
-
-    Optimizers are matched by class, else by order; variables by name or, where the layers are
-    numbered differently, as Keras does in a process that made others before, by their order.
-    """
-    ours, theirs = list(tallies_of(before)), list(tallies_of(after))
-    pairs = []
-    for key in (_class, _short_class, lambda each: ""):
-        for mine in ours.copy():
-            partner = next((each for each in theirs if key(each) == key(mine)), None)
-            if partner is not None:
-                ours.remove(mine)
-                theirs.remove(partner)
-                pairs.append(_pair(mine, partner))
-    return Matched(pairs, ours, theirs)
-
-
-def _class(tally: Tally) -> str:
-    return tally.optimizers[0].class_name
-
-
-def _short_class(tally: Tally) -> str:
-    return _class(tally).rpartition(".")[2]
-
-
-def _pair(before: Tally, after: Tally) -> Pair:
-    mine, other = _by_name(before), _by_name(after)
-    names, renamed = match(list(mine), list(other))
-    return Pair(before, after, [(mine[a], other[b]) for a, b in names], renamed)
-
-
-def _by_name(tally: Tally) -> dict[str, int]:
-    return {tally.trace.variables[index].name: index for index in tally.variables}
-
-
-_NUMBER = re.compile(r"_(\d+)(?=/|$)")
-
-
-def match(
-    before: Sequence[str], after: Sequence[str]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Pairs of variables, and pairs of layers that are named differently.
-
-    >>> match(["dense_3/kernel", "dense_4/kernel"], ["dense/kernel", "dense_1/kernel"])[1]
-    [('dense_3', 'dense'), ('dense_4', 'dense_1')]
-    """
-    to_layer = _layers(before, after)
-    wanted = {_renamed(name, to_layer): name for name in before}
-    pairs = [(wanted[name], name) for name in after if name in wanted]
-    layers = {_layer(name) for name, _ in pairs}
-    renamed = [
-        (mine, other) for mine, other in to_layer.items() if mine != other and mine in layers
-    ]
-    return pairs, renamed
-
-
-def _layer(name: str) -> str:
-    """The part of a name that Keras numbers: all but the last word, or the only one."""
-    return name.rpartition("/")[0] or name
-
-
-def _renamed(name: str, to_layer: dict[str, str]) -> str:
-    layer = _layer(name)
-    return to_layer.get(layer, layer) + name[len(layer) :]
-
-
-def _layers(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
-    """For each layer of the one its name in the other: its own or, in order, one alike.
-
-    Layers that differ in their numbers only are alike. Where one trace has all of the other's, each
-    keeps its name: then a layer was added or taken away.
-    """
-    groups: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
-    for names, group in zip((before, after), groups, strict=True):
-        for layer in dict.fromkeys(_layer(name) for name in names):
-            group.setdefault(_NUMBER.sub("", layer), []).append(layer)
-    to_layer: dict[str, str] = {}
-    for pattern, mine in groups[0].items():
-        others = groups[1].get(pattern, [])
-        if set(mine) <= set(others) or set(others) <= set(mine):
-            to_layer.update((name, name) for name in mine)
-        else:
-            to_layer.update(
-                zip(sorted(mine, key=_numbers), sorted(others, key=_numbers), strict=False)
-            )
-    return to_layer
-
-
-def _numbers(layer: str) -> list[int]:
-    """The numbers of a layer and those around it: `dense_2` comes before `dense_10`."""
-    matches = (_NUMBER.search(word) for word in layer.split("/"))
-    return [int(match[1]) if match else 0 for match in matches]
 
 
 # In all.
@@ -186,7 +67,7 @@ def differences(before: Trace, after: Trace) -> list[Difference]:
 
 
 def _alone(single: Tally, which: str) -> Difference:
-    only = f"the optimizer {_class(single)} is only in the {which} trace"
+    only = f"the optimizer {class_name(single)} is only in the {which} trace"
     return Difference(single.optimizers[0].name, only=[only])
 
 
@@ -208,13 +89,14 @@ def _difference(pair: Pair) -> Difference:
 
 def _only(pair: Pair) -> Iterator[str]:
     before, after = pair.before, pair.after
-    if _class(before) != _class(after):
-        yield f"the class is {_class(before)} in the first and {_class(after)} in the second"
-    for which, each, place in (("first", before, 0), ("second", after, 1)):
-        paired = {indices[place] for indices in pair.variables}
-        for index in each.variables:
+    classes = class_name(before), class_name(after)
+    if classes[0] != classes[1]:
+        yield f"the class is {classes[0]} in the first and {classes[1]} in the second"
+    in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
+    for which, tally, paired in (("first", before, in_both[0]), ("second", after, in_both[1])):
+        for index in tally.variables:
             if index not in paired:
-                yield f"{each.trace.variables[index].name} is only in the {which} trace"
+                yield f"{tally.trace.variables[index].name} is only in the {which} trace"
 
 
 def _steps(before: Tally, after: Tally) -> Iterator[Change]:
@@ -398,7 +280,7 @@ def executions(
     counts_before: dict[Work, Executed] = {}
     replicas = _replica_names(before, after)
     for tally in tallies_of(before):
-        variables = {index: name for name, index in _by_name(tally).items()}
+        variables = {index: name for name, index in variables_by_name(tally).items()}
         counts_before.update(_executed(tally, name_of[id(tally)], variables, replicas))
     counts_after: dict[Work, Executed] = {}
     replicas = _replica_names(after, before)
@@ -424,15 +306,15 @@ def _optimizer_names(
         return
     partner_of = {id(pair.after): pair.before for pair in pairs}
     taken: set[str] = set()
-    names = {id(each): free_name(_short_class(each), taken) for each in ours}
+    names = {id(each): free_name(short_class(each), taken) for each in ours}
     for tally in ours:
         yield tally, names[id(tally)]
     for tally in theirs:
         partner = partner_of.get(id(tally))
-        if partner is not None and _short_class(partner) == _short_class(tally):
+        if partner is not None and short_class(partner) == short_class(tally):
             yield tally, names[id(partner)]
         else:
-            yield tally, free_name(_short_class(tally), taken)
+            yield tally, free_name(short_class(tally), taken)
 
 
 def _names_before(tally: Tally, pair: Pair | None) -> dict[int, str]:
