@@ -403,6 +403,18 @@ def test_numbers_of_automatic_names_make_no_difference() -> None:
     assert difference(one, named("dense/kernel", "head/kernel")) != ""
 
 
+def test_a_layer_more_is_all_that_differs() -> None:
+    def named(*names: str) -> CallTrace:
+        ids = range(len(names))
+        work = [step(), request(*ids), update(*ids)]
+        return traces.keras3(names, (block(work, Run(1, 1, 3)),), ())
+
+    two = named("dense_1/kernel", "dense_2/kernel")
+    assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
+        "+update_step on dense_9/kernel (dense): 1 in each of steps 1-3"
+    )
+
+
 def test_versions_calls_and_graphs_make_no_difference() -> None:
     trace = traces.accumulation()
     other = replaced(

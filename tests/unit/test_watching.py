@@ -21,7 +21,8 @@ def test_progress() -> None:
     assert (found.steps, found.rate, found.a_step, found.skipped) == (64, 6.0, "0-4", 48)
     (found,) = progress(traces.uneven_replicas(), None, 1.0)
     assert found.rate is None
-    assert found.replicas[0] == ("worker:0 0", 10) and found.replicas[3] == ("worker:1 1", 8)
+    assert found.replicas[0] == ("worker:0 replica 0", 10)
+    assert found.replicas[3] == ("worker:1 replica 1", 8)
 
 
 def _write(folder: Path) -> None:

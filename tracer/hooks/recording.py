@@ -16,9 +16,9 @@ from weakref import ref
 
 import wrapt
 
-from tracer import combining
 from tracer.errors import UnsupportedOptimizer
 from tracer.kinds import MAKERS, kind_of
+from tracer.model.merge import combine
 from tracer.model.names import Objects
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
@@ -51,7 +51,7 @@ class Recording:
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
         ] + [each.note for each in self._refused if each.may_have_run()]
-        data, objects = combining.combine(parts, list(dict.fromkeys(notes)))
+        data, objects = combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return Trace(data)
         from tracer.recorder.tensorflow.variables import finder

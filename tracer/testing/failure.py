@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tracer.errors import UnknownName
-from tracer.model import tally as counts
+from tracer.model.labels import replica_names
+from tracer.model.measures import Measure
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
-from tracer.model.tally import Measure, Tally
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
@@ -86,7 +87,7 @@ def _unused(expected: Expected) -> str:
 
 
 def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
-    tallies = concerned(counts.tallies(trace), selection)
+    tallies = concerned(tallies_of(trace), selection)
     failed: list[Wanted] = []
     heads = []
     for wanted in expected.wanted:
@@ -162,7 +163,7 @@ def _got_in_all(
     for replica in replicas:
         total = sum(tally.total(measure, replica) for tally in tallies)
         if not wanted.holds(total):
-            where = "" if replica is None else _replica(trace, replica)
+            where = "" if replica is None else shown(replica_names(trace)[replica])
             got.setdefault(f"got {total:,}", []).append(where)
     return got
 
@@ -299,7 +300,7 @@ def _call_causes(trace: Trace, expected: Expected, selection: Selection) -> Iter
     if not any(_calls(trace, selection).values()):
         yield _not_called(trace) if trace.methods else _unused(expected)
         return
-    tallies = counts.tallies(trace)
+    tallies = tallies_of(trace)
     for tally in tallies:
         graphs, idle = tally.graphs(selection.count)
         if graphs > 1:
@@ -378,14 +379,8 @@ def _on(measure: Measure, replica: int | None) -> Measure:
 def _where(trace: Trace, tallies: Sequence[Tally], tally: Tally, replica: int | None) -> str:
     names = [shown(tally.optimizers[0].name)] if len(tallies) > 1 else []
     if replica is not None:
-        names.append(_replica(trace, replica))
+        names.append(shown(replica_names(trace)[replica]))
     return " on ".join(names)
-
-
-def _replica(trace: Trace, index: int) -> str:
-    replica = trace.replicas[index]
-    worker = f"{shown(replica.worker)} " if len(trace.workers) > 1 else ""
-    return f"{worker}replica {replica.id}"
 
 
 def _text(trace: Trace, failure: _Failure, notes: bool = True) -> str:

@@ -1,12 +1,16 @@
 """The rows in which a trace differs from what is expected of it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tracer.model.records import Kind, Role
+from tracer.model.labels import replica_ids
+from tracer.model.measures import Measure
+from tracer.model.records import Kind
 from tracer.model.selection import REQUESTS, Selection
-from tracer.model.tally import Measure, Tally, Values
+from tracer.model.stretches import Values
+from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, shown
@@ -16,8 +20,29 @@ WIDTH = 76  # pytest indents a message by 4
 _MOST_ROWS = 30
 Span = tuple[int, int]
 """The first and the last of some steps in a row."""
-_Counts = tuple[int, int, int, int]
-"""Of one variable: dense and sparse executions, gradients that were `None`, other gradients."""
+
+
+class _Counts(NamedTuple):
+    """What one variable got."""
+
+    dense: int
+    sparse: int
+    none: int
+    """Gradients that were `None`."""
+    requested: int
+    """Gradients that were not."""
+
+    @property
+    def executed(self) -> bool:
+        return bool(self.dense or self.sparse)
+
+
+class _Treated(NamedTuple):
+    """What each variable of a group got on a replica."""
+
+    variables: Sequence[int | None]
+    replica: int
+    counts: _Counts
 
 
 def measure_of(
@@ -75,18 +100,18 @@ class Rows:
         selection, per_step, failed = self._selection, self._per_step, self._failed
         measures = [measure_of(selection, wanted.kinds) for wanted in failed]
         totals = tuple(tally.total(measure, replica) for measure in measures)
-        groups = _groups(tally, selection)
         replicas = tally.replicas if replica is None else (replica,)
-        for variables in groups:
-            for index in replicas:
-                measures += _four(selection, variables[0], index)
+        keys = [(group, index) for group in _groups(tally, selection) for index in replicas]
+        for group, index in keys:
+            measures += _counts_of(selection, group[0], index)
         spans_by_values = spans_of(tally, replica, measures)
         good = [values for values in spans_by_values if per_step and _hold(failed, values)]
-        usual = max(good, key=lambda values: length(spans_by_values[values]), default=())
+        usual = max(good, key=lambda values: length(spans_by_values[values]), default=None)
+        usually = usual and _treated(keys, usual[len(failed) :])
         for values, spans in spans_by_values.items():
-            fours = [_four_of(values, at) for at in range(len(failed), len(values), 4)]
-            executed = any(dense or sparse for dense, sparse, _, _ in fours)
-            requested = any(four[3] for four in fours)
+            treated = _treated(keys, values[len(failed) :])
+            executed = any(each.counts.executed for each in treated)
+            requested = any(each.counts.requested for each in treated)
             unknown = not executed and not requested and tally.unplaced(selection.count)
             if values in good or unknown:
                 continue
@@ -94,38 +119,30 @@ class Rows:
             self.short = self.short or short
             if short and requested and not executed:
                 self.unapplied.update(spans)
-            for number, variables in enumerate(groups):
-                for offset, index in enumerate(replicas):
-                    at = number * len(replicas) + offset
-                    four = fours[at]
-                    differs = not usual or four != _four_of(usual, len(failed) + 4 * at)
-                    if differs and (short or per_step or any(four[:2])):
-                        alike = requested and not executed and selection.variables is None
-                        names = [None] if alike and None not in variables else variables
-                        self._add(tally, names, spans, four, index, alike)
+            none_applied = requested and not executed and selection.variables is None
+            for number, each in enumerate(treated):
+                differs = not usually or each != usually[number]
+                if differs and (short or per_step or each.counts.executed):
+                    self._add(tally, each, spans, none_applied)
 
     def _add(
-        self,
-        tally: Tally,
-        variables: Sequence[int | None],
-        spans: Sequence[Span],
-        counts: _Counts,
-        replica: int,
-        alike: bool,
+        self, tally: Tally, treated: _Treated, spans: Sequence[Span], none_applied: bool
     ) -> None:
+        """Add a row for each variable, or one for all if none of their gradients was applied."""
         several = len(self._tallies) > 1
-        optimizer = f"{shown(tally.optimizers[0].name)}: " * several
+        optimizer = f"{shown(tally.optimizers[0].name)}: " if several else ""
+        variables, counts = treated.variables, treated.counts
+        if none_applied:
+            variables, counts = [None], _Counts(0, 0, 0, 1)
         for variable in variables:
-            name = "each variable" if alike else self._name(variable)
+            name = "each variable" if none_applied else self._name(variable)
             order = -1 if variable is None else variable
-            if alike:
-                counts = 0, 0, 0, 1
             row = _Row(
                 spans[0][0], order, optimizer + name, tuple(spans), counts, self._note(counts)
             )
             replicas = self.rows.setdefault(row, [])
-            if replica not in replicas:
-                replicas.append(replica)
+            if treated.replica not in replicas:
+                replicas.append(treated.replica)
 
     def _name(self, variable: int | None) -> str:
         if variable is not None:
@@ -134,12 +151,11 @@ class Rows:
         return ", ".join(shown(self._trace.methods[index].name) for index in sorted(methods))
 
     def _note(self, counts: _Counts) -> str:
-        dense, sparse, none, requested = counts
-        if none:
+        if counts.none:
             return "no gradient"
-        if dense or sparse or self._selection.methods is not None:
+        if counts.executed or self._selection.methods is not None:
             return ""
-        return "not applied" if requested else "not handed over"
+        return "not applied" if counts.requested else "not handed over"
 
     def table(self) -> list[str]:
         """The rows as lines of text."""
@@ -181,37 +197,43 @@ def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
 
     A step method has no variables: None stands for it.
     """
-    weights: dict[int | None, dict[tuple[int, Role, Kind | None], int]] = {}
-    meant: set[int | None] = set()
-    for number, block in enumerate(tally.blocks):
-        for entry in block.entries:
-            executed = selection.holds(entry)
-            if not executed and entry.role != "request":
-                continue
-            names: Iterable[int | None] = entry.variables
-            if executed and not entry.variables and selection.variables is None:
-                names = (None,)
-            for variable in names:
-                if (
-                    variable is None
-                    or selection.variables is None
-                    or variable in selection.variables
-                ):
-                    role: Role = "update" if executed else "request"
-                    known = weights.setdefault(variable, {})
-                    key = number, role, entry.kind
-                    known[key] = known.get(key, 0) + entry.times
-                    if executed:
-                        meant.add(variable)
-    groups: dict[frozenset[tuple[tuple[int, Role, Kind | None], int]], list[int | None]] = {}
-    for variable, known in weights.items():
-        if variable in meant or selection.methods is None or not meant:
-            groups.setdefault(frozenset(known.items()), []).append(variable)
-    return list(groups.values())
+    same: dict[tuple[tuple[_Deed, int], ...], list[int | None]] = {}
+    for group in tally.groups:
+        variables = [
+            index
+            for index in group.variables
+            if selection.variables is None or index in selection.variables
+        ]
+        deeds: Counter[_Deed] = Counter()
+        for number, _, entry in group.entries:
+            if selection.holds(entry):
+                deeds[number, "execution", entry.kind or ""] += entry.times
+            elif entry.role == "request":
+                deeds[number, "request", entry.kind or ""] += entry.times
+        if variables and deeds:
+            same.setdefault(tuple(sorted(deeds.items())), []).extend(variables)
+    groups = list(same.values())
+    executed = [
+        variables
+        for deeds_of, variables in same.items()
+        if any(what == "execution" for (_, what, _), _ in deeds_of)
+    ]
+    without = selection.variables is None and any(
+        selection.holds(entry) and not entry.variables
+        for block in tally.blocks
+        for entry in block.entries
+    )
+    if selection.methods is not None and (executed or without):
+        groups = executed
+    return [*groups, [None]] if without else groups
 
 
-def _four(selection: Selection, variable: int | None, replica: int) -> list[Measure]:
-    """Measures of one variable: its dense and sparse executions, its `None` and other gradients."""
+_Deed = tuple[int, str, str]
+"""The number of a block (`Tally.representatives`), `execution` or `request`, and the kind."""
+
+
+def _counts_of(selection: Selection, variable: int | None, replica: int) -> list[Measure]:
+    """The measures of `_Counts`, of one variable on a replica."""
     if variable is None:
         nothing = Selection(roles=frozenset()).count
         return [measure_of(selection, replica=replica), nothing, nothing, nothing]
@@ -225,9 +247,13 @@ def _four(selection: Selection, variable: int | None, replica: int) -> list[Meas
     ]
 
 
-def _four_of(values: Values, at: int) -> _Counts:
-    dense, sparse, none, requested = values[at : at + 4]
-    return dense, sparse, none, requested
+def _treated(keys: Sequence[tuple[list[int | None], int]], values: Values) -> list[_Treated]:
+    """What the groups got on the replicas, from the values of their `_counts_of` in a row."""
+    size = len(_Counts._fields)
+    return [
+        _Treated(group, replica, _Counts(*values[size * number : size * (number + 1)]))
+        for number, (group, replica) in enumerate(keys)
+    ]
 
 
 def _hold(wanted: Iterable[Wanted], values: Values) -> bool:
@@ -242,9 +268,8 @@ def _ids(trace: Trace, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
     if len(replicas) > 3 and len(replicas) == len(trace.replicas):
         return f"all {len(replicas):,}"
-    several = len(trace.workers) > 1
-    names = [f"{trace.replicas[i].worker}/" * several + str(trace.replicas[i].id) for i in replicas]
-    return shown(listed(names, 3))
+    ids = replica_ids(trace)
+    return shown(listed([ids[index] for index in replicas], 3))
 
 
 def spans_of(
