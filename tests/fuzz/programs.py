@@ -733,6 +733,8 @@ class _Writer:
                     self.put(f"{name}.build([{', '.join(program.variables)}])")
                     if optimizer.kind == "keras2":
                         self.put(f"{name}._built = True  # which the odometer's own class forgets")
+                        if optimizer.loss_scale and name == "o":
+                            self.put("base._built = True")
                 elif optimizer.kind == "legacy":
                     self.put(f"{name}.iterations")
         if program.strategy:
