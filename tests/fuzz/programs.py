@@ -383,6 +383,10 @@ def sparse(value=1.0):
     return tf.IndexedSlices(tf.ones(2) * value, tf.constant([1, 1]), tf.constant([2]))
 
 
+def endless(i):
+    return tf.cast(i, tf.float32) * 0.0 + float("inf")  # no constant, which TensorFlow would fold
+
+
 def odd(i):
     return tf.where(i % 2 == 1, float("inf"), 1.0)
 
@@ -428,7 +432,8 @@ class Diary:
         try:
             action()
         except Exception as caught:
-            error = f"{type(caught).__name__}: {str(caught)[:300]}"
+            *_, last = str(caught).rstrip().splitlines() or [""]  # before it, where it was raised
+            error = f"{type(caught).__name__}: {last[:200]}"
         self.errors.append(error)
         self.weights.append({name: self.read(each) for name, each in self.variables.items()})
 
@@ -839,7 +844,7 @@ class _Writer:
         getattr(self, f"write_{type(statement).__name__.lower()}")(statement)
 
     def write_step(self, step: Step) -> None:
-        value = {"one": "", "inf": 'float("inf")', "odd": "odd(i)"}[step.value]
+        value = {"one": "", "inf": "endless(i)", "odd": "odd(i)"}[step.value]
         made = {"dense": f"dense({value})", "sparse": f"sparse({value})", "none": "None"}
         if step.method == "apply":
             gradients = ", ".join(made[kind] for _, kind in step.pairs)
