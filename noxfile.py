@@ -3,6 +3,7 @@
     nox -l                                              # the sessions
     nox -s "tests(python='3.11', tensorflow='2.15')"    # one of them
     nox -s tests                                        # all for which there is a Python here
+    nox -s lint                                         # what a change must pass before it is run
 
 A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` of the same number
 and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
@@ -78,6 +79,16 @@ def thorough(session: nox.Session, tensorflow: str) -> None:
 def _run(session: nox.Session, tensorflow: str, tests: tuple[str, ...]) -> None:
     session.install(f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*", "-e", ".[test]")
     session.run("pytest", *(session.posargs or tests))
+
+
+@nox.session(python="3.11")
+def lint(session: nox.Session) -> None:
+    """Style, types and which way imports run: what `.ci/run` asks of the code before its tests."""
+    session.install("-e", ".[test]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy", "--strict")
+    session.run("lint-imports")
 
 
 PYTHON = ("tests/unit", "tracer", "tests/integration/test_plugin.py")

@@ -25,10 +25,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import bench
 import vl_convert
 
-from tracer import storage
-from tracer.calltrace import CallTrace
-from tracer.differing import differences
-from tracer.records import (
+from tracer.model import tracefile
+from tracer.model.compare import differences
+from tracer.model.records import (
     Block,
     Calls,
     Entry,
@@ -40,7 +39,8 @@ from tracer.records import (
     Variable,
     fold,
 )
-from tracer.reporters import changes, text
+from tracer.model.trace import Trace
+from tracer.reporters import comparison, text
 
 Pattern = Literal["regular", "accumulating", "skipping", "random"]
 """In which steps the variables are updated: in each; in each 4th; in all but 1 % at random; in
@@ -152,25 +152,25 @@ def cost(
 ) -> Row:
     """What one trace costs."""
     data, path = trace(pattern, steps, variables), folder / "trace.json"
-    storage.save(data, path)
+    tracefile.save(data, path)
     runs = len(data.blocks[-1].runs)
     row = Row(pattern, steps, variables, runs, path.stat().st_size)
     if not timed:
         return row
-    before = CallTrace(trace(pattern, steps - 4, variables))
+    before = Trace(trace(pattern, steps - 4, variables))
     work: tuple[Callable[[], object], ...] = (
-        lambda: storage.save(data, path),
-        lambda: storage.load(path),
-        lambda: text.render(storage.load(path)),
-        lambda: _diff(before, storage.load(path)),
+        lambda: tracefile.save(data, path),
+        lambda: tracefile.load(path),
+        lambda: text.render(tracefile.load(path)),
+        lambda: _diff(before, tracefile.load(path)),
     )
     some = work if runs <= REPORTED else work[:2]
     taken = [_seconds(each) for each in some]
     return row._replace(seconds=(*taken, *repeat(None, len(work) - len(some))))
 
 
-def _diff(before: CallTrace, after: CallTrace) -> str:
-    return changes.render(before, after, differences(before, after))
+def _diff(before: Trace, after: Trace) -> str:
+    return comparison.render(before, after, differences(before, after))
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -208,7 +208,7 @@ def _milliseconds(seconds: float | None) -> str:
 def big(folder: Path) -> Path:
     """The file of 10^6 regular steps with 1,000 variables on 8 replicas."""
     path = folder / "big.json"
-    storage.save(trace("regular", 10**6, 1000, 8), path)
+    tracefile.save(trace("regular", 10**6, 1000, 8), path)
     return path
 
 
@@ -223,7 +223,7 @@ def _command(path: Path, *arguments: str) -> float:
 def write_workers(folder: Path, workers: int, replicas: int, variables: int) -> None:
     """The files of so many workers of one run."""
     first = folder / "0.json"
-    storage.save(trace("regular", 10**6, variables, replicas, "worker:0"), first)
+    tracefile.save(trace("regular", 10**6, variables, replicas, "worker:0"), first)
     content = first.read_bytes()
     for number in range(1, workers):
         named = content.replace(b'"worker:0"', b'"worker:%d"' % number)

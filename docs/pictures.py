@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 import tracer
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.reporters.text import render
 
 FOLDER = Path(__file__).parent / "pictures"

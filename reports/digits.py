@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tracer
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 
 BATCH, EPOCHS = 32, 3
 OPTIMIZERS = {

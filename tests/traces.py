@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from tracer.calltrace import CallTrace
-from tracer.records import (
+from tracer.api import CallTrace
+from tracer.model.records import (
     Block,
     Calls,
     Entry,

@@ -10,7 +10,7 @@ Importing this package imports no TensorFlow; `wrap` and `trace_of` do, when the
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from tracer.errors import (
     MergeError,
@@ -21,19 +21,15 @@ from tracer.errors import (
 )
 
 if TYPE_CHECKING:
-    from tracer.calltrace import CallTrace
-    from tracer.merging import merge
-    from tracer.recording import record
-    from tracer.reporters.tables import By
-    from tracer.storage import load
-    from tracer.testing import (
+    from tracer.api import CallTrace, load, merge, record, report, trace_of
+    from tracer.testing.assertions import (
         assert_all_updated,
         assert_calls,
         assert_executions,
         assert_never_updated,
         assert_updates,
     )
-    from tracer.wrapping import trace_of, unwrap, wrap
+    from tracer.wrapping import unwrap, wrap
 
 __version__ = "0.1.0"
 
@@ -59,42 +55,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CallTrace": "tracer.calltrace",
-    "assert_all_updated": "tracer.testing",
-    "assert_calls": "tracer.testing",
-    "assert_executions": "tracer.testing",
-    "assert_never_updated": "tracer.testing",
-    "assert_updates": "tracer.testing",
-    "load": "tracer.storage",
+    "CallTrace": "tracer.api",
+    "assert_all_updated": "tracer.testing.assertions",
+    "assert_calls": "tracer.testing.assertions",
+    "assert_executions": "tracer.testing.assertions",
+    "assert_never_updated": "tracer.testing.assertions",
+    "assert_updates": "tracer.testing.assertions",
+    "load": "tracer.api",
     "load_ipython_extension": "tracer.notebook",  # what `%load_ext tracer` looks for
-    "merge": "tracer.merging",
-    "record": "tracer.recording",
-    "trace_of": "tracer.wrapping",
+    "merge": "tracer.api",
+    "record": "tracer.api",
+    "report": "tracer.api",
+    "trace_of": "tracer.api",
     "unload_ipython_extension": "tracer.notebook",
     "unwrap": "tracer.wrapping",
     "wrap": "tracer.wrapping",
 }
-
-
-def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | None = None) -> None:
-    """Print what an optimizer did: the answer first, then the counts.
-
-    `optimizer_or_trace` is a wrapped optimizer or a `CallTrace`. `by` picks one table:
-    `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; without it, all that say
-    something are printed.
-    `file` is a text stream, standard output if not given; colours are used on a terminal only.
-
-    Raises `ValueError` for an optimizer that was never wrapped.
-    """
-    from tracer.calltrace import CallTrace
-    from tracer.reporters import console
-
-    trace = optimizer_or_trace
-    if not isinstance(trace, CallTrace):
-        from tracer.wrapping import trace_of
-
-        trace = trace_of(optimizer_or_trace)
-    console.report(trace, by=by, file=file)
 
 
 def __getattr__(name: str) -> Any:

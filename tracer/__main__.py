@@ -1,6 +1,6 @@
 """`python -m tracer` is the `tracer` command."""
 
-from tracer.cli import main
+from tracer.cli.commands import main
 
 if __name__ == "__main__":
     main()

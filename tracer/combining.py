@@ -1,12 +1,21 @@
 """One trace of the traces of several optimizers that ran in one process. No TensorFlow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
 import msgspec
 
-from tracer.records import Block, Calls, Graph, Method, Optimizer, Replica, TraceData, Variable
+from tracer.model.records import (
+    Block,
+    Calls,
+    Graph,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
 from tracer.snapshot import distinct
 
 Ref = ref[Any] | None
@@ -41,13 +50,15 @@ def combine(
             msgspec.structs.replace(each, root=each.root + first) for each in data.optimizers
         ]
         to_variable = []
+        taken = {each.name for each in data.variables}
         for variable, reference in zip(data.variables, own, strict=True):
             held = None if reference is None else reference()
             index = (
                 len(variables) if held is None else index_of.setdefault(id(held), len(variables))
             )
             if index == len(variables):
-                variables.append(variable)
+                plain = _plain(variable.name, taken)
+                variables.append(msgspec.structs.replace(variable, name=plain))
                 objects.append(reference)
             to_variable.append(index)
         to_method = [methods.setdefault(each, len(methods)) for each in data.methods]
@@ -112,3 +123,9 @@ def combine(
         finished=all(data.finished for data, _ in parts),
     )
     return combined, objects
+
+
+def _plain(name: str, names: Collection[str]) -> str:
+    """The name without the number that it has because others of `names` are the same."""
+    plain, mark, number = name.rpartition("#")
+    return plain if mark and number.isdecimal() and plain in names else name

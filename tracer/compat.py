@@ -3,57 +3,58 @@
 The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
 """
 
+import functools
 import platform
 import re
 import sys
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import tensorflow as tf
-from tensorflow.python.distribute import distribute_lib
+from tensorflow.core.function import trace_type
+from tensorflow.python.client import session
+from tensorflow.python.distribute import distribute_lib, mirrored_run
 from tensorflow.python.eager import context as eager_context, record
+from tensorflow.python.eager.polymorphic_function import (
+    concrete_function,
+    polymorphic_function,
+    saved_model_utils,
+)
 from tensorflow.python.framework import func_graph, indexed_slices, ops
-from tensorflow.python.ops import resource_variable_ops, script_ops
-from tensorflow.python.trackable.autotrackable import AutoTrackable
+from tensorflow.python.ops import (
+    control_flow_v2_func_graphs,
+    resource_variable_ops,
+    script_ops,
+)
+from tensorflow.python.saved_model import save_context
+from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
 from tracer.instances import instances
-
-__all__ = [
-    "AutoTrackable",
-    "EagerTensor",
-    "FuncGraph",
-    "IndexedSlices",
-    "ResourceVariable",
-    "control_dependencies",
-    "current_graph",
-    "device",
-    "eager_outside_functions",
-    "function_name",
-    "graphs_around",
-    "graphs_updated_by",
-    "has_strategy",
-    "host_callback",
-    "in_eager",
-    "init_scope",
-    "make_variable",
-    "replica_id",
-    "signature",
-    "stop_recording",
-    "surroundings",
-    "update_replica_id",
-    "updates_since",
-    "versions",
-]
 
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
+TensorFlowVariable = tf.Variable
 IndexedSlices = indexed_slices.IndexedSlices
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
-init_scope = ops.init_scope
 stop_recording = record.stop_recording
+unique_number = ops.uid
+
+
+@contextmanager
+def outside_of_graphs() -> Iterator[None]:
+    """Eager mode, whatever graph is being built: that of a function, or of a Session.
+
+    `init_scope` leaves the graphs of functions only (`framework/ops.py`).
+    """
+    with ops.init_scope(), eager_context.eager_mode():
+        yield
 
 
 def in_eager() -> bool:
@@ -81,7 +82,7 @@ def make_variable(initial: Any, where: str) -> Any:
     `ResourceVariable` called directly passes by the creator stack that `tf.Variable` walks
     (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
     """
-    with ops.init_scope(), ops.device(where):
+    with outside_of_graphs(), ops.device(where):
         return resource_variable_ops.ResourceVariable(
             initial, trainable=False, name="optimizer_tracer"
         )
@@ -161,6 +162,196 @@ def graphs_around(graph: Any) -> list[Any]:
     return graphs
 
 
+def called_graph(graph: Any) -> Any:
+    """The graph of the function that is called when `graph` runs: its own, or one around it.
+
+    Branches and loop bodies are graphs of their own, which no call reaches but that of the function
+    around them. A graph of a Session runs with all that is in it.
+    """
+    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    return graph if ops.executing_eagerly_outside_functions() else graphs_around(graph)[-1]
+
+
+def call_time_capture(graph: Any, name: str, ask: Callable[[], Any], otherwise: Any) -> Any | None:
+    """An int64 scalar in `graph` that is what `ask()` gives each time its function is called.
+
+    None for a graph to which nothing can be given. In the call `ask` gives an eager tensor, or one
+    of the graph in which the call stands; a SavedModel holds `otherwise`, an eager tensor.
+    `FuncGraph.capture_call_time_value` does nearly the same, but it passes the question on to the
+    eager caller of the outermost function, and a branch or a loop cannot pass it on. Captures are
+    in `core/function/capture/capture_container.py`; `ConcreteFunction.captured_inputs` calls those
+    that can be called.
+    """
+    if not isinstance(graph, FuncGraph) or graph.name.startswith(_BACKWARD):
+        return None
+    captures = graph._function_captures
+    if name in captures.by_ref_internal:
+        return captures.by_ref_internal[name]
+    spec = trace_type.from_value(
+        tf.TensorSpec((), tf.int64), trace_type.InternalTracingContext(True)
+    )
+    with graph.as_default(), ops.control_dependencies(None):
+        inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
+
+    def values() -> list[Any]:
+        plain_capture(captures, name, otherwise)
+        return [otherwise if save_context.in_save_context() else ask()]
+
+    values.output_spec = spec  # type: ignore[attr-defined]
+    captures.add_or_replace(
+        key=name, external=values, internal=inside, tracetype=spec, is_by_ref=True
+    )
+    return inside
+
+
+def plain_capture(captures: Any, name: str, value: Any) -> None:
+    """Let what `call_time_capture` added look like `value` that was captured, once it is traced.
+
+    The function asks at each call all the same: it has its own list of what it captured. But a
+    SavedModel exports by the list of the graph, and it knows of captured values only.
+    """
+    if list(captures.by_ref_internal) == [name]:  # else the order would not be that of the inputs
+        _, inside, spec = captures.pop(name, is_by_ref=True)
+        captures.add_or_replace(key=id(value), external=value, internal=inside, tracetype=spec)
+
+
+_BACKWARD = "__backward_"
+"""How TensorFlow names the gradient of a function, which is called with what it captured when it
+was traced (`eager/polymorphic_function/concrete_function.py`)."""
+
+
+def constant(value: int) -> Any:
+    """An eager int64 scalar, also while a graph is traced."""
+    with outside_of_graphs():
+        return tf.constant(value, tf.int64)
+
+
+def with_flags(stamp: Any, flags: int) -> Any:
+    """A scalar of the current graph: `stamp` with these bits set as well."""
+    return tf.raw_ops.BitwiseOr(x=stamp, y=tf.constant(flags, tf.int64))
+
+
+def tensor_of(gradient: Any) -> Any | None:
+    """The tensor in a graph by which a gradient comes; None if it is there from the start."""
+    values = getattr(gradient, "values", gradient)  # of IndexedSlices
+    if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
+        return values
+    return None
+
+
+def trackable_constant(tensor: Any) -> Any:
+    """What makes an eager tensor that a function captures known to a SavedModel."""
+    return saved_model_utils.TrackableConstant(tensor, None)
+
+
+def replica_run() -> Any | None:
+    """What the threads of one `strategy.run` share, if this thread is one of them."""
+    return getattr(threading.current_thread(), "coord", None)
+
+
+def runs_under_way() -> tuple[set[int], set[int]]:
+    """On whose behalf this thread works: the ids of `strategy.run` calls, and of threads.
+
+    Under `MirroredStrategy` each replica has a thread of its own. `merge_call` stops them and goes
+    on in the thread that called `strategy.run`, which may call it again, for new threads
+    (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads know).
+    """
+    runs: set[int] = set()
+    threads = {threading.get_ident()}
+    python: Any = sys._getframe()
+    coordinator = replica_run()
+    while True:
+        runs |= {id(each) for each in _coordinators(python)}
+        if coordinator is None or id(coordinator) in runs:
+            return runs, threads
+        runs.add(id(coordinator))
+        for thread, frame in sys._current_frames().items():
+            if any(each is coordinator for each in _coordinators(frame)):
+                threads.add(thread)
+                python = frame
+                known = {each.ident: each for each in threading.enumerate()}
+                coordinator = getattr(known.get(thread), "coord", None)
+                break
+        else:
+            return runs, threads
+
+
+def _coordinators(python: Any) -> Iterator[Any]:
+    code = mirrored_run._call_for_each_replica.__code__
+    while python is not None:
+        if python.f_code is code:
+            yield python.f_locals.get("coord")
+        python = python.f_back
+
+
+_AfterRun = Callable[[Any, list[Any]], None]
+"""Called with the graph of a Session and the ops that it has run and fetched."""
+
+_watchers: list[WeakMethod[_AfterRun]] = []
+_watching = threading.Lock()
+_originals: dict[str, Any] = {}
+
+
+def watch_sessions(after_run: _AfterRun) -> None:
+    """Call the method `after_run` whenever a Session has run, until `watch_sessions_no_more`.
+
+    It is held weakly.
+    """
+    with _watching:
+        if WeakMethod(after_run) not in _watchers:
+            _watchers.append(WeakMethod(after_run))
+        if not _originals:
+            for name, make in (("_do_run", _watched_run), ("make_callable", _watched_callable)):
+                _originals[name] = getattr(session.BaseSession, name)
+                setattr(session.BaseSession, name, make(_originals[name]))
+
+
+def watch_sessions_no_more(after_run: _AfterRun) -> None:
+    """Call it no more, and give the class of Sessions back what it had if nobody else watches."""
+    with _watching:
+        _watchers[:] = [each for each in _watchers if each() not in (None, after_run)]
+        if not _watchers:
+            for name, original in _originals.items():
+                setattr(session.BaseSession, name, original)
+            _originals.clear()
+
+
+def _watched_run(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(self: Any, handle: Any, targets: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        values = original(self, handle, targets, fetches, *args, **kwargs)
+        _has_run(self, [*targets, *fetches])
+        return values
+
+    return run
+
+
+def _watched_callable(original: Any) -> Any:
+    @functools.wraps(original)
+    def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        function = original(self, fetches, *args, **kwargs)
+        names = [self.graph.as_graph_element(each) for each in tf.nest.flatten(fetches)]
+
+        @functools.wraps(function)
+        def run(*values: Any, **options: Any) -> Any:
+            fetched = function(*values, **options)
+            _has_run(self, names)
+            return fetched
+
+        return run
+
+    return make_callable
+
+
+def _has_run(session_: Any, elements: Iterable[Any]) -> None:
+    ops_ = [getattr(element, "op", element) for element in elements]
+    for method in list(_watchers):
+        after_run = method()
+        if after_run is not None:
+            after_run(session_.graph, ops_)
+
+
 _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
@@ -173,10 +364,22 @@ def updates_since(graph: Any, start: int) -> list[Any]:
     ]
 
 
+def updates_of(graph: Any, start: int, variable: Any) -> list[Any]:
+    """The operations among those that write to `variable`."""
+    handle = getattr(variable, "handle", None)
+    return [
+        op for op in updates_since(graph, start) if any(tensor is handle for tensor in op.inputs)
+    ]
+
+
+SESSION_GRAPH = "v1 graph"
+"""What the graph of a Session is called."""
+
+
 def function_name(graph: Any) -> str:
     """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
     if not isinstance(graph, FuncGraph):
-        return "v1 graph"
+        return SESSION_GRAPH
     return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
 
 
@@ -223,26 +426,71 @@ def _shape(shape: Any) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
 
 
-def graphs_updated_by(name: str) -> list[Any]:
-    """The graphs that hold updates by an untraced v1 optimizer of this name.
+def session_graphs_alive() -> list[Any]:
+    """Every graph of a Session that is alive, that of no function."""
+    return [graph for graph in instances([ops.Graph]) if not isinstance(graph, FuncGraph)]
 
-    `apply_gradients` puts them under `name/update_...` (`training/optimizer.py`). A graph with a
-    counter of the tracer's is left out.
+
+def needed_by(fetched: Iterable[Any]) -> set[str]:
+    """The names of the ops that must run for these ops."""
+    needed: set[str] = set()
+    todo = list(fetched)
+    while todo:
+        op = todo.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    return needed
+
+
+def newest_function() -> int:
+    """A number that changes when a function is traced."""
+    names = eager_context.context().list_function_names()
+    return hash(frozenset(names))
+
+
+def function_classes() -> tuple[type, type]:
+    """The class of functions that were traced, and that of what `tf.function` gives."""
+    return concrete_function.ConcreteFunction, polymorphic_function.Function
+
+
+def concrete_functions(function: Any) -> list[Any]:
+    """The functions that a `tf.function` was traced to."""
+    return list(function._function_cache.values())
+
+
+_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "Identity")
+
+
+def writes_to(graph: Any, handles: Collection[int] | None) -> bool:
+    """Whether `graph` writes to a variable of which the id of the handle is among `handles`.
+
+    None stands for any variable, also one that is an argument.
     """
-    update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
-    found = []
-    for graph in graphs_alive():
-        operations = graph.get_operations()
-        if any(update.search(op.name) for op in operations) and not any(
-            op.type in ("ResourceScatterUpdate", "PyFunc") for op in operations
-        ):
-            found.append(graph)
-    return found
+    inside = {
+        id(inner) for outer, inner in graph.captures if handles is None or id(outer) in handles
+    }
+    if handles is None:
+        inside |= {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource}
+    if not inside:
+        return False
+    for op in graph.get_operations():
+        if op.type in _READS:
+            continue
+        for place, tensor in enumerate(op.inputs):
+            if id(tensor) in inside and tensor.dtype == tf.resource and place not in _read_only(op):
+                return True
+    return False
 
 
-def graphs_alive() -> list[Any]:
-    """Every graph that is alive."""
-    return instances([ops.Graph])
+def _read_only(op: Any) -> Collection[int]:
+    """Which inputs a call, a branch or a loop only reads, as TensorFlow marked them
+    (`framework/auto_control_deps_utils.py`).
+    """
+    try:
+        return tuple(op.get_attr("_read_only_resource_inputs"))
+    except ValueError:
+        return ()
 
 
 def versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tracer.instances import instances
 from tracer.kinds import KINDS, OptimizerKind
-from tracer.records import Remark
+from tracer.model.records import Remark
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
 _SPARSE = "_resource_apply_sparse"

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tracer.calltrace import CallTrace
-from tracer.selecting import select
+from tracer.api import CallTrace, trace_of
+from tracer.model.excerpt import select
+from tracer.model.trace import Trace
 
 
 class TraceCallback:
@@ -89,9 +90,7 @@ class TraceCallback:
     @property
     def trace(self) -> CallTrace:
         """The trace of the model's optimizer so far."""
-        from tracer import wrapping
-
-        return wrapping.trace_of(self._model.optimizer)
+        return trace_of(self._model.optimizer)
 
     def on_train_begin(self, logs: object = None) -> None:
         """Wrap the optimizer."""
@@ -128,7 +127,7 @@ class TraceCallback:
 
             formats.put(trace, "tensorboard", None, Path(self.log_dir))
 
-    def _tell(self, trace: CallTrace, every: int) -> None:
+    def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line."""
         start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar holds the line
         while trace.steps - self._told >= every:
@@ -138,7 +137,7 @@ class TraceCallback:
             start = ""
 
 
-def line(trace: CallTrace, first: int, last: int) -> str:
+def line(trace: Trace, first: int, last: int) -> str:
     """What the steps from `first` to `last` updated, on one line."""
     part = select(trace, steps=range(first, last + 1))
     runs = list(part.per_step("updates"))

@@ -1,46 +1,69 @@
 """Counts executions in the graph: the counters of one replica, and how they are read.
 
 A graph's stateful ops run whenever the graph runs, so one counter serves all that was traced into
-one graph (a *block*). `Ledger.count` adds it, about 25 scalar ops, the same for 1 and 1,000
-variables. Besides its total a counter keeps the steps at which it ran, as arithmetic runs, and it
-does so in the graph, without a branch:
+one graph (a *block*). `Ledger.count` adds it: two calls of small functions, the same for 1 and for
+1,000 variables. Besides its total a counter keeps when it ran, as arithmetic runs, and it does so
+in the graph, without a branch.
 
-    counter = [id, next, stride, total]     next: the step at which it is expected to run again
-    clock   = [step, rows]                  step: the number of the step under way, from 1
-    ring    = ROWS rows of counters         the last state of each run that ended
+*When* is a **stamp**: `UNIT` times the number of the step, plus flags that say how the block was
+part of it. A graph does not know what it will be part of when it is traced: the same one may run
+alone, inside a step, or inside another function's step. So each function asks when it is called:
 
-    error   = step - next                   0 as long as the block runs every `stride` steps
-    ring[rows % ROWS] = counter             kept only if a run ends here, else overwritten
-    counter += [0, 2*error + stride, error, 1]
-    clock   += [1 if the block is a step, error != 0]
+    company = the stamp of what calls it     0 if that is no step of this optimizer
+    stamp   = company                        if the block is part of a step, or of none
+    stamp   = a new number                   if the block is a step and company is 0
 
-With `gap`, the steps since the last execution, the update is `next = step + gap; stride = gap`, so
-every run's first step is its stride after the run before it ended. That makes a chain of which
-no link can be lost unseen: see `_chain`. Totals and the step number grow by constants through
-`AssignAddVariableOp`, which is atomic, so they are exact whoever runs the graph at the same time;
-the other figures can be torn by several threads in one function, and the chain then shows it.
+`company` is an argument of the function that TensorFlow computes at each call (see
+`compat.call_time_capture`): in eager mode from the Python calls under way, in another function
+from the stamp of the step that it stands in. A step takes its number once, when its gradients are
+there, and hands it to all that runs in it; so two steps that overlap in time stay two.
+
+    clock   = [UNIT * next number, 0, rows]  numbers are taken by one atomic op, see `_take`
+    counter = [id, next, stride, total, ended]
+    ring    = ROWS rows of counters          the last state of each run that ended
+
+    error   = stamp - next                   0 as long as the block runs every `stride`
+    ring[rows % ROWS] = counter              kept only if a run ends here, else overwritten
+    counter += [0, 2*error + stride, error, 1, error != 0]
+    clock   += [0, 0, error != 0]
+
+With `gap`, the distance to the last stamp, the update is `next = stamp + gap; stride = gap`, so
+every run's first stamp is its stride after the run before it ended. `ended` counts the runs that a
+counter has ended, and stands in each row: where a row was overwritten, or where several threads in
+one function wrote at once, the numbers have a gap, or the arithmetic does not hold. So no link of
+the chain can be lost unseen: see `_chain`. Totals grow by constants through `AssignAddVariableOp`,
+which is atomic, so they are exact whoever runs the graph at the same time.
 """
 
+import functools
+import itertools
 import threading
 from collections import defaultdict, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import tensorflow as tf
 
-from tracer import compat, records
-from tracer.records import Run
-from tracer.snapshot import Reading
+from tracer import compat
+from tracer.model import records
+from tracer.model.records import Run
+from tracer.snapshot import Reading, reading_of
+from tracer.stamps import UNIT, WITHIN
 
 ROWS = 4096
-"""How many runs may end between two readings before detail is lost. 128 KiB a replica."""
+"""How many runs may end between two readings before detail is lost. 160 KiB a replica."""
 
 _ATTEMPTS = 5
 """How often a reading is taken anew while graphs run and detail seems to be lost."""
 
 _raw = tf.raw_ops
+
+_numbers = itertools.count()  # of ledgers: functions tell what they capture apart by a name
+
+_PHILOX = 1
+"""The algorithm of which `RngReadAndSkip` moves the state: see `_take`."""
 
 
 class _Row(NamedTuple):
@@ -49,6 +72,7 @@ class _Row(NamedTuple):
     next: int
     stride: int
     total: int
+    ended: int
 
     @property
     def last(self) -> int:
@@ -78,7 +102,6 @@ class _Counter:
         self.variable = variable
         self.graphs = 0
         self.idle = 0  # of the graphs that are gone
-        self.outside = False
         self.use = Use(number, 0)
         self.lifetime: ref[Any] | None = None
 
@@ -86,10 +109,15 @@ class _Counter:
 class Ledger:
     """The counters of one replica of one root optimizer, all on one device."""
 
-    def __init__(self, device: str, steps: int) -> None:
+    def __init__(self, device: str, steps: int, rows: int = ROWS) -> None:
         self.device = device
-        self._clock = self._variable([steps + 1, 0])
-        self._ring = self._variable(np.zeros((ROWS, 4), np.int64))
+        self._size = rows
+        self._name = f"optimizer_tracer_{next(_numbers)}"
+        self.alone = compat.constant(0)
+        """The company of what is called outside of every step."""
+        self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        self._clock = self._variable([(steps + 1) * UNIT, 0, 0])
+        self._ring = self._variable(np.zeros((rows, 5), np.int64))
         self._counters: list[_Counter] = []
         self._keys: list[Hashable] = []
         self._idle: dict[Hashable, list[_Counter]] = defaultdict(list)
@@ -98,77 +126,92 @@ class Ledger:
         self._drained = 0
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
-    def count(
-        self,
-        key: Hashable,
-        lifetime: Any,
-        step: bool,
-        outside: bool = False,
-        after: Sequence[Any] = (),
-    ) -> Use:
-        """Add the counter of the block `key` to the current graph; it runs after the ops `after`.
+    def company(self, graph: Any, ask: Callable[[], Any]) -> Any:
+        """The stamp of what calls the function with this graph, a scalar in `graph`.
 
-        `step` is True if the block is a step, `outside` if it is in none, so that its steps say
-        nothing.
+        `ask` gives it at each call of the function: an eager tensor, or one of the graph in which
+        it is called. Where nobody can be asked it is 0.
+        """
+        known = self._companies.get(graph)
+        if known is None:
+            known = compat.call_time_capture(graph, self._name, ask, self.alone)
+            if known is None:
+                with graph.as_default():
+                    return tf.constant(0, tf.int64)
+            self._companies[graph] = ref(known)
+            return known
+        return known()
+
+    def begin_step(self, company: Any, after: Sequence[Any] = ()) -> tuple[Any, Any]:
+        """Add to the current graph the beginning of a step, which waits for the tensors `after`.
+
+        Returns the step's stamp and that of what is part of it.
+        """
+        where = compat.device(self.device)
+        with where, compat.stop_recording(), compat.control_dependencies(after):
+            own, inside = _begin_function()(self._clock.handle, company)
+        return own, inside
+
+    def count(self, key: Hashable, lifetime: Any, stamp: Any, after: Sequence[Any] = ()) -> Use:
+        """Add the counter of the block `key` to the current graph; it runs after the ops `after`.
 
         When `lifetime`, the outermost graph around it, is gone, the counter serves the next block
         with an equal key: graph tracing again and again does not grow the ledger, and should the
         old graph still run somewhere, what it counts is the same.
         """
         with self._lock:
-            counter = self._take(key)
-            counter.outside = outside
+            counter = self._take_counter(key)
             counter.graphs += 1
             counter.lifetime = ref(lifetime, lambda _: self._dropped.append(counter))
         with compat.device(self.device), compat.stop_recording():
             handles = counter.variable.handle, self._clock.handle, self._ring.handle
-            _advance(*handles, 1 if step else 0, after)
+            with compat.control_dependencies(after):
+                _advance_function(self._size)(*handles, stamp)
         return counter.use
 
-    def eager_step(self) -> int:
-        """Count a step that ran outside of every graph; returns its number."""
-        with compat.init_scope(), compat.device(self.device):
-            step = int(self._read(self._clock)[0])
-            _raw.AssignAddVariableOp(
-                resource=self._clock.handle, value=tf.constant([1, 0], tf.int64)
-            )
-        return step
+    def take_number(self) -> int:
+        """The number of a step that begins outside of every graph."""
+        with compat.outside_of_graphs(), compat.device(self.device):
+            clock = _take(self._clock.handle, tf.constant(1, tf.uint64))
+            return int(clock[0]) // UNIT
 
-    def step_now(self) -> int:
-        """The number of the step under way, or of the next one."""
-        with compat.init_scope():
-            return int(self._read(self._clock)[0])
+    def next_number(self) -> int:
+        """The number of the step that begins next."""
+        with compat.outside_of_graphs():
+            return int(self._read(self._clock)[0]) // UNIT
 
     def read(self) -> tuple[int, list[tuple[Any, Reading]]]:
-        """The number of steps so far, and what each counter says of them."""
-        with self._lock, compat.init_scope():
+        """How many steps began so far, and what each counter says of them.
+
+        The graph writes the ring, then the counter, then the clock; reading goes the other way, so
+        that each run that had ended is found. A step takes its number before all of that.
+        """
+        with self._lock, compat.outside_of_graphs():
             before = -1
             for _ in range(_ATTEMPTS):
-                steps = int(self._read(self._clock)[0]) - 1
+                begun = int(self._read(self._clock)[0]) // UNIT - 1
                 states = [self._read(counter.variable) for counter in self._counters]
                 self._drain()
                 readings = [
-                    self._reading(c, s, steps) for c, s in zip(self._counters, states, strict=True)
+                    self._reading(c, s) for c, s in zip(self._counters, states, strict=True)
                 ]
-                short = any(
-                    reading.total > sum(run.total for run in reading.runs)
-                    for counter, reading in zip(self._counters, readings, strict=True)
-                    if not counter.outside
-                )
                 # A graph that runs meanwhile may have been caught between two of its writes.
-                if not short or steps == before:
+                if begun == before or not any(reading.lost for reading in readings):
                     break
-                before = steps
-            return steps, list(zip(self._keys, readings, strict=True))
+                before = begun
+            return begun, list(zip(self._keys, readings, strict=True))
 
     def handles(self) -> list[Any]:
         """The handles that each graph with a counter captures."""
         return [self._clock.handle]
 
     def children(self) -> dict[str, Any]:
-        """The variables that an exported function captures, by name."""
-        variables = {"clock": self._clock, "ring": self._ring}
-        return variables | {f"counter_{c.number}": c.variable for c in self._counters}
+        """What an exported function captures, by name."""
+        for graph in list(self._companies):
+            compat.plain_capture(graph._function_captures, self._name, self.alone)
+        children = {"clock": self._clock, "ring": self._ring}
+        children |= {f"counter_{c.number}": c.variable for c in self._counters}
+        return children | {"alone": compat.trackable_constant(self.alone)}
 
     def _variable(self, initial: Any) -> Any:
         return compat.make_variable(np.asarray(initial, np.int64), self.device)
@@ -178,14 +221,14 @@ class Ledger:
         values = _raw.ReadVariableOp(resource=variable.handle, dtype=tf.int64).numpy()
         return np.asarray(values)
 
-    def _take(self, key: Hashable) -> _Counter:
+    def _take_counter(self, key: Hashable) -> _Counter:
         if self._dropped:
-            with compat.init_scope():
+            with compat.outside_of_graphs():
                 self._release()
         if self._idle[key]:
             return self._idle[key].pop()
         number = len(self._counters)
-        counter = _Counter(number, self._variable([number, 0, 0, 0]))
+        counter = _Counter(number, self._variable([number, 0, 0, 0, 0]))
         self._counters.append(counter)
         self._keys.append(key)
         return counter
@@ -204,33 +247,28 @@ class Ledger:
 
     def _drain(self) -> None:
         """Take the rows that were written since the last time out of the ring."""
-        rows = int(self._read(self._clock)[1])
+        rows = int(self._read(self._clock)[2])
         if rows == self._drained:
             return
         ring = self._read(self._ring)
-        for index in range(max(self._drained, rows - ROWS), rows):
-            number, *row = (int(value) for value in ring[index % ROWS])
+        for index in range(max(self._drained, rows - self._size), rows):
+            number, *row = (int(value) for value in ring[index % self._size])
             self._rows[number].append(_Row(*row))
         self._drained = rows
 
-    def _reading(self, counter: _Counter, state: Any, steps: int) -> Reading:
+    def _reading(self, counter: _Counter, state: Any) -> Reading:
         _, *row = (int(value) for value in state)
         now = _Row(*row)
-        rows = [each for each in self._rows[counter.number] if 0 < each.total < now.total]
         if not now.total:
-            return Reading(0, [], counter.graphs, counter.idle + (counter.lifetime is not None))
-        runs = [] if counter.outside else _chain([*rows, now])
-        total = now.total
-        if runs and runs[-1].last > steps:  # of a step that is still under way
-            kept = [cut for run in runs if (cut := _cut(run, steps)) is not None]
-            total -= sum(run.total for run in runs) - sum(run.total for run in kept)
-            runs = kept
+            idle = counter.idle + (counter.lifetime is not None)
+            return Reading(graphs=counter.graphs, idle=idle)
+        rows = [row for row in self._rows[counter.number] if row.ended < now.ended]
         idle = counter.idle + (counter.lifetime is not None and not counter.use.ran(now.total))
-        return Reading(total, runs, counter.graphs, idle)
+        return reading_of(_chain([*rows, now]), now.total, counter.graphs, idle)
 
 
 class HostLog:
-    """The steps at which a block ran, for blocks that Python counts."""
+    """When a block ran that Python counts, as the same runs of stamps."""
 
     __slots__ = ("runs", "total")
 
@@ -238,80 +276,128 @@ class HostLog:
         self.total = 0
         self.runs: list[list[int]] = []  # [first, stride, count, times], open at the end
 
-    def add(self, step: int) -> None:
+    def add(self, stamp: int) -> None:
+        """The block ran once more."""
         self.total += 1
         if self.runs:
             run = self.runs[-1]
             first, stride, count, times = run
             last = first + (count - 1) * stride
-            if step == last and count == 1:
+            if stamp == last and count == 1:
                 run[3] += 1
                 return
-            if step == last:  # again in the same step, which becomes a run of its own
+            if stamp == last:  # again in the same step, which becomes a run of its own
                 run[2] -= 1
-                self.runs.append([step, 1, 1, times + 1])
+                self.runs.append([stamp, 1, 1, times + 1])
                 return
-            if times == 1 and (count == 1 or step == last + stride):
-                run[1], run[2] = step - last, count + 1
+            if times == 1 and stamp > last and (count == 1 or stamp == last + stride):
+                run[1], run[2] = stamp - last, count + 1
                 return
             if len(self.runs) > 1:  # a step that ran it several times may continue a run of such
                 tail = records.join(Run(*run) for run in self.runs[-2:])
                 self.runs[-2:] = [[r.first, r.stride, r.count, r.times] for r in tail]
-        self.runs.append([step, 1, 1, 1])
+        self.runs.append([stamp, 1, 1, 1])
 
     def reading(self, graphs: int) -> Reading:
-        idle = graphs if not self.total else 0
-        return Reading(self.total, records.join(Run(*run) for run in self.runs), graphs, idle)
+        """What was added so far; `graphs` of a Session hold the block."""
+        runs = records.join(Run(*run) for run in self.runs)
+        return reading_of(runs, self.total, graphs, graphs if not self.total else 0)
 
 
-def _advance(counter: Any, clock: Any, ring: Any, step: int, after: Sequence[Any]) -> None:
-    """Count one execution, in the graph: see the top of this file.
+def _take(clock: Any, numbers: Any) -> Any:
+    """Take so many numbers of steps, 0 or 1; returns the clock as it was before.
+
+    `RngReadAndSkip` is made to share one generator between threads: it moves the state by 256 for
+    each number and gives the state before, both under the variable's lock, and it compiles under
+    XLA. No other op of TensorFlow does all three (`core/kernels/stateful_random_ops.cc`,
+    `compiler/tf2xla/kernels/stateful_random_ops.cc`). 128 bits of the state are moved, which here
+    never leave the first 64, and the third number is not touched.
+    """
+    return _raw.RngReadAndSkip(resource=clock, alg=tf.constant(_PHILOX), delta=numbers)
+
+
+def _begin(clock: Any, company: Any) -> tuple[Any, Any]:
+    """The stamp of a step, that of its company or a new one, and that of what is part of it."""
+    alone = _raw.Equal(x=company, y=tf.constant(0, tf.int64))
+    new, _, _ = _raw.Unpack(value=_take(clock, _raw.Cast(x=alone, DstT=tf.uint64)), num=3)
+    stamp = _raw.SelectV2(condition=alone, t=new, e=company)
+    return stamp, _raw.BitwiseOr(x=stamp, y=tf.constant(WITHIN, tf.int64))
+
+
+def _advance(size: int, counter: Any, clock: Any, ring: Any, stamp: Any) -> None:
+    """Count one execution, in the graph, with a ring of `size` rows: see the top of this file.
 
     The order of the writes (ring, counter, clock) lets a reader on another thread, who reads in
-    the opposite order, find every run that ended. Only the first op waits for `after`, which may be
-    thousands: the others follow it.
+    the opposite order, find every run that ended.
     """
     zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
-    size, tick = tf.constant(ROWS, tf.int64), tf.constant(step, tf.int64)
-    with compat.control_dependencies(after):
-        state = _raw.ReadVariableOp(resource=counter, dtype=tf.int64)
+    state = _raw.ReadVariableOp(resource=counter, dtype=tf.int64)
     with compat.control_dependencies([state]):
         time = _raw.ReadVariableOp(resource=clock, dtype=tf.int64)
-    _, expected, stride, _ = _raw.Unpack(value=state, num=4)
-    now, rows = _raw.Unpack(value=time, num=2)
-    error = _raw.Sub(x=now, y=expected)
+    _, expected, stride, _, _ = _raw.Unpack(value=state, num=5)
+    _, _, rows = _raw.Unpack(value=time, num=3)
+    error = _raw.Sub(x=stamp, y=expected)
     gap = _raw.AddV2(x=error, y=stride)
     ended = _raw.Cast(x=_raw.NotEqual(x=error, y=zero), DstT=tf.int64)
-    row = _raw.FloorMod(x=rows, y=size)
+    row = _raw.FloorMod(x=rows, y=tf.constant(size, tf.int64))
     with compat.control_dependencies([state, time]):
         write = _raw.ResourceScatterUpdate(resource=ring, indices=row, updates=state)
-    with compat.control_dependencies([write]):
-        forward = _raw.Pack(values=[zero, _raw.AddV2(x=gap, y=error), error, one])
+    with compat.control_dependencies([write] if write is not None else []):
+        forward = _raw.Pack(values=[zero, _raw.AddV2(x=gap, y=error), error, one, ended])
         write = _raw.AssignAddVariableOp(resource=counter, value=forward)
-    with compat.control_dependencies([write]):
-        _raw.AssignAddVariableOp(resource=clock, value=_raw.Pack(values=[tick, ended]))
+    with compat.control_dependencies([write] if write is not None else []):
+        _raw.AssignAddVariableOp(resource=clock, value=_raw.Pack(values=[zero, zero, ended]))
+
+
+_HANDLE, _STAMP = tf.TensorSpec((), tf.resource), tf.TensorSpec((), tf.int64)
+
+
+@functools.cache
+def _begin_function() -> Any:
+    return _traced_once(_begin, [_HANDLE, _STAMP])
+
+
+@functools.cache
+def _advance_function(size: int) -> Any:
+    return _traced_once(functools.partial(_advance, size), [_HANDLE, _HANDLE, _HANDLE, _STAMP])
+
+
+def _traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
+    """A function that all graphs call; it captures nothing."""
+
+    def optimizer_tracer(*arguments: Any) -> Any:
+        return body(*arguments)
+
+    with compat.outside_of_graphs(), compat.device(None):
+        function = tf.function(optimizer_tracer, input_signature=signature, autograph=False)
+        return function.get_concrete_function()
 
 
 def _chain(rows: list[_Row]) -> list[Run]:
     """The runs that end in `rows`; they are short of the total if detail was lost.
 
-    A link of the chain is `last - count * stride == the last step before`. Where it does not hold,
-    rows were overwritten or torn, and the executions since the last good row have no step.
+    A link of the chain is `last - count * stride == the last stamp before`. Where it does not hold,
+    or where the number of a row is missing, rows were overwritten or torn, and the executions since
+    the last good row have no step. The first row is written when a block runs in a step for the
+    first time. If it had run before, in no step, the arithmetic of the second row does not hold
+    without the first; so without it, where it holds, there was nothing in it.
     """
     runs: list[tuple[int, int, int]] = []
-    last = total = 0
+    last = total = ended = 0
     for row in rows:
         count = row.total - total
-        if count < 1:
+        if count < 0 or row.ended < ended:  # torn: an older state after a newer one
             continue
-        if row.stride >= 0 and row.last - count * row.stride == last:
+        following = row.ended == ended or (row.ended == 1 and not ended)
+        sound = following and row.last - count * row.stride == last
+        if count and sound and (row.stride >= 0 or count == 1):
             runs.append((row.last, row.stride, count))
-        last, total = row.last, row.total
+        last, total, ended = row.last, row.total, row.ended + 1
     return _distinct(runs)
 
 
 def _distinct(runs: list[tuple[int, int, int]]) -> list[Run]:
-    """Runs of distinct steps from `(last, stride, count)`: a stride of 0 is the same step again."""
+    """Runs of distinct stamps from `(last, stride, count)`: a stride of 0 is the same one again."""
     found: list[Run] = []
     for last, stride, count in runs:
         if stride:
@@ -324,13 +410,3 @@ def _distinct(runs: list[tuple[int, int, int]]) -> list[Run]:
         else:
             found.append(Run(last, 1, 1, count))
     return records.join(found)
-
-
-def _cut(run: Run, steps: int) -> Run | None:
-    """The part of `run` up to the step `steps`."""
-    if run.last <= steps:
-        return run
-    if run.first > steps:
-        return None
-    count = (steps - run.first) // run.stride + 1
-    return Run(run.first, run.stride if count > 1 else 1, count, run.times)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tracer.recording import record
+from tracer.api import record
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -1,18 +1,15 @@
-"""The optimizers of one recorder: what they are, how far they were, and what they ran unseen.
-
-A graph that was traced before its optimizer was wrapped holds no counter. What it runs shows only
-in the optimizer's own count of its steps, `iterations`, that moves by more than the steps counted.
-"""
+"""The optimizers of one recorder: what they are, and what they ran unseen: see `tracer.older`."""
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer import compat, snapshot
 from tracer.kinds import SETTINGS, OptimizerKind
-from tracer.records import Optimizer, Remark, Setting
+from tracer.model.records import Optimizer, Remark, Setting
+from tracer.older import Older, OlderFunctions, note_of
 from tracer.variables import canonical
 
 
@@ -27,14 +24,6 @@ class _Traced(NamedTuple):
     settings: dict[str, Setting]
 
 
-class _Mark(NamedTuple):
-    """How far an optimizer was when it was wrapped."""
-
-    iterations: int
-    steps: int
-    used: bool
-
-
 class Optimizers:
     """A root optimizer and those nested in it, by index."""
 
@@ -42,9 +31,8 @@ class Optimizers:
         self.root = 0
         self._lock = threading.Lock()
         self._all: list[_Traced] = []
-        self._marks: dict[int, _Mark] = {}
-        self._suspects: list[tuple[int, ref[Any]]] = []
-        self._older: dict[int, bool] = {}  # by index, whether a graph is older than its mark
+        self.older = OlderFunctions()
+        self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
 
     def add(
         self,
@@ -96,25 +84,28 @@ class Optimizers:
                 each.remarks,
             )
 
-    def mark(self, index: int, steps: Callable[[], int]) -> str:
-        """Note how far an optimizer has come that may have been used before; `steps` were counted.
+    def begin(self, index: int, counters: Sequence[Any]) -> None:
+        """Tracing begins, or goes on, with an optimizer that may have been used before.
 
-        Where it has no count of its own steps that can be read, its graphs are looked for. Returns
-        what the trace has to say of it at once, if anything.
+        The functions that were traced with it meanwhile are watched; each graph of ours has
+        captured one of `counters`.
         """
         each = self._all[index]
         optimizer = each.optimizer()
         iterations = iterations_of(optimizer)
         if iterations is not None:
-            used = getattr(optimizer, "built", None) or getattr(optimizer, "_built", None)
-            self._marks[index] = _Mark(iterations, steps(), bool(iterations or used))
-            self._older.pop(index, None)
-        elif each.kind.name == "v1":
-            graphs = compat.graphs_updated_by(each.name())
-            self._suspects += [(index, ref(graph)) for graph in graphs]
-        elif each.kind.name == "legacy" and getattr(optimizer, "_iterations", None) is not None:
-            return _early(each.name())
-        return ""
+            self._started.setdefault(index, iterations)
+        methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
+        self.older.watch(index, optimizer, _own_handles(optimizer), methods, counters)
+        if each.kind.name == "v1":
+            self.older.watch_sessions(index, each.name(), compat.session_graphs_alive())
+        elif each.kind.name == "legacy" and iterations is None:
+            graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
+            self.older.watch_sessions(index, each.name(), [] if graph is None else [graph])
+
+    def end(self, index: int) -> None:
+        """Tracing of this one ends, at least for a while."""
+        self.older.let_go(index)
 
     def moved(self) -> dict[int, int]:
         """How far each optimizer's own count of steps has moved since it was wrapped."""
@@ -122,43 +113,17 @@ class Optimizers:
         for index, each in enumerate(self._all):
             now = iterations_of(each.optimizer())
             if now is not None:
-                moved[index] = now - (self._marks[index].iterations if index in self._marks else 0)
+                moved[index] = now - self._started.get(index, 0)
         return moved
 
-    def unseen(self, steps: int, counters: Sequence[Any]) -> dict[int, int]:
-        """For each optimizer by how much its `iterations` moved more than the `steps` counted.
+    def missed(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
+        """Notes on what ran in functions and graphs that were traced before the tracer came.
 
-        Each graph of ours has captured one of `counters`.
+        `before` is how often each of them had been run already.
         """
-        unseen = {}
-        for index, mark in self._marks.items():
-            optimizer = self._all[index].optimizer()
-            now = iterations_of(optimizer)
-            late = 0 if now is None else (now - mark.iterations) - (steps - mark.steps)
-            # A new optimizer's iterations may be set by a checkpoint: only an older graph of its
-            # own says that they were not.
-            if late > 0 and not mark.used and index not in self._older:
-                self._older[index] = _older_graph(optimizer, counters)  # a sweep: once is enough
-            if late > 0 and (mark.used or self._older[index]):
-                unseen[index] = late
-        return unseen
-
-    def missed(
-        self,
-        names: Sequence[str],
-        unseen: dict[int, int],
-        before: dict[int, int],
-        met_in: Callable[[Any], bool],
-    ) -> Iterator[str]:
-        """Notes on what ran in graphs that were traced before the tracer came.
-
-        `met_in` says whether a variable of the trace is in a graph.
-        """
-        for index, steps in unseen.items():
-            if steps > before.get(index, 0):
-                yield _late(names[index], steps - before.get(index, 0))
-        early = {index for index, graph in self._suspects if met_in(graph())}
-        yield from (_early(names[index]) for index in sorted(early))
+        for older, calls in list(self.older.calls.items()):
+            if calls > before.get(older, 0):
+                yield note_of(older, names[older.optimizer], calls - before.get(older, 0))
 
 
 def iterations_of(optimizer: Any) -> int | None:
@@ -167,21 +132,33 @@ def iterations_of(optimizer: Any) -> int | None:
     handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)
     if not isinstance(handle, compat.EagerTensor):
         return None  # it has none, or one in a v1 graph
-    with compat.init_scope():
+    with compat.outside_of_graphs():
         return int(iterations.numpy())
 
 
-def _older_graph(optimizer: Any, counters: Sequence[Any]) -> bool:
-    """Whether a graph counts the optimizer's iterations that holds no counter of ours."""
-    ours = {id(handle) for handle in counters}
-    own = canonical(optimizer._iterations)
-    theirs = {id(each.handle) for each in getattr(own, "values", (own,))}
-    for graph in compat.graphs_alive():
-        if isinstance(graph, compat.FuncGraph):
-            captured = {id(outer) for outer, _ in graph.captures}
-            if captured & theirs and not captured & ours:
-                return True
-    return False
+_NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
+"""Attributes with variables that others write to as well: schedules, and other optimizers."""
+
+
+def _own_handles(optimizer: Any) -> list[Any]:
+    """The handles of the variables that only the optimizer writes to, as a rule."""
+    own = object.__getattribute__(optimizer, "__dict__")
+    theirs = {id(each) for name in _NOT_ITS_STATE for each in _handles(own.get(name))}
+    values = [value for name, value in own.items() if name not in _NOT_ITS_STATE]
+    return [handle for handle in _handles(values) if id(handle) not in theirs]
+
+
+def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The handles of the variables in `value`, in lists and dicts too, on each replica."""
+    if isinstance(value, dict | list | tuple):
+        if depth < 4:
+            for each in list(value.values() if isinstance(value, dict) else value):
+                yield from _handles(each, depth + 1)
+        return
+    whole = canonical(value)
+    for each in getattr(whole, "values", None) or (whole,):
+        if isinstance(each, compat.ResourceVariable):
+            yield each.handle
 
 
 def _settings(optimizer: Any) -> dict[str, Setting]:
@@ -199,17 +176,3 @@ def _settings(optimizer: Any) -> dict[str, Setting]:
         if isinstance(value, bool | int | float | str):
             found[name] = value
     return found
-
-
-def _late(name: str, steps: int) -> str:
-    return (
-        f"{name}: {steps} steps ran in graphs traced before the tracer came and are not counted; "
-        "wrap the optimizer before it trains (or `iterations` was set, as by a checkpoint)"
-    )
-
-
-def _early(name: str) -> str:
-    return (
-        f"{name}: a graph with updates by an optimizer of this name was built before it was "
-        "wrapped; what that graph runs is not counted, so wrap the optimizer first"
-    )

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from tracer.calltrace import CallTrace
-    from tracer.recording import Recording
-    from tracer.testing import Assertion, Check
+    from tracer.api import CallTrace, Recording
+    from tracer.testing.assertions import Assertion, Check
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class OptimizerTracer:
     """What the fixture `optimizer_tracer` gives: `wrap`, `trace` and `matches`."""
 
     def __init__(self, item: pytest.Item) -> None:
-        from tracer.recording import recording_of
+        from tracer.api import recording_of
 
         self._item = item
         self._stack = ExitStack()
@@ -98,7 +97,7 @@ class OptimizerTracer:
 
         With arguments of `tracer.assert_updates`, they are checked when the test's body has ended.
         """
-        from tracer.testing import assert_updates
+        from tracer.testing.assertions import assert_updates
 
         self._recording.take(optimizer)
         self.used = True
@@ -121,7 +120,7 @@ class OptimizerTracer:
         and their replica; not times, versions or Python calls. `--tracer-update` writes it.
         """
         __tracebackhide__ = True
-        from tracer.testing import compare_with_snapshot
+        from tracer.testing.assertions import compare_with_snapshot
 
         if not self.used:
             raise ValueError("there is nothing to compare: call optimizer_tracer.wrap(optimizer)")
@@ -141,7 +140,7 @@ class OptimizerTracer:
 
     def failures(self) -> Iterator[str]:
         """Why the trace is not as expected; the test has ended."""
-        from tracer.testing import incomplete
+        from tracer.testing.assertions import incomplete
 
         found = [message for each in self._assertions if (message := each.failure())]
         yield from found
@@ -172,7 +171,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     with ExitStack() as stack:
         recording: Recording | None = None
         if checks or _option(item.config, "tracer_trace_all"):
-            from tracer.recording import record
+            from tracer.api import record
 
             recording = stack.enter_context(record())
         try:
@@ -194,7 +193,7 @@ def _checks(item: pytest.Item) -> "list[Check]":
     markers = list(item.iter_markers(MARKER))
     if not markers:
         return []
-    from tracer.testing import expect_updates
+    from tracer.testing.assertions import expect_updates
 
     known = inspect.signature(expect_updates).parameters
     checks = []

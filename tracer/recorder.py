@@ -5,6 +5,11 @@ call; a *frame* is a call under way. A frame whose parent is in the same graph h
 the parent; a frame whose parent is in another graph, or that has none, closes a block: all that was
 traced into this graph since executes as a whole, so it gets one counter. That one rule covers
 `tf.function`, loops, branches, XLA and eager mode, where a step is the block.
+
+A frame's parent is in the same **region**: in eager mode, or in the graph of one function with its
+branches and loops. What a function is part of is not decided when it is traced, for it may be
+called from anywhere later: each call of it asks (`Recorder.company`), and the graph counts by the
+answer. See `tracer.ledger`.
 """
 
 import sys
@@ -12,17 +17,16 @@ import threading
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple
 from weakref import ref
 
 from tracer import compat, snapshot
-from tracer.calltrace import CallTrace
 from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
 from tracer.ledger import HostLog, Ledger
-from tracer.optimizers import Optimizers
-from tracer.records import (
+from tracer.model.records import (
     Graph,
     Kind,
     Method,
@@ -30,7 +34,12 @@ from tracer.records import (
     Role,
     TraceData,
 )
+from tracer.model.trace import Trace
+from tracer.older import Older
+from tracer.optimizers import Optimizers
+from tracer.sessions import PartsOfSteps
 from tracer.snapshot import BlockKey, Reading, Site
+from tracer.stamps import APPLYING, UNIT, WITHIN
 from tracer.tracings import Figures, Key, Tracings
 from tracer.variables import VariableTable, device_of, finder
 
@@ -43,6 +52,8 @@ class _Place(NamedTuple):
 
     graph: Any
     branch: Any
+    region: Any
+    """The graph of the function around it that is called: see `compat.called_graph`."""
 
 
 class _Block(NamedTuple):
@@ -52,11 +63,11 @@ class _Block(NamedTuple):
     function: str
     """The name of the function whose graph it is; empty in eager mode."""
     step: bool
-    outside: bool
+    """Whether it is a step where it is not part of one."""
     sites: tuple[int, ...]
 
 
-_EAGER = _Place(None, None)
+_EAGER = _Place(None, None, None)
 
 _PAIR = (tuple, list)
 
@@ -66,7 +77,24 @@ _Requested = tuple[type, Callable[[], Any], int]
 _NOT_REQUESTED: _Requested = (Any, lambda: None, -1)
 
 
-_Readings = dict[int, tuple[int, dict[Hashable, tuple[_Block, Reading]]]]
+class _Read(NamedTuple):
+    """What was counted on a replica: see `snapshot.Begun`."""
+
+    steps: int
+    blocks: dict[Hashable, tuple[_Block, Reading]]
+    under_way: frozenset[int]
+    empty: frozenset[int]
+    calm: bool
+
+    @property
+    def past(self) -> int:
+        """The last step before all that are under way."""
+        return min(self.under_way, default=self.steps + 1) - 1
+
+
+_NOTHING_READ = _Read(0, {}, frozenset(), frozenset(), True)
+
+_Readings = dict[int, _Read]
 
 
 class Moment(NamedTuple):
@@ -75,7 +103,7 @@ class Moment(NamedTuple):
     readings: _Readings
     calls: Sequence[Sequence[int]]
     graphs: dict[Key, Figures]
-    unseen: dict[int, int]
+    older: dict[Older, int]
     iterations: dict[int, int]
     notes: frozenset[str] = frozenset()
 
@@ -85,7 +113,6 @@ def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
         "graph" if block.function else "eager",
         block.function,
         block.step,
-        block.outside,
         tuple(sites[number] for number in block.sites),
     )
 
@@ -97,6 +124,8 @@ class Frame:
         "applying",
         "distributed",
         "gathers",
+        "gradient",
+        "numbers",
         "parent",
         "pending",
         "place",
@@ -105,9 +134,14 @@ class Frame:
         "replica",
         "result",
         "role",
+        "run",
         "site",
         "sites",
+        "stamps",
         "start",
+        "thread",
+        "updates",
+        "variable",
     )
 
     recorder: "Recorder"
@@ -129,6 +163,23 @@ class Frame:
     """Python's frame of the method, while it runs."""
     start: int
     """How many operations the graph had before."""
+    numbers: dict[int, int] | None
+    """The numbers, by replica, of the step that it is in eager mode, as far as they were asked
+    for; a step in a cross-replica context is one of each replica."""
+    stamps: dict[int, tuple[Any, Any]] | None
+    """The same in a graph: for each replica its stamp and that of what is part of it, tensors."""
+    updates: list[tuple[list[Any], int]]
+    """In a graph of a Session: the ops of each update in it, with its site."""
+    variable: Any
+    """In such a graph: what an apply method updates."""
+    gradient: Any
+    """The first gradient that it was handed in a graph, None if there was none yet. A step begins
+    when this one is there: it is that of the first layer, as a rule, which needs all data and comes
+    last. A gradient that needs no data (of the last bias, for a loss that is a mean) is there even
+    if the data are not."""
+    thread: int
+    run: int
+    """The thread and the call of `strategy.run` in which it began: see `compat.runs_under_way`."""
 
 
 class Recorder:
@@ -151,6 +202,9 @@ class Recorder:
         self._graphs: Counter[_Block] = Counter()  # tracings into v1 graphs
         self._tracings = Tracings()
         self._active: list[Frame] = []
+        self._empty: dict[int, set[int]] = defaultdict(set)
+        self._callers: set[int] = set()
+        self._parts = PartsOfSteps(self._ran_without_step)
         self._where = compat.Surroundings("", "", ())
         self._notes: dict[str, None] = {}
         self.broken = False
@@ -160,10 +214,15 @@ class Recorder:
         """Whether any call was seen."""
         return bool(self._calls)
 
-    def mark(self, optimizer: int) -> None:
+    def begin(self, optimizer: int) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before."""
-        if text := self.optimizers.mark(optimizer, self._step_count):
-            self.note(text)
+        counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
+        self.optimizers.begin(optimizer, counters)
+
+    def end(self, optimizer: int) -> None:
+        """Tracing of an optimizer ends; what was counted stays."""
+        self.optimizers.end(optimizer)
+        self._parts.stop()
 
     # Calls.
 
@@ -219,6 +278,7 @@ class Recorder:
         frame.site = site
         if frame.place is not _EAGER:
             self._called(site)
+            frame.variable = variable
         stack.append(frame)
         return frame
 
@@ -250,7 +310,7 @@ class Recorder:
             replica, parent = 0, None
             if distributed or top is not None or place is not _EAGER:
                 replica = self._replica(role, top, distributed)
-                parent = self._parent(role, place, replica, top, distributed)
+                parent = self._parent(role, place, replica, stack, distributed)
         frame.role = role
         frame.place = place
         frame.replica = replica
@@ -259,8 +319,12 @@ class Recorder:
         frame.applying = role == "apply" or (parent is not None and _applying(parent))
         frame.gathers = role == "group" and parent is not None and parent.place == place
         frame.site = None
-        frame.sites = []
+        frame.sites, frame.updates = [], []
         frame.start = 0 if place is _EAGER else place.graph.num_operations()
+        frame.numbers = frame.stamps = frame.gradient = frame.variable = None
+        frame.thread, frame.run = threading.get_ident(), 0
+        if distributed:
+            frame.run = id(compat.replica_run())
 
     def _called(self, site: int) -> None:
         """Count a call while tracing; one in eager mode is counted by its block, or failed."""
@@ -285,11 +349,14 @@ class Recorder:
         if ended:
             self.note("a call was interrupted, and what it had run until then is not counted")
             for frame in ended:
-                self._ended(frame)
+                self._ended(frame, ran=False)
             stack[:] = [frame for frame in stack if frame not in ended]
 
-    def _ended(self, frame: Frame) -> None:
+    def _ended(self, frame: Frame, ran: bool) -> None:
         """A step is under way no more. Threads share the list: each change to it is atomic."""
+        if not ran and frame.numbers:
+            for replica, number in frame.numbers.items():
+                self._empty[replica].add(number)
         if frame in self._active:
             self._active.remove(frame)
 
@@ -378,7 +445,11 @@ class Recorder:
         if site is None:
             return _NOT_REQUESTED
         frame.sites.append(site)
-        return (type(gradient), ref(variable), site) if frame.place is _EAGER else _NOT_REQUESTED
+        if frame.place is _EAGER:
+            return type(gradient), ref(variable), site
+        if frame.gradient is None:
+            frame.gradient = compat.tensor_of(gradient)
+        return _NOT_REQUESTED
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
@@ -388,19 +459,23 @@ class Recorder:
         else:  # something between entered and left out of order
             stack[:] = [each for each in stack if each is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
-        if frame.role == "step":
-            self._ended(frame)
-        if failed:
-            if site is not None and frame.place is _EAGER:
+        ran = not failed or any(self._sites[number].role != "request" for number in sites)
+        if site is not None:
+            if ran:  # what raises after a part of its work ran was executed, as far as it came
+                sites.append(site)
+            elif frame.place is _EAGER:
                 self._failed(site)
-            if all(self._sites[number].role == "request" for number in sites):
-                return  # it raised before anything ran: called, not executed
-        elif site is not None:
-            sites.append(site)
-        if parent is not None and (parent.place is frame.place or parent.place == frame.place):
-            parent.sites += sites
-        elif sites:
-            self._close(frame)
+        if frame.role == "step":
+            self._ended(frame, ran)
+        if ran and sites:
+            if frame.variable is not None and not compat.eager_outside_functions():
+                self._note_update(frame)
+            if parent is not None and (parent.place is frame.place or parent.place == frame.place):
+                parent.sites += sites
+                parent.updates += frame.updates
+            else:
+                self._close(frame)
+        frame.gradient = frame.stamps = frame.variable = None
 
     def _stack(self) -> list[Frame]:
         try:
@@ -423,88 +498,191 @@ class Recorder:
         role: FrameRole,
         place: _Place,
         replica: int,
-        top: Frame | None,
+        stack: list[Frame],
         distributed: bool,
     ) -> Frame | None:
-        """The frame that this call is part of: that of its replica in its graph, if there is one.
+        """The frame that a call is part of: that of its replica in its region, if there is one.
 
         It may be on another thread. A strategy runs the update, and the inner optimizer of a loss
         scale, on other threads than the `apply_gradients` that asked for it. In a graph that step
         is the one whose graph is this one or around it: no other thread traces into it. In eager
-        mode only a strategy does this.
+        mode it is one on whose behalf this thread works.
         """
-        if top is not None and top.role != "group":
-            return top
-        found: list[Frame] = []
+        region = place.region
+        own = next((each for each in reversed(stack) if each.place.region is region), None)
+        if own is not None and own.role != "group":
+            return own
+        steps: list[Frame] = []
         active = list(self._active)
         if active and place.graph is not None:
             around = {id(graph) for graph in compat.graphs_around(place.graph)}
-            found = [frame for frame in active if id(frame.place.graph) in around]
-        if active and not found and distributed:
-            found = [frame for frame in active if frame.place is _EAGER]
-        mine = [frame for frame in found if frame.replica == replica]
-        if top is not None:
-            return next((frame for frame in reversed(mine) if frame.place == place), top)
+            steps = [
+                step
+                for step in active
+                if step.place.region is region and id(step.place.graph) in around
+            ]
+        elif active and distributed:
+            runs, threads = compat.runs_under_way()
+            steps = [
+                step
+                for step in active
+                if step.place is _EAGER and (step.run in runs or step.thread in threads)
+            ]
+        mine = [step for step in steps if step.replica == replica]
+        if own is not None:
+            return next((step for step in reversed(mine) if step.place == place), own)
         if role == "step":
             return mine[-1] if mine else None
-        candidates = mine or found
+        candidates = mine or steps
         return candidates[-1] if candidates else None
+
+    # What a block is part of.
+
+    def _company(self, replica: int) -> Any:
+        """The stamp of what calls a function with a block of `replica`: asked at each call.
+
+        In eager mode an eager tensor; while another function is traced a tensor in its graph.
+        """
+        ledger = self._ledgers[replica]
+        try:
+            stack = self._stack()
+            if compat.in_eager():
+                place = _EAGER
+                self._callers.add(threading.get_ident())
+            else:
+                place = _place_of(compat.current_graph())
+            frame = self._parent("apply", place, replica, stack, compat.has_strategy())
+            if place is not _EAGER:
+                return self._stamp_inside(frame, place, replica, calling=True)
+            if frame is None:
+                return ledger.alone
+            step = self._step_around(frame, replica)
+            stamp = 0 if step is None else UNIT * self._number_of(step, replica) | WITHIN
+            if _applying(frame):
+                stamp |= APPLYING
+            return compat.constant(stamp) if stamp else ledger.alone
+        except Exception as error:
+            self.fault(error)
+            return ledger.alone
+
+    def _step_around(self, frame: Frame, replica: int) -> Frame | None:
+        """The step that what is called from `frame` for `replica` is part of, in its region."""
+        while frame.parent is not None:
+            frame = frame.parent
+        if frame.role != "step":
+            return None
+        if frame.replica != replica:  # each replica has a step of its own, or one serves all
+            for step in list(self._active):
+                alone = step.parent is None and step.replica == replica
+                if alone and step.place.region is frame.place.region and step.run == frame.run:
+                    return step
+        return frame
+
+    def _number_of(self, step: Frame, replica: int) -> int:
+        """The number of a step in eager mode, which it takes when it is asked for first."""
+        if step.numbers is None:
+            step.numbers = {}
+        number = step.numbers.get(replica)
+        if number is None:
+            number = step.numbers[replica] = self._take_number(replica)
+        return number
+
+    def _take_number(self, replica: int) -> int:
+        with self._lock:
+            ledger = self._ledgers.get(replica)
+            if ledger is None:
+                self._steps[replica] += 1
+                return self._steps[replica]
+        return ledger.take_number()
+
+    def _stamps_of(self, step: Frame, replica: int) -> tuple[Any, Any]:
+        """The stamp of a step in a graph, and that of what is part of it."""
+        if step.stamps is None:
+            step.stamps = {}
+        stamps = step.stamps.get(replica)
+        if stamps is None:
+            ledger, graph = self._ledger(replica), step.place.graph
+            after = [] if step.gradient is None else [step.gradient]
+            with graph.as_default():
+                company = self._asked(step.place.region, replica)
+                stamps = step.stamps[replica] = ledger.begin_step(company, after)
+        return stamps
+
+    def _stamp_inside(
+        self, frame: Frame | None, place: _Place, replica: int, calling: bool = False
+    ) -> Any:
+        """The stamp of what is part of `frame`, or of nothing in its region, in a graph.
+
+        `calling` if it is for a function that is called, which cannot know what calls it.
+        """
+        step = None if frame is None else self._step_around(frame, replica)
+        if step is None:
+            stamp = self._asked(place.region, replica)
+        else:
+            stamp = self._stamps_of(step, replica)[1]
+        if calling and frame is not None and _applying(frame):
+            stamp = compat.with_flags(stamp, APPLYING)
+        return stamp
+
+    def _asked(self, region: Any, replica: int) -> Any:
+        """The company of the function whose graph is `region`, a tensor of that graph."""
+        return self._ledger(replica).company(region, partial(self._company, replica))
+
+    def _ledger(self, replica: int) -> Ledger:
+        with self._lock:
+            ledger = self._ledgers.get(replica)
+            if ledger is None:
+                ledger = Ledger(self._devices.get(replica, ""), self._steps[replica])
+                self._ledgers[replica] = ledger
+            return ledger
 
     # Blocks.
 
     def _close(self, frame: Frame) -> None:
-        step = frame.parent is None and frame.role == "step"
-        outside = frame.parent is None and not step
+        alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
         if graph is None and not frame.distributed:
-            self._ran(_Block(frame.replica, "", step, outside, tuple(frame.sites)))
+            self._ran(_Block(frame.replica, "", alone, tuple(frame.sites)), frame)
             return
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
             by_replica[self._sites[number].replica].append(number)
         name = "" if graph is None else compat.function_name(graph)
         for replica, numbers in by_replica.items():
-            block = _Block(replica, name, step, outside, tuple(numbers))
+            block = _Block(replica, name, alone, tuple(numbers))
             if graph is None:
-                self._ran(block)
+                self._ran(block, frame)
             elif compat.eager_outside_functions():
-                self._count_in_graph(block, graph, frame.start)
+                self._count_in_graph(block, frame)
             else:
                 self._count_in_session(block, frame)
 
-    def _ran(self, block: _Block) -> None:
-        """A block that Python counts has just executed."""
+    def _ran(self, block: _Block, frame: Frame) -> None:
+        """A block in eager mode has just been executed, a step or a call outside of every step."""
+        stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
+        self._log(block, stamp)
+
+    def _log(self, block: _Block, stamp: int) -> None:
         with self._lock:
             log = self._logs.get(block)
             if log is None:
                 log = self._logs[block] = HostLog()
-            if block.outside:
-                log.total += 1
-                return
-            ledger = self._ledgers.get(block.replica)
-            if ledger is None:
-                step = self._steps[block.replica] + 1
-                if block.step:
-                    self._steps[block.replica] = step
-            else:
-                step = ledger.eager_step() if block.step else ledger.step_now()
-            log.add(step)
+            log.add(stamp)
 
-    def _count_in_graph(self, block: _Block, graph: Any, start: int) -> None:
+    def _count_in_graph(self, block: _Block, frame: Frame) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
-        The counter waits for the stateful ops that were added since `start`, the updates; without
-        that TensorFlow may run it although the gradients, or the data for them, never came.
+        The counter waits for the stateful ops that were added since the call began, the updates;
+        without that TensorFlow may run it although the gradients, or the data for them, never came.
         """
-        with self._lock:
-            ledger = self._ledgers.get(block.replica)
-            if ledger is None:
-                device = self._devices.get(block.replica, "")
-                ledger = Ledger(device, self._steps[block.replica])
-                self._ledgers[block.replica] = ledger
+        graph = frame.place.graph
+        if block.step:
+            stamp = self._stamps_of(frame, block.replica)[0]
+        else:
+            stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
-        work = compat.updates_since(graph, start)
-        use = ledger.count(block, lifetime, block.step, block.outside, work)
+        work = compat.updates_since(graph, frame.start)
+        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self._lock:
             self._tracings.add(graph, block.replica, block.step, use, self._steps_so_far)
 
@@ -515,6 +693,7 @@ class Recorder:
         which the user's program runs, and its name stay what they were.
         """
         self._graphs[block] += 1
+        inside = frame.parent is not None
         if self.optimizers.kinds() & {"keras2", "keras3"}:
             self.note(
                 "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
@@ -531,8 +710,32 @@ class Recorder:
             return
         before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
         with compat.control_dependencies(before):
-            callback = compat.host_callback(lambda: self._ran(block))
+            callback = compat.host_callback(partial(self._ran_in_session, block, inside))
         result._add_control_input(getattr(callback, "op", callback))
+        if block.step and frame.updates:
+            self._parts.add(frame.place.region, result, frame.updates)
+
+    def _note_update(self, frame: Frame) -> None:
+        """Remember which ops an update is in the graph of a Session, which may run them alone."""
+        result = getattr(frame.result, "op", frame.result)
+        ops = compat.updates_of(frame.place.graph, frame.start, frame.variable)
+        if frame.site is not None and self._sites[frame.site].role == "update":
+            if hasattr(result, "_add_control_input"):
+                ops.append(result)
+            frame.updates.append((ops, frame.site))
+
+    def _ran_without_step(self, site: int) -> None:
+        """A Session has run an update of a step, but not the step."""
+        replica = self._sites[site].replica
+        self._log(_Block(replica, compat.SESSION_GRAPH, False, (site,)), 0)
+
+    def _ran_in_session(self, block: _Block, inside: bool) -> None:
+        """A block of a v1 graph is about to end; `inside` if it is part of a step."""
+        if block.step:
+            stamp = UNIT * self._take_number(block.replica)
+        else:  # its step ends, and takes its number, after it
+            stamp = UNIT * (self._steps[block.replica] + 1) | WITHIN if inside else 0
+        self._log(block, stamp)
 
     # Faults and notes.
 
@@ -561,14 +764,14 @@ class Recorder:
 
     def _step_count(self) -> int:
         try:
-            return max((steps for steps, _ in self._read().values()), default=0)
+            return self._steps_so_far()
         except Exception:
             return 0  # asked after a fault too, and the ledger may be what is broken
 
     def _steps_so_far(self) -> int:
         return max(
             *self._steps.values(),
-            *(ledger.step_now() - 1 for ledger in self._ledgers.values()),
+            *(ledger.next_number() - 1 for ledger in self._ledgers.values()),
             0,
             0,
         )
@@ -586,16 +789,20 @@ class Recorder:
 
     def _read(self) -> _Readings:
         """For each replica its steps and its blocks; a block keeps its key for good."""
-        found: _Readings = {}
-        for replica in sorted({each.replica for each in self._logs} | set(self._ledgers)):
+        calm = self._callers <= {threading.get_ident()}
+        under_way = [frame.numbers for frame in list(self._active) if frame.numbers]
+        readings: _Readings = {}
+        for replica in sorted({block.replica for block in self._logs} | set(self._ledgers)):
             ledger = self._ledgers.get(replica)
             steps, counted = (self._steps[replica], []) if ledger is None else ledger.read()
             blocks: dict[Hashable, tuple[_Block, Reading]] = dict(enumerate(counted))
             for block, log in self._logs.items():
                 if block.replica == replica:
                     blocks[block] = (block, log.reading(self._graphs[block]))
-            found[replica] = (steps, blocks)
-        return found
+            running = frozenset(numbers[replica] for numbers in under_way if replica in numbers)
+            empty = frozenset(self._empty[replica])
+            readings[replica] = _Read(steps, blocks, running, empty, calm)
+        return readings
 
     def _called_so_far(self) -> list[list[int]]:
         """For each site how often it was called [in eager mode, while tracing]."""
@@ -614,12 +821,13 @@ class Recorder:
             graphs = self._tracings.figures(_totals(readings))
             said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
             moved = self.optimizers.moved()
-            return Moment(readings, calls, graphs, self._unseen(readings), moved, said)
+            older = dict(self.optimizers.older.calls)
+            return Moment(readings, calls, graphs, older, moved, said)
 
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
         data, objects = self.part(None)
-        return CallTrace(data, identify=finder(objects))
+        return Trace(data, identify=finder(objects))
 
     def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
         """The trace of what came after the moment `since`, its steps numbered from 1 again.
@@ -632,14 +840,22 @@ class Recorder:
 
     def _part(self, absolute: _Readings, before: Moment) -> TraceData:
         sites = list(self._sites)
-        readings: dict[int, tuple[int, list[tuple[BlockKey, Reading]]]] = {}
-        for replica, (steps, blocks) in absolute.items():
-            past, known = before.readings.get(replica, (0, {}))
-            readings[replica] = (steps - past, [])
-            for key, (block, reading) in blocks.items():
-                old = known[key][1] if key in known else Reading(0, [])
-                new = snapshot.since(reading, old, past)
-                readings[replica][1].append((_key_of(block, sites), new))
+        ended: dict[int, snapshot.Ended] = {}
+        for replica, read in absolute.items():
+            old = before.readings.get(replica, _NOTHING_READ)
+            past, blocks = old.past, []
+            for key, (block, reading) in read.blocks.items():
+                known = old.blocks[key][1] if key in old.blocks else Reading()
+                blocks.append((_key_of(block, sites), snapshot.since(reading, known, past)))
+            ended[replica] = snapshot.settle(
+                snapshot.Begun(
+                    read.steps - past,
+                    blocks,
+                    {number - past for number in read.under_way if number > past},
+                    {number - past for number in read.empty if number > past},
+                    read.calm,
+                )
+            )
         calls = {
             site: (eager - old_eager, tracing - old_tracing)
             for site, (eager, tracing), (old_eager, old_tracing) in zip(
@@ -651,11 +867,10 @@ class Recorder:
         methods = {
             name: index for index, name in enumerate(dict.fromkeys(site.method for site in sites))
         }
-        ids = sorted({site.replica for site in sites} | set(readings))
+        ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
-        found, lost = snapshot.blocks_of(optimizers.root, readings, methods, replicas)
-        unseen = self._unseen(absolute)
-        missed = optimizers.missed(names, unseen, before.unseen, self._variables.met_in)
+        found, lost = snapshot.blocks_of(optimizers.root, ended, methods, replicas)
+        missed = optimizers.missed(names, before.older)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
         if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):
@@ -681,7 +896,7 @@ class Recorder:
         records = []
         for key, now in self._tracings.figures(_totals(absolute)).items():
             old = before.graphs.get(key, Figures())
-            past, _ = before.readings.get(key.replica, (0, {}))
+            past = before.readings.get(key.replica, _NOTHING_READ).past
             new = Figures(
                 now.tracings - old.tracings,
                 max(0, now.idle - old.idle),
@@ -692,12 +907,6 @@ class Recorder:
             if new.tracings or new.steps:
                 records.append(new.record(self.optimizers.root, key, replicas))
         return tuple(records)
-
-    def _unseen(self, readings: _Readings) -> dict[int, int]:
-        """For each optimizer how many steps it ran in graphs that hold no counter."""
-        steps = max((steps for steps, _ in readings.values()), default=0)
-        counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
-        return self.optimizers.unseen(steps, counters)
 
 
 _BYPASSED = (
@@ -740,8 +949,8 @@ def kind_of_gradient(gradient: Any) -> Kind:
 
 def _place_of(graph: Any) -> _Place:
     branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
-    return _Place(graph, branch)
+    return _Place(graph, branch, compat.called_graph(graph))
 
 
 def _totals(readings: _Readings) -> Callable[[int, int], int]:
-    return lambda replica, number: readings[replica][1][number][1].total
+    return lambda replica, number: readings[replica].blocks[number][1].total

@@ -17,11 +17,11 @@ from weakref import ref
 import wrapt
 
 from tracer import combining
-from tracer.calltrace import CallTrace
 from tracer.errors import UnsupportedOptimizer
 from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of
-from tracer.records import TraceData
+from tracer.model.records import TraceData
+from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.recorder import Moment, Recorder
@@ -35,9 +35,9 @@ class Recording:
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
         self._refused: list[_Refused] = []
-        self._end: CallTrace | None = None
+        self._end: Trace | None = None
 
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """A frozen trace of what ran since the block began, of every optimizer that was used."""
         if self._end is not None:
             return self._end
@@ -52,10 +52,10 @@ class Recording:
         ] + [each.note for each in self._refused if each.may_have_run()]
         data, objects = combining.combine(parts, list(dict.fromkeys(notes)))
         if not objects:
-            return CallTrace(data)
+            return Trace(data)
         from tracer.variables import finder
 
-        return CallTrace(data, identify=finder(objects))
+        return Trace(data, identify=finder(objects))
 
     def take(self, optimizer: Any) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.

@@ -1,11 +1,13 @@
 """Puts a trace together from what capture counted. No TensorFlow."""
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tracer import records
-from tracer.records import Block, Calls, Entry, Kind, Role, Run
+from tracer.model import records
+from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
+from tracer.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 
 class Site(NamedTuple):
@@ -25,17 +27,62 @@ class BlockKey(NamedTuple):
     context: Literal["eager", "graph"]
     function: str
     step: bool
-    outside: bool
+    """Whether it is a step where it is not part of one."""
     sites: tuple[Site, ...]
 
 
 class Reading(NamedTuple):
-    """What a counter says: a total, and runs, which are short of the total if detail was lost."""
+    """What a counter says of its block."""
 
-    total: int
-    runs: Sequence[Run]
+    runs: Mapping[int, Sequence[Run]] = {}
+    """By the flags of `tracer.stamps`: in which steps it ran, numbered as they began."""
+    outside: Mapping[int, int] = {}
+    """By the same flags: how often it ran in no step."""
+    lost: int = 0
+    """How often it ran besides, of which the detail is lost."""
     graphs: int = 0
     idle: int = 0
+
+    @property
+    def total(self) -> int:
+        """How often it ran."""
+        placed = sum(run.total for runs in self.runs.values() for run in runs)
+        return placed + sum(self.outside.values()) + self.lost
+
+
+def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Reading:
+    """The reading of a counter that ran `total` times, as `stamped`, runs of stamps, say.
+
+    >>> reading_of([Run(256, 256, 3), Run(1025, 1, 1, 2)], 6, 1, 0)
+    Reading(runs={0: [Run(first=1, stride=1, count=3, times=1)], \
+1: [Run(first=4, stride=1, count=1, times=2)]}, outside={}, lost=1, graphs=1, idle=0)
+    """
+    runs: dict[int, list[Run]] = defaultdict(list)
+    outside: dict[int, int] = defaultdict(int)
+    for run in stamped:
+        total -= run.total
+        for part in _of_one_kind(run):
+            if part.first < UNIT:
+                outside[flags_of(part.first)] += part.total
+            else:
+                stride = part.stride // UNIT if part.count > 1 else 1
+                number = number_of(part.first)
+                runs[flags_of(part.first)].append(Run(number, stride, part.count, part.times))
+    joined = {flags: records.join(each) for flags, each in runs.items()}
+    return Reading(joined, dict(outside), total, graphs, idle)
+
+
+def _of_one_kind(run: Run) -> Iterator[Run]:
+    """A run of stamps in parts that have the same flags, and are all in a step or all in none."""
+    if run.count > 1 and run.stride % UNIT:  # its flags change from one stamp to the next
+        for stamp in range(run.first, run.last + 1, run.stride):
+            yield Run(stamp, 1, 1, run.times)
+    elif run.count > 1 and run.first < UNIT:
+        yield Run(run.first, 1, 1, run.times)
+        left = run.count - 1
+        yield Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
+    else:
+        yield run
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -54,14 +101,21 @@ def free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-def since(reading: Reading, before: Reading, steps: int) -> Reading:
-    """What of `reading` came after `before`, with the step after `steps` numbered 1."""
-    if not before.total and not steps:
+def since(reading: Reading, before: Reading, begun: int) -> Reading:
+    """What of `reading` came after `before`, with the step after the step `begun` numbered 1."""
+    if not before.total and not begun:
         return reading
-    later = [run for each in reading.runs if (run := _after(each, steps)) is not None]
+    later = {
+        flags: [run for each in runs if (run := _after(each, begun)) is not None]
+        for flags, runs in reading.runs.items()
+    }
+    outside = {
+        flags: count - before.outside.get(flags, 0) for flags, count in reading.outside.items()
+    }
     return Reading(
-        reading.total - before.total,
-        later,
+        {flags: runs for flags, runs in later.items() if runs},
+        {flags: count for flags, count in outside.items() if count},
+        max(0, reading.lost - before.lost),
         reading.graphs - before.graphs,
         max(0, reading.idle - before.idle),
     )
@@ -77,41 +131,265 @@ def _after(run: Run, steps: int) -> Run | None:
     return Run(first, run.stride if count > 1 else 1, count, run.times)
 
 
+class Begun(NamedTuple):
+    """What was counted on one replica, its steps numbered as they began."""
+
+    steps: int
+    """How many began."""
+    blocks: Sequence[tuple[BlockKey, Reading]]
+    under_way: Collection[int] = ()
+    """The steps that Python knows to be under way."""
+    empty: Collection[int] = ()
+    """The steps that Python knows to have ended before anything of them ran."""
+    calm: bool = True
+    """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
+
+
+class Ended(NamedTuple):
+    """The same with the steps that came to an end, numbered from 1 without a gap."""
+
+    steps: int
+    blocks: Sequence[tuple[BlockKey, Reading]]
+    raised: Sequence[int] = ()
+    """The steps of which something ran although they were ended by an error."""
+    stopped: int = 0
+    """How many more steps an error ended, of which nothing that is counted ran."""
+    lost: tuple[int, int] | None = None
+    """The first and the last of the steps of which detail was lost."""
+
+
+_OWN = 1 << 40
+"""What a step's own block weighs beside what runs in it, which is less often."""
+
+
+def settle(begun: Begun) -> Ended:
+    """Leave out the steps that have not ended, and number the others from 1 without a gap.
+
+    A step takes its number when it begins. It is missing among those that ended if it is still
+    under way, if an error ended it, or if the detail of the block that it ran was lost.
+    """
+    blocks = list(begun.blocks)
+    own = [(run, _OWN) for key, each in blocks if key.step for run in each.runs.get(0, ())]
+    inside = [
+        (run, 1)
+        for key, each in blocks
+        for flags, runs in each.runs.items()
+        for run in runs
+        if flags or not key.step
+    ]
+    missing = _missing(own, inside, begun.steps)
+    lost = any(each.lost for _, each in blocks)
+    if not missing:
+        return Ended(begun.steps, blocks, lost=(1, begun.steps) if lost else None)
+    short = [index for index, (key, each) in enumerate(blocks) if key.step and each.lost]
+    known = {*begun.under_way, *begun.empty}
+    if short:
+        free = _without([(first, last) for first, last, _ in missing], known)
+        if len(short) == 1:
+            key, each = blocks[short[0]]
+            ran = [Run(first, 1, last - first + 1) for first, last in free]
+            if sum(run.count for run in ran) == each.lost:
+                runs = records.join(
+                    sorted([*each.runs.get(0, ()), *ran], key=lambda run: run.first)
+                )
+                blocks[short[0]] = key, each._replace(runs={**each.runs, 0: runs}, lost=0)
+                return settle(begun._replace(blocks=blocks))
+        gone = [(number, number) for number in sorted(known)]
+        span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
+        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span))
+    last_ended = max((run.last for run, _ in own), default=0)
+    raised: list[int] = []
+    gone, stopped = [], 0
+    for first, last, count in missing:
+        for low, high in _without([(first, last)], known):
+            if not begun.calm and low > last_ended:
+                gone.append((low, high))
+            elif count:
+                raised += range(low, high + 1)
+            else:
+                gone.append((low, high))
+                stopped += high - low + 1
+        gone += [(number, number) for number in sorted(known) if first <= number <= last]
+    gone.sort()
+    lost_in = (1, begun.steps) if lost else None
+    return _numbered(begun.steps, blocks, gone, Ended(0, (), raised, stopped, lost_in))
+
+
+def _missing(
+    own: Sequence[tuple[Run, int]], inside: Sequence[tuple[Run, int]], steps: int
+) -> list[tuple[int, int, int]]:
+    """The steps of which no block of their own ended: `(first, last, what else ran in each)`.
+
+    No two blocks of their own have one number, so where as many ended as the last one says, all
+    before it did. To find the others each step of each run is looked at.
+    """
+    ended = sum(run.total for run, _ in own)
+    if ended == steps:
+        return []
+    if ended == max((run.last for run, _ in own), default=0):
+        later = [
+            (part, weight)
+            for run, weight in inside
+            if (part := run.only(range(ended + 1, steps + 1)))
+        ]
+        parts = records.segments(later, steps)
+        return [
+            (max(first, ended + 1), last, count) for first, last, count in parts if last > ended
+        ]
+    parts = records.segments([*own, *inside], steps)
+    return [(first, last, count) for first, last, count in parts if count < _OWN]
+
+
+def _without(spans: Sequence[tuple[int, int]], numbers: Collection[int]) -> list[tuple[int, int]]:
+    """The spans, first and last, without some numbers."""
+    left: list[tuple[int, int]] = []
+    for first, last in spans:
+        for number in sorted(each for each in numbers if first <= each <= last):
+            if number > first:
+                left.append((first, number - 1))
+            first = number + 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def _numbered(
+    steps: int,
+    blocks: Sequence[tuple[BlockKey, Reading]],
+    gone: Sequence[tuple[int, int]],
+    ended: Ended,
+) -> Ended:
+    """`ended` with what ran, without the steps `gone`, which are spans in rising order."""
+    if not gone:
+        return ended._replace(steps=steps, blocks=blocks)
+    kept, number, shift = [], 1, 0  # spans that stay, with how far they move
+    for first, last in gone:
+        if number < first:
+            kept.append((number, first - 1, shift))
+        number, shift = last + 1, shift + last - first + 1
+    kept.append((number, max(steps, number), shift))
+    starts = [first for first, _, _ in kept]
+
+    def moved(run: Run) -> Iterator[Run]:
+        place = max(0, bisect_right(starts, run.first) - 1)
+        for first, last, by in kept[place:]:
+            if first > run.last:
+                return
+            part = run.only(range(first, last + 1))
+            if part is not None:
+                yield Run(part.first - by, part.stride, part.count, part.times)
+
+    def read(reading: Reading) -> Reading:
+        runs = {
+            flags: records.join(part for run in each for part in moved(run))
+            for flags, each in reading.runs.items()
+        }
+        return reading._replace(runs={flags: each for flags, each in runs.items() if each})
+
+    raised = [number for each in ended.raised for number in _places(moved, each)]
+    span = ended.lost
+    if span is not None:
+        span = (min(span[0], steps - shift) or 1, max(1, span[1] - shift))
+    return ended._replace(
+        steps=steps - shift,
+        blocks=[(key, read(reading)) for key, reading in blocks],
+        raised=raised,
+        lost=span,
+    )
+
+
+def _places(moved: Callable[[Run], Iterator[Run]], number: int) -> Iterator[int]:
+    return (run.first for run in moved(Run(number, 1, 1)))
+
+
 def blocks_of(
     root: int,
-    readings: Mapping[int, tuple[int, Sequence[tuple[BlockKey, Reading]]]],
+    replicas: Mapping[int, Ended],
     methods: Mapping[str, int],
-    replicas: Mapping[int, int],
+    indices: Mapping[int, int],
 ) -> tuple[list[Block], list[str]]:
-    """The blocks of a trace, and a note for each replica of which detail was lost.
+    """The blocks of a trace, and a note for each replica where something is not known.
 
-    `readings` has for each replica its steps and its blocks; `methods` and `replicas` have the
+    `replicas` has what was counted on each; `methods` and `indices`, of the replicas, are the
     indices in the trace.
     """
     blocks: list[Block] = []
     notes: list[str] = []
-    for replica, (steps, found) in sorted(readings.items()):
-        placed = _place_steps(steps, found)
-        for key, reading in placed:
-            blocks.append(
-                Block(
-                    root=root,
-                    replica=replicas[replica],
-                    context=key.context,
-                    function=key.function,
-                    step=key.step,
-                    entries=_entries(key.sites, methods),
-                    total=reading.total,
-                    runs=() if key.outside else tuple(reading.runs),
-                    graphs=reading.graphs,
-                    idle=reading.idle,
-                    outside=key.outside,
-                )
-            )
-        unplaced = sum(block.unplaced for block in blocks if block.replica == replicas[replica])
-        if unplaced - sum(block.total for block in blocks if block.outside):
-            notes.append(_lost(replica, steps, placed))
+    for replica, ended in sorted(replicas.items()):
+        index = indices[replica]
+        free = ended.steps - len(ended.raised)
+        for key, reading in ended.blocks:
+            free -= sum(run.total for run in reading.runs.get(0, ()) if key.step)
+        mine: list[Block] = []
+        for key, reading in ended.blocks:
+            own = min(reading.lost, max(0, free)) if key.step else 0
+            free -= own
+            mine += _blocks(root, index, key, reading, own, methods)
+        if ended.raised:
+            runs = records.fold((number, 1) for number in ended.raised)
+            mine.append(_empty_steps(root, index, len(ended.raised), runs))
+        if ended.lost is not None and free > 0:
+            mine.append(_empty_steps(root, index, free, []))
+        blocks += mine
+        if any(block.unplaced for block in mine if not block.outside) and ended.lost:
+            notes.append(_lost(replica, ended.lost))
+        if ended.stopped:
+            notes.append(_stopped(replica, ended.stopped))
     return blocks, notes
+
+
+def _blocks(
+    root: int,
+    replica: int,
+    key: BlockKey,
+    reading: Reading,
+    lost_steps: int,
+    methods: Mapping[str, int],
+) -> Iterator[Block]:
+    """What a counter says, apart by how its block ran: as a step, in one, in none."""
+    graphs, idle = reading.graphs, reading.idle
+    lost = {0: lost_steps} if lost_steps else {}
+    if reading.lost > lost_steps:
+        placed = [flags for flags in reading.runs if flags or not key.step]
+        lost[placed[0] if placed else WITHIN] = reading.lost - lost_steps
+    parts = [(flags, True) for flags in sorted({*reading.runs, *lost})]
+    parts += [(flags, False) for flags in sorted(reading.outside)]
+    for flags, inside in parts or [(0 if key.step else WITHIN, True)]:
+        runs = tuple(reading.runs.get(flags, ())) if inside else ()
+        placed_total = sum(run.total for run in runs) + lost.get(flags, 0)
+        yield Block(
+            root=root,
+            replica=replica,
+            context=key.context,
+            function=key.function,
+            step=key.step and inside and not flags,
+            entries=_entries(_as_ran(key.sites, key.step and not flags, flags), methods),
+            total=placed_total if inside else reading.outside[flags],
+            runs=runs,
+            graphs=graphs,
+            idle=idle,
+            outside=not inside,
+        )
+        graphs = idle = 0
+
+
+def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:
+    """The sites as they were executed: what another step asked for, or an apply method called.
+
+    Gradients are handed to the outermost step only, and an update is an outermost execution.
+    """
+    for site in sites:
+        if site.role == "request" and not own_step:
+            continue
+        if site.role == "update" and flags & APPLYING:
+            yield site._replace(role="apply")
+        else:
+            yield site
+
+
+def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Block:
+    """Steps of which only parts are known, which have blocks of their own."""
+    return Block(root, replica, "graph", "", True, (), total, tuple(runs))
 
 
 def calls_of(
@@ -159,43 +437,17 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
     )
 
 
-def _place_steps(
-    steps: int, found: Sequence[tuple[BlockKey, Reading]]
-) -> list[tuple[BlockKey, Reading]]:
-    """The readings, with the steps of a block that lost some filled in where they can be proved.
-
-    Each step is the work of exactly one step block. If only one of them is short of steps, it ran
-    the steps that no other one has, whatever was lost of it.
-    """
-    placed = list(found)
-    short = [index for index, (key, reading) in enumerate(found) if key.step and _missing(reading)]
-    if len(short) == 1:
-        (index,) = short
-        key, reading = found[index]
-        others = [
-            (run, 1) for i, (k, r) in enumerate(found) if k.step and i != index for run in r.runs
-        ]
-        free = [
-            Run(first, 1, last - first + 1)
-            for first, last, count in records.segments(others, steps)
-            if count == 0
-        ]
-        if sum(run.total for run in free) == reading.total:
-            placed[index] = (key, reading._replace(runs=records.join(free)))
-    return placed
-
-
-def _missing(reading: Reading) -> int:
-    return reading.total - sum(run.total for run in reading.runs)
-
-
-def _lost(replica: int, steps: int, placed: Sequence[tuple[BlockKey, Reading]]) -> str:
-    covered = [(run, 1) for key, reading in placed if key.step for run in reading.runs]
-    gaps = [
-        (first, last) for first, last, count in records.segments(covered, steps) if count == 0
-    ] or [(1, steps)]
+def _lost(replica: int, steps: tuple[int, int]) -> str:
     return (
-        f"on replica {replica} the detail of some steps from {gaps[0][0]} to {gaps[-1][1]} was "
-        "lost: the totals are exact, but which of these steps some updates were in is not known "
-        "(several threads ran one function, or the steps changed too often between two readings)"
+        f"on replica {replica} the detail of some steps from {steps[0]} to {steps[1]} was lost: "
+        "the totals are exact, but which of these steps some updates were in is not known (several "
+        "threads ran one function, or the steps changed too often between two readings)"
+    )
+
+
+def _stopped(replica: int, steps: int) -> str:
+    were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
+    return (
+        f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
+        "is not counted"
     )

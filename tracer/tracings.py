@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary, ref
 
 from tracer import compat
 from tracer.ledger import Use
-from tracer.records import Graph
+from tracer.model.records import Graph
 
 MOST = 256
 """How many signatures are told apart: a function may be traced anew in each step, without end."""

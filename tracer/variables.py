@@ -1,14 +1,21 @@
 """Which variable is which: names, identities and the arguments that hide them."""
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+import msgspec
+
 from tracer import compat
-from tracer.calltrace import plain_name
-from tracer.records import Variable
+from tracer.instances import instances
+from tracer.model.records import Variable
+from tracer.model.trace import tensorflow_name
 from tracer.snapshot import free_name
+
+_KERAS3 = "keras.src.backend.common.variables"
+"""The module of the base class of all variables of Keras 3."""
 
 _TRACED_PER_VARIABLE = "_update_step_xla"
 """tf_keras gives this function the variable and its id, so it is traced anew for each variable."""
@@ -18,13 +25,16 @@ class VariableTable:
     """The variables that were met, each with its index; held weakly, told apart by identity."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        self.rows: list[Variable] = []
         self.objects: list[ref[Any] | None] = []  # for each row its variable; None for an argument
         self._note = note
         self._lock = threading.RLock()
         self._index: dict[int, tuple[ref[Any], int]] = {}
         self._arguments: dict[str, int] = {}
+        self._plain: list[Variable] = []  # their names may repeat
+        self._rows: list[Variable] = []  # of the first of them, with distinct names
         self._names: set[str] = set()
+        self._raw: set[int] = set()  # those of which no Keras variable is known
+        self._unsearched: list[int] = []  # those of them for which none was searched yet
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def index(self, variable: Any, graph: Any) -> int:
@@ -34,25 +44,38 @@ class VariableTable:
             argument = self._argument_name(variable, graph)
             if argument is not None:
                 return self._argument(argument, own)
+        path = None if variable is own else _path(variable)
         known = self._index.get(id(own))
         if known is not None and known[0]() is own:
+            if path and known[1] in self._raw:
+                self._rename(known[1], path)
             return known[1]
         with self._lock:
-            index = self._add(plain_name(own), own, argument=False)
+            index = self._add(path or _path(own) or tensorflow_name(own), own, argument=False)
             self._index[id(own)] = (ref(own), index)
+            if not path:
+                self._raw.add(index)
+                self._unsearched.append(index)
         return index
 
-    def met_in(self, graph: Any) -> bool:
-        """Whether `graph` uses a variable that was met; True too if none was met at all."""
-        if graph is None:
-            return False
-        if not self.rows:
-            return True
-        held = [own for each in self.objects if each and (own := each()) is not None]
-        if not isinstance(graph, compat.FuncGraph):
-            return any(getattr(own, "graph", None) is graph for own in held)
-        captured = {id(outer) for outer, _ in graph.captures}
-        return any(id(_handle(own)) in captured for own in held)
+    @property
+    def rows(self) -> list[Variable]:
+        """What a trace says of each variable; a name that repeats has its number: `kernel#2`.
+
+        A variable of TensorFlow alone may be what one of Keras 3 holds, whose name it then has.
+        That is looked for here: it is no work for a step.
+        """
+        with self._lock:
+            while self._unsearched:
+                index = self._unsearched.pop()
+                own = self._object(index)
+                path = None if own is None else keras_path(own)
+                if path and index in self._raw:
+                    self._rename(index, path)
+            for plain in self._plain[len(self._rows) :]:
+                unique = free_name(plain.name, self._names)
+                self._rows.append(msgspec.structs.replace(plain, name=unique))
+            return list(self._rows)
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
@@ -85,12 +108,86 @@ class VariableTable:
             return self._arguments[label]
 
     def _add(self, name: str, own: Any, argument: bool) -> int:
-        unique = free_name(name, self._names)
-        dtype = getattr(own.dtype, "name", str(own.dtype))
+        dtype = getattr(own.dtype, "name", str(own.dtype)).removesuffix("_ref")
         self.objects.append(None if argument else ref(own))
-        dtype = dtype.removesuffix("_ref")
-        self.rows.append(Variable(unique, _shape(own), dtype, argument, _whole(own, name)))
-        return len(self.rows) - 1
+        self._plain.append(Variable(name, _shape(own), dtype, argument, _whole(own, name)))
+        return len(self._plain) - 1
+
+    def _object(self, index: int) -> Any:
+        reference = self.objects[index]
+        return None if reference is None else reference()
+
+    def _rename(self, index: int, path: str) -> None:
+        """The variable turned out to be what the Keras variable with this path holds."""
+        with self._lock:
+            self._raw.discard(index)
+            self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
+            self._rows.clear()
+            self._names.clear()
+
+
+class _Held(NamedTuple):
+    """What the living Keras 3 variables held at some moment."""
+
+    before: int
+    """TensorFlow's next unique number then."""
+    paths: dict[int, tuple[ref[Any], str]]
+    """By the id of a variable of TensorFlow, the path of the Keras variable that holds it."""
+
+
+_held = _Held(-1, {})
+
+
+def keras_path(variable: Any) -> str | None:
+    """The path of the Keras 3 variable that is or holds `variable`; None if there is none.
+
+    A variable of TensorFlow does not know what holds it, so all living objects are searched, once
+    for all variables that were made before.
+    """
+    global _held
+    own = canonical(variable)
+    path = _path(variable) or _path(own)
+    if path or own is None:
+        return path
+    number = _number(own)
+    if number is None:
+        return None
+    held = _held
+    if number >= held.before:
+        held = _held = _search()
+    reference, path = held.paths.get(id(own), (None, None))
+    return path if reference is not None and reference() is own else None
+
+
+def _search() -> _Held:
+    before = compat.unique_number()  # what is made meanwhile is searched for again
+    module = sys.modules.get(_KERAS3)
+    base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
+    paths: dict[int, tuple[ref[Any], str]] = {}
+    for each in instances([base]) if base else ():
+        own, path = canonical(each), _path(each)
+        if path and isinstance(own, compat.TensorFlowVariable):
+            paths.setdefault(id(own), (ref(own), path))
+    return _Held(before, paths)
+
+
+def _number(own: Any) -> int | None:
+    """The unique number of a variable of TensorFlow; None for one that Keras 3 cannot hold.
+
+    Each that is made outside of a v1 graph has one, and a later one has a higher one
+    (`ops/resource_variable_ops.py`, `_unique_id`).
+    """
+    number = str(getattr(own, "_unique_id", "")).rpartition("_")[2]
+    return int(number) if number.isdecimal() and not getattr(own, "_in_graph_mode", True) else None
+
+
+def _is_keras3(variable: Any) -> bool:
+    return any(base.__module__ == _KERAS3 for base in type(variable).__mro__)
+
+
+def _path(variable: Any) -> str | None:
+    """The path of a Keras 3 variable; None for what is none."""
+    return str(variable.path) if _is_keras3(variable) else None
 
 
 def finder(objects: Sequence[ref[Any] | None]) -> Callable[[object], int | None]:
@@ -121,9 +218,9 @@ def canonical(variable: Any) -> Any:
     whole = None if container is None else container()
     if whole is not None:  # never its truth: that would add an op to the graph
         return whole
-    module = type(variable).__module__
-    if module.startswith("keras.") and hasattr(variable, "_value"):
+    if _is_keras3(variable):
         return canonical(variable._value)
+    module = type(variable).__module__
     if module.startswith(("tf_keras.", "keras.")) and hasattr(variable, "_variable"):
         return canonical(variable._variable)  # AutoCastVariable
     return variable

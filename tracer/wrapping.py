@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 from tracer import compat, inspection
-from tracer.calltrace import CallTrace
 from tracer.errors import OptimizerWarning, UnsupportedOptimizer
 from tracer.kinds import ApplyMethod, OptimizerKind, kind_of
+from tracer.model.trace import Trace
 from tracer.recorder import Frame, FrameRole, Recorder
 
 T = TypeVar("T")
@@ -70,8 +70,10 @@ def _defects(optimizer: object) -> str:
     recorder = _bindings[id(optimizer)].recorder
     if not recorder.optimizers.remarked(inspection.FAILING):
         return ""
+    from tracer.findings.catalogue import findings
+
     try:
-        found = [each for each in recorder.trace().findings() if each.code in inspection.FAILING]
+        found = [each for each in findings(recorder.trace()) if each.code in inspection.FAILING]
     except Exception as error:
         recorder.fault(error)
         return ""
@@ -91,7 +93,7 @@ def _wrap(optimizer: Any) -> None:
             if each is optimizer:
                 recorder.optimizers.root = binding.index
         if not is_traced(each):
-            recorder.mark(binding.index)
+            recorder.begin(binding.index)
             own = [name for name in _methods(kind) if name in _own_attributes(each)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
@@ -108,10 +110,11 @@ def unwrap(optimizer: T) -> T:
     for each, _ in family(optimizer):
         if is_traced(each):
             _set_class(each, _plain(type(each)))
+            _bindings[id(each)].recorder.end(_bindings[id(each)].index)
     return optimizer
 
 
-def trace_of(optimizer: object) -> CallTrace:
+def trace_of(optimizer: object) -> Trace:
     """The trace of a wrapped optimizer so far, frozen; training may go on.
 
     It holds all the steps that were complete, of the outermost optimizer and those nested in it.

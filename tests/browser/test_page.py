@@ -13,8 +13,8 @@ import traces
 from playwright.sync_api import Browser, Page, sync_playwright
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
-from tracer.records import Graph, Run, TraceData, fold
+from tracer.api import CallTrace
+from tracer.model.records import Graph, Run, TraceData, fold
 from tracer.reporters import html
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -8,8 +8,8 @@ import pytest
 from files import MOST, cost
 from scripts import output_of
 
-from tracer import storage
-from tracer.records import Run
+from tracer.model import tracefile
+from tracer.model.records import Run
 
 OPS_OF_A_BLOCK = 30
 RING = 4096 * 4 * 8
@@ -86,7 +86,7 @@ def test_the_files_benchmark_prints_its_sizes() -> None:
 def test_a_million_regular_steps_are_less_than_200_kilobytes(tmp_path: Path) -> None:
     path = files.big(tmp_path)
     assert path.stat().st_size < 200_000
-    (block, *others) = storage.load(path).data.blocks
+    (block, *others) = tracefile.load(path).data.blocks
     assert block.runs == (Run(1, 1, 10**6),)
     assert len(others) == 7
 

@@ -18,8 +18,8 @@ from odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
 from tracer import inspection
-from tracer.calltrace import CallTrace
-from tracer.findings import RULES, Finding
+from tracer.api import CallTrace
+from tracer.findings.catalogue import RULES, Finding
 from tracer.kinds import kind_of
 from tracer.reporters.text import render
 

@@ -14,7 +14,7 @@ import pytest
 import tracer
 import tracer.keras
 from tracer import wrapping
-from tracer.calltrace import CallTrace
+from tracer.model.trace import Trace
 
 BATCH = 4
 
@@ -80,7 +80,7 @@ def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.Monke
     read = []
     original = wrapping.trace_of
 
-    def trace_of(optimizer: object) -> CallTrace:
+    def trace_of(optimizer: object) -> Trace:
         read.append(optimizer)
         return original(optimizer)
 

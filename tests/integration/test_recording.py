@@ -141,7 +141,7 @@ def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
         run()
     trace = recording.trace()
     assert not trace.complete
-    assert "2 steps ran in graphs traced before the tracer came" in trace.notes[0]
+    assert "2 calls of '<lambda>', a function traced before the tracer came, are not counted" in trace.notes[0]
 
 
 def test_an_optimizer_that_died_is_still_counted() -> None:

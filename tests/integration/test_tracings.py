@@ -7,7 +7,7 @@ from libraries import keras2, keras3
 from odometers import ODOMETERS
 
 import tracer
-from tracer.records import Graph
+from tracer.model.records import Graph
 from tracer.tracings import MOST, OTHERS
 
 

@@ -168,7 +168,7 @@ def test_importing_is_quick_and_imports_no_tensorflow() -> None:
 
 def test_reading_a_trace_imports_no_tensorflow() -> None:
     code = """
-        import sys, tracer.storage, tracer.calltrace, tracer.cli, tracer.reporters.text
+        import sys, tracer.model.tracefile, tracer.api, tracer.cli, tracer.reporters.text
         print([m for m in ("tensorflow", "keras", "tf_keras") if m in sys.modules])
     """
     assert _python(code) == "[]"

@@ -7,8 +7,8 @@ import pytest
 import traces
 
 import tracer
-from tracer.autosave import Autosave
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
+from tracer.cli.autosave import Autosave
 
 
 def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Path) -> None:

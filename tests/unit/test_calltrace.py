@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tracer.calltrace import CallTrace, plain_name
+from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.records import (
+from tracer.model.records import (
     Block,
     Calls,
     Entry,
@@ -23,6 +23,7 @@ from tracer.records import (
     TraceData,
     Variable,
 )
+from tracer.model.trace import plain_name
 
 # A busy machine is no failure.
 settings.register_profile("exact", deadline=None)

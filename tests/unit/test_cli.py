@@ -14,9 +14,9 @@ import pytest
 import traces
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
-from tracer.cli import app
-from tracer.records import Run, TraceData
+from tracer.api import CallTrace
+from tracer.cli.commands import app
+from tracer.model.records import Run, TraceData
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "cli"
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)

@@ -5,9 +5,9 @@ import pytest
 import traces
 from traces import block, request, step, update
 
-from tracer.calltrace import CallTrace
-from tracer.differing import differences, match
-from tracer.records import Run
+from tracer.api import CallTrace
+from tracer.model.compare import differences, match
+from tracer.model.records import Run
 
 
 @pytest.mark.parametrize("name", traces.ALL)

@@ -12,13 +12,13 @@ import traces
 from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings import RULES, SEVERITIES, Finding, at_least, rule, to_report
-from tracer.records import Block, Calls, Graph, Method, Optimizer, Remark, Run, Setting
-from tracer.reporters import rules
+from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
+from tracer.model.excerpt import select
+from tracer.model.records import Block, Calls, Graph, Method, Optimizer, Remark, Run, Setting
+from tracer.reporters import explanations
 from tracer.reporters.text import render
-from tracer.selecting import select
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "findings.txt"
@@ -385,7 +385,7 @@ def test_an_unknown_code_lists_the_near_ones() -> None:
 def test_the_documentation_has_every_rule() -> None:
     head, title, _ = PAGE.read_text(encoding="utf-8").partition("## The rules\n\n")
     assert title
-    page = head + title + rules.page(RULES)
+    page = head + title + explanations.page(RULES)
     if os.environ.get("TRACER_UPDATE_GOLDEN"):
         PAGE.write_text(page, encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == page

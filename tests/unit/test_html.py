@@ -17,11 +17,11 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
-from tracer.records import Graph, Run, TraceData
+from tracer.api import CallTrace
+from tracer.model.records import Graph, Run, TraceData
+from tracer.model.tally import Stretch, tallies
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
-from tracer.tally import Stretch, tallies
 
 MEGABYTE = 1_000_000
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 import tracer
-from tracer.calltrace import CallTrace
-from tracer.records import (
+from tracer.api import CallTrace
+from tracer.model.records import (
     Block,
     Calls,
     Entry,

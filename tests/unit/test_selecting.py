@@ -7,8 +7,8 @@ import pytest
 import traces
 
 from tracer.errors import UnknownName
+from tracer.model.excerpt import select
 from tracer.reporters.text import render
-from tracer.selecting import select
 
 
 @pytest.mark.parametrize("name", traces.ALL)

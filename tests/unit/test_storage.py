@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tracer import storage
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import TraceFileError
-from tracer.records import (
+from tracer.model import tracefile
+from tracer.model.records import (
     Block,
     Calls,
     Entry,
@@ -176,7 +176,7 @@ def path(tmp_path: Path) -> Path:
 def refusal(path: Path | str) -> str:
     """The reason why `path` is not loaded; checks that it is one line that names the file."""
     with pytest.raises(TraceFileError) as caught:
-        storage.load(path)
+        tracefile.load(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
@@ -191,7 +191,7 @@ def document() -> dict[str, Any]:
 
 def written(data: TraceData) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        storage.save(data, Path(folder, "run.json"))
+        tracefile.save(data, Path(folder, "run.json"))
         return Path(folder, "run.json").read_bytes()
 
 
@@ -202,24 +202,24 @@ def written(data: TraceData) -> bytes:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_is_saved_is_loaded_again(tmp_path: Path, data: TraceData) -> None:
     path = tmp_path / "run.json"
-    storage.save(data, path)
-    assert storage.load(path) == CallTrace(data)
+    tracefile.save(data, path)
+    assert tracefile.load(path) == CallTrace(data)
     assert os.listdir(tmp_path) == ["run.json"]
 
 
 def test_a_trace_saves_itself_and_loads_from_a_string_path(path: Path) -> None:
     CallTrace(example()).save(str(path))
-    assert storage.load(str(path)) == CallTrace(example())
+    assert tracefile.load(str(path)) == CallTrace(example())
 
 
 def test_an_empty_trace_is_kept(path: Path) -> None:
     data = TraceData((), (), (), (), (), ())
-    storage.save(data, path)
-    assert storage.load(path) == CallTrace(data)
+    tracefile.save(data, path)
+    assert tracefile.load(path) == CallTrace(data)
 
 
 def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
-    storage.save(example(), path)
+    tracefile.save(example(), path)
     assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":1,')
     assert path.read_bytes().endswith(b"}\n")
 
@@ -235,7 +235,7 @@ def test_fields_that_a_reader_does_not_know_are_skipped(path: Path) -> None:
     content["later"] = {"a": [1, None, {}]}
     content["blocks"][0]["later"] = "x"
     path.write_text(json.dumps(content, indent=2))
-    assert storage.load(path) == CallTrace(example())
+    assert tracefile.load(path) == CallTrace(example())
 
 
 # Files that are no trace.
@@ -260,7 +260,7 @@ def test_a_pipe_does_not_hang(path: Path) -> None:
 
 
 def test_no_permission_to_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage.save(example(), path)
+    tracefile.save(example(), path)
 
     def denied(self: Path) -> bytes:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
@@ -271,9 +271,9 @@ def test_no_permission_to_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_path_with_a_nul_or_a_line_feed() -> None:
     with pytest.raises(TraceFileError, match=r"cannot be read: .*embedded null"):
-        storage.load("a\0b")
+        tracefile.load("a\0b")
     with pytest.raises(TraceFileError, match=r"^no such/file\.json: cannot be read"):
-        storage.load("no\nsuch/file.json")
+        tracefile.load("no\nsuch/file.json")
 
 
 def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +393,7 @@ def test_variables_outside_their_table(path: Path, pair: list[int]) -> None:
 
 
 def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "MAX_INDICES", 1000)
+    monkeypatch.setattr(tracefile, "MAX_INDICES", 1000)
     assert damaged(path, "lists.1", [[0, 2]] * 501) == (
         "is damaged: lists hold more than 1,000 variables"
     )
@@ -452,7 +452,7 @@ def test_runs_that_hold_more_than_the_total(path: Path) -> None:
 def read_or_refused(path: Path, content: bytes) -> str:
     path.write_bytes(content)
     try:
-        trace = storage.load(path)
+        trace = tracefile.load(path)
     except TraceFileError as error:
         assert "\n" not in str(error) and str(error).startswith(str(path))
         return str(error)
@@ -517,10 +517,10 @@ def test_an_error_leaves_nothing_behind_that_breaks_python(path: Path) -> None:
     path.write_text('{"format": "optimizer-tracer", "version": 1}')
     script = (
         "import gc, sys\n"
-        "from tracer import storage\n"
+        "from tracer.model import tracefile\n"
         "for _ in range(5):\n"
         "    try:\n"
-        "        storage.load(sys.argv[1])\n"
+        "        tracefile.load(sys.argv[1])\n"
         "    except ValueError:\n"
         "        gc.collect()\n"
     )
@@ -544,15 +544,15 @@ def test_a_failure_in_the_middle_keeps_what_stood_there(
     path: Path, monkeypatch: pytest.MonkeyPatch, function: str, before: bool
 ) -> None:
     if before:
-        storage.save(example(), path)
+        tracefile.save(example(), path)
     with monkeypatch.context() as patch:
         patch.setattr(os, function, fail_with(errno.ENOSPC))
         with pytest.raises(TraceFileError) as caught:
-            storage.save(large(10), path)
+            tracefile.save(large(10), path)
     assert str(caught.value) == f"{path}: cannot be written: No space left on device"
     assert os.listdir(path.parent) == (["run.json"] if before else [])
     if before:
-        assert storage.load(path) == CallTrace(example())
+        assert tracefile.load(path) == CallTrace(example())
 
 
 def test_an_interrupt_leaves_no_temporary_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,52 +562,52 @@ def test_an_interrupt_leaves_no_temporary_file(path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        storage.save(example(), path)
+        tracefile.save(example(), path)
     assert os.listdir(path.parent) == []
 
 
 def test_a_folder_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage.save(example(), path)
+    tracefile.save(example(), path)
     monkeypatch.setattr("builtins.open", fail_with(errno.EACCES))
     with pytest.raises(TraceFileError) as caught:
-        storage.save(large(10), path)
+        tracefile.save(large(10), path)
     monkeypatch.undo()
     assert str(caught.value) == f"{path}: cannot be written: Permission denied"
-    assert storage.load(path) == CallTrace(example())
+    assert tracefile.load(path) == CallTrace(example())
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     path = tmp_path / "no" / "run.json"
     with pytest.raises(TraceFileError) as caught:
-        storage.save(example(), path)
+        tracefile.save(example(), path)
     assert str(caught.value) == f"{path}: cannot be written: there is no folder {tmp_path / 'no'}"
 
 
 def test_a_folder_and_a_device_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(TraceFileError, match="is a folder, not a trace file"):
-        storage.save(example(), tmp_path)
+        tracefile.save(example(), tmp_path)
     with pytest.raises(TraceFileError, match="is a device or a pipe, not a trace file"):
-        storage.save(example(), Path("/dev/null"))
+        tracefile.save(example(), Path("/dev/null"))
     with pytest.raises(TraceFileError, match="cannot be written: "):
-        storage.save(example(), tmp_path / "a\0b")
+        tracefile.save(example(), tmp_path / "a\0b")
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "real" / "run.json")
-    storage.save(example(), link)
+    tracefile.save(example(), link)
     assert link.is_symlink()
     assert os.listdir(tmp_path / "real") == ["run.json"]
-    assert storage.load(link) == CallTrace(example())
+    assert tracefile.load(link) == CallTrace(example())
 
 
 def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path) -> None:
     path.parent.joinpath("any").touch()
-    storage.save(example(), path)
+    tracefile.save(example(), path)
     assert path.stat().st_mode == path.parent.joinpath("any").stat().st_mode
     path.chmod(0o600)
-    storage.save(example(), path)
+    tracefile.save(example(), path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -626,10 +626,10 @@ def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path)
 def test_data_that_could_not_be_loaded_is_not_saved(
     path: Path, data: TraceData, reason: str
 ) -> None:
-    storage.save(example(), path)
+    tracefile.save(example(), path)
     with pytest.raises(TraceFileError, match=f"{path}: the trace cannot be written: .*{reason}"):
-        storage.save(data, path)
-    assert storage.load(path) == CallTrace(example())
+        tracefile.save(data, path)
+    assert tracefile.load(path) == CallTrace(example())
 
 
 # Size and speed.
@@ -640,8 +640,8 @@ def test_a_large_trace_is_small_and_quick(path: Path) -> None:
     seconds = []
     for _ in range(3):
         start = time.thread_time()
-        storage.save(data, path)
-        trace = storage.load(path)
+        tracefile.save(data, path)
+        trace = tracefile.load(path)
         seconds.append(time.thread_time() - start)
     assert min(seconds) < 0.3
     assert path.stat().st_size < 160_000

@@ -9,10 +9,10 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
-from tracer.calltrace import CallTrace
-from tracer.records import Run
+from tracer.api import CallTrace
+from tracer.model.records import Run
+from tracer.model.tally import Tally, Values, folded
 from tracer.reporters.text import render
-from tracer.tally import Tally, Values, folded
 
 
 @st.composite

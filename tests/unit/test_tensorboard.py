@@ -8,13 +8,13 @@ import traces
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
-from tracer.records import Run
+from tracer.model.excerpt import select
+from tracer.model.records import Run
+from tracer.model.trace import Trace
 from tracer.reporters import formats, tensorboard
-from tracer.selecting import select
 
 
-def written(trace: CallTrace, folder: Path) -> Any:
+def written(trace: Trace, folder: Path) -> Any:
     formats.put(trace, "tensorboard", None, folder)
     found = EventAccumulator(str(folder / "tracer"), size_guidance={"tensors": 0, "scalars": 0})
     return found.Reload()

@@ -10,10 +10,11 @@ import traces
 from traces import block, called, request, step, update
 
 import tracer
-from tracer.calltrace import CallTrace
-from tracer.records import Run, TraceData
-from tracer.reporters.difference import difference
-from tracer.testing import Check, compare_with_snapshot, expect_updates
+from tracer.api import CallTrace
+from tracer.model.records import Run, TraceData
+from tracer.model.trace import Trace
+from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
+from tracer.testing.snapshots import difference
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "testing"
 
@@ -58,7 +59,7 @@ def calls(method: str, count: int) -> Check:
     return tracer.assert_calls(method, count).check
 
 
-def all_updated(trace: CallTrace) -> str:
+def all_updated(trace: Trace) -> str:
     """`assert_all_updated` of variables that the trace knows, and of one that it does not."""
 
     class Named:

@@ -14,15 +14,15 @@ from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from traces import block, called, request, step, update
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.records import Run, TraceData
+from tracer.model.records import Run, TraceData
+from tracer.model.tally import Stretch, Tally, Values, folded, updates
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.layout import distinct, shown
 from tracer.reporters.tables import By
 from tracer.reporters.text import render
-from tracer.tally import Stretch, Tally, Values, folded, updates
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method")

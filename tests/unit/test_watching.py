@@ -10,9 +10,9 @@ import pytest
 import traces
 from rich.console import Console
 
-from tracer.calltrace import CallTrace
+from tracer.api import CallTrace
+from tracer.cli.watch import progress, watch
 from tracer.errors import TraceFileError
-from tracer.watching import progress, watch
 
 
 def test_progress() -> None:

@@ -1,1 +1,1 @@
-"""Reporters: one module a format, each turns a `CallTrace` into text or bytes."""
+"""Reporters: one module a format, each turns a `Trace` into text or bytes."""

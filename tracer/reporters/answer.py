@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from tracer import tally
-from tracer.calltrace import CallTrace
-from tracer.records import Method
+from tracer.model import tally
+from tracer.model.records import Method
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
+from tracer.model.wording import some, times
 from tracer.reporters.layout import shown
-from tracer.tally import Tally, tallies
-from tracer.wording import some, times
 
 
-def question(trace: CallTrace) -> str:
+def question(trace: Trace) -> str:
     """The question that `answer` answers, with the methods that matter in this run."""
     names = dict.fromkeys(
         shown(trace.methods[index].name) for each in tallies(trace) for index in apply_methods(each)
@@ -18,7 +18,7 @@ def question(trace: CallTrace) -> str:
     return f"How often did {_listed(list(names)) or 'the apply methods'} run?"
 
 
-def answer(trace: CallTrace) -> str:
+def answer(trace: Trace) -> str:
     """How often the apply methods ran, in two sentences; a line of two for each optimizer.
 
     The first sentence counts executions, the second the Python calls; neither is ever added to
@@ -27,7 +27,7 @@ def answer(trace: CallTrace) -> str:
     return "\n".join(" ".join(pair) for pair in sentences(trace))
 
 
-def sentences(trace: CallTrace) -> list[tuple[str, str]]:
+def sentences(trace: Trace) -> list[tuple[str, str]]:
     """The two sentences of `answer` for each optimizer, which they name if there are several."""
     found = tallies(trace)
     if not found:

@@ -7,10 +7,10 @@ from typing import Any
 
 import vl_convert
 
+from tracer.model.tally import Tally
+from tracer.model.wording import some
 from tracer.reporters.heatmap import Cell, HeatMap, View
 from tracer.reporters.layout import cut, shown
-from tracer.tally import Tally
-from tracer.wording import some
 
 Spec = dict[str, Any]
 

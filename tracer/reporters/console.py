@@ -5,12 +5,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-from tracer.calltrace import CallTrace
+from tracer.model.trace import Trace
 from tracer.reporters.tables import By
 from tracer.reporters.text import render
 
 
-def report(trace: CallTrace, by: By | None = None, file: TextIO | None = None) -> None:
+def report(trace: Trace, by: By | None = None, file: TextIO | None = None) -> None:
     """Print the text report on a trace to `file`, or to `sys.stdout`.
 
     In a terminal it has that terminal's width and colours, which a `NO_COLOR` in the environment

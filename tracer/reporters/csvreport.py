@@ -3,13 +3,13 @@
 import csv
 import io
 
-from tracer.calltrace import CallTrace
+from tracer.model.trace import Trace
 from tracer.reporters.layout import shown
 from tracer.reporters.rows import columns, everything
 from tracer.reporters.tables import By
 
 
-def render(trace: CallTrace, by: By | None = None) -> str:
+def render(trace: Trace, by: By | None = None) -> str:
     """The table `by` (that of the variables if it is None) of all optimizers, with a header."""
     by = by or "variable"
     out = io.StringIO()

@@ -5,8 +5,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from tracer.calltrace import CallTrace
 from tracer.errors import MissingExtra
+from tracer.model.trace import Trace
 from tracer.reporters import console
 from tracer.reporters.tables import By
 
@@ -40,7 +40,7 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     return format or _ENDINGS.get("" if output is None else output.suffix.lower(), "text")
 
 
-def render(trace: CallTrace, format: Format, by: By | None = None) -> str:
+def render(trace: Trace, format: Format, by: By | None = None) -> str:
     """The report in a format; only the module of that format is imported."""
     rendered: str = module(format).render(trace, by)
     return rendered
@@ -62,7 +62,7 @@ def module(format: Format) -> ModuleType:
         ) from error
 
 
-def put(trace: CallTrace, format: Format | None, by: By | None, output: Path | None) -> None:
+def put(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
     """Write the report to a file, or to standard output; for TensorBoard, to a folder.
 
     Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page and

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tracer.records import Run
+from tracer.model.records import Run
+from tracer.model.tally import Stretch, Tally, Values, folded
 from tracer.reporters.layout import shown
-from tracer.tally import Stretch, Tally, Values, folded
 
 _MOST_VIEWS = 32
 _MOST_PLACES = 100_000  # patterns times views

@@ -14,17 +14,18 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tracer import tally
-from tracer.calltrace import CallTrace
-from tracer.records import Graph
+from tracer.findings.catalogue import findings
+from tracer.model import tally
+from tracer.model.records import Graph
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters import charts
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import rows
 from tracer.reporters.text import headline
-from tracer.tally import Tally, tallies
-from tracer.wording import some
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
 _DIGITS = 6  # that a number of a lane takes, with its comma
@@ -36,7 +37,7 @@ _NOTES = 200
 _THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
 
 
-def render(trace: CallTrace, by: None = None) -> str:
+def render(trace: Trace, by: None = None) -> str:
     """The report as a page."""
     everyone = tallies(trace)
     found = [(each, HeatMap(each)) for each in everyone[:_OPTIMIZERS]]
@@ -78,7 +79,7 @@ def render(trace: CallTrace, by: None = None) -> str:
                 name: shown(getattr(each, name))
                 for name in ("severity", "code", "text", "why", "advice")
             }
-            for each in trace.findings()[:_NOTES]
+            for each in findings(trace)[:_NOTES]
         ],
         facts=_facts(trace),
         optimizers_left=len(everyone) - len(found),
@@ -108,7 +109,7 @@ def _inert(data: object) -> str:
     return text
 
 
-def _facts(trace: CallTrace) -> list[tuple[str, str]]:
+def _facts(trace: Trace) -> list[tuple[str, str]]:
     """The figures at the top."""
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]

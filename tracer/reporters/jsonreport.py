@@ -4,18 +4,19 @@ import json
 
 import msgspec
 
-from tracer.calltrace import CallTrace
+from tracer.findings.catalogue import findings
+from tracer.model.tally import tallies
+from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.rows import TABLES, rows
 from tracer.reporters.tables import By
-from tracer.tally import tallies
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
 """A field can be added without a new number; any other change takes one."""
 
 
-def render(trace: CallTrace, by: By | None = None) -> str:
+def render(trace: Trace, by: By | None = None) -> str:
     """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.rows`.
 
     `findings` are all, also those that are good to know; null for a part of a trace.
@@ -30,7 +31,7 @@ def render(trace: CallTrace, by: By | None = None) -> str:
         "complete": trace.complete,
         "finished": trace.finished,
         "notes": list(trace.notes),
-        "findings": None if trace.only else msgspec.to_builtins(trace.findings()),
+        "findings": None if trace.only else msgspec.to_builtins(findings(trace)),
         "environment": dict(trace.environment),
         "optimizers": [
             {

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tracer.calltrace import CallTrace
-from tracer.findings import to_report
+from tracer.findings.catalogue import to_report
+from tracer.model.trace import Trace
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
 from tracer.reporters.rows import Row, Value, everything
@@ -12,12 +12,12 @@ from tracer.reporters.tables import By
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
 
-def render(trace: CallTrace, by: By | None = None) -> str:
+def render(trace: Trace, by: By | None = None) -> str:
     """The report in GitHub's Markdown; `by` picks one table."""
     return "\n".join(_lines(trace, by)) + "\n"
 
 
-def _lines(trace: CallTrace, by: By | None) -> Iterator[str]:
+def _lines(trace: Trace, by: By | None) -> Iterator[str]:
     yield f"**{_plain(question(trace))}**"
     if trace.only:
         yield f"\n{_plain(trace.only)}"

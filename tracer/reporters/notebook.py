@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from rich.text import Text
 
-from tracer.calltrace import CallTrace
+from tracer.model.trace import Trace
 from tracer.reporters.text import render
 
 _WIDTH = 100
@@ -15,7 +15,7 @@ _FORMAT = (
 )
 
 
-def summary(trace: CallTrace) -> str:
+def summary(trace: Trace) -> str:
     """The text report as HTML, with its colours."""
     text = Text.from_ansi(render(trace, width=_WIDTH, color=True))
     console = Console(

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import get_args
 
-from tracer import tally
-from tracer.calltrace import CallTrace
-from tracer.records import Role
+from tracer.model import tally
+from tracer.model.records import Role
+from tracer.model.tally import Measure, Tally, counting
+from tracer.model.trace import Trace
 from tracer.reporters.tables import By
-from tracer.tally import Measure, Tally, counting
 
 Value = str | int | None
 Row = dict[str, Value]
@@ -27,7 +27,7 @@ def columns(by: By) -> list[str]:
     return list(_COLUMNS[by])
 
 
-def everything(trace: CallTrace, by: By | None) -> Iterator[tuple[Tally, By, list[Row]]]:
+def everything(trace: Trace, by: By | None) -> Iterator[tuple[Tally, By, list[Row]]]:
     """Each table of each optimizer, or that one table of each."""
     for found in tally.tallies(trace):
         for table in TABLES if by is None else (by,):

@@ -6,11 +6,12 @@ from typing import Literal, NamedTuple
 
 from rich.text import Text
 
-from tracer import tally
-from tracer.records import Kind, Role
+from tracer.model import tally
+from tracer.model.labels import labelled
+from tracer.model.records import Kind, Role
+from tracer.model.tally import Alike, Measure, Part, Tally, counting
+from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.tally import Alike, Measure, Part, Stretch, Tally, counting
-from tracer.wording import some
 
 By = Literal["variable", "step", "replica", "worker", "method"]
 
@@ -261,17 +262,6 @@ def _split(counts: Sequence[int]) -> str:
         return " + ".join(f"{count:,}" for count in counts)
     low, high = min(counts), max(counts)
     return f"{low:,} x {len(counts):,}" if low == high else f"{low:,}-{high:,}"
-
-
-def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:
-    """The parts of a stretch, each with its steps: `1-32`, or `4, 8 … 64` in a cycle."""
-    begin = stretch.first + first_step - 1
-    for length, values in stretch.cycle:
-        turns = [begin + stretch.period * turn for turn in (0, 1, stretch.turns - 1)]
-        spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in turns]
-        label = f"{spans[0]}, {spans[1]} … {spans[2]}" if stretch.turns > 1 else spans[0]
-        yield label, (length, values)
-        begin += length
 
 
 def _step_row(found: Tally, label: str, part: Part) -> Row:

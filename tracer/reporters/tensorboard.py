@@ -16,13 +16,13 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tracer import tally
-from tracer.calltrace import CallTrace
+from tracer.model import tally
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
 from tracer.reporters import charts
 from tracer.reporters.heatmap import Cell, Lane
 from tracer.reporters.layout import shown
 from tracer.reporters.text import render
-from tracer.tally import Tally, tallies
 
 MOST_POINTS = 2_000
 """Of each scalar."""
@@ -30,7 +30,7 @@ FILE = "events.out.tfevents.0000000000.tracer"
 """A name that does not change, so that writing again replaces what was written before."""
 
 
-def write(trace: CallTrace, folder: Path) -> None:
+def write(trace: Trace, folder: Path) -> None:
     """Write the report to the folder `tracer` of `folder`, as a run of that name.
 
     The scalars are `tracer/updates/dense`, `tracer/updates/sparse` and `tracer/skipped` (1 for a
@@ -51,7 +51,7 @@ def write(trace: CallTrace, folder: Path) -> None:
     unfinished.replace(run / FILE)
 
 
-def _summaries(trace: CallTrace, found: list[Tally]) -> Iterator[tuple[int, Summary]]:
+def _summaries(trace: Trace, found: list[Tally]) -> Iterator[tuple[int, Summary]]:
     """What is written, with its step."""
     before = trace.first_step - 1
     last = trace.steps + before

@@ -7,21 +7,21 @@ from typing import get_args
 from rich.console import Console
 from rich.text import Text
 
-from tracer.calltrace import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings import to_report
-from tracer.records import Optimizer
+from tracer.findings.catalogue import to_report
+from tracer.model.records import Optimizer
+from tracer.model.tally import Tally, tallies
+from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.tables import ODD, TABLES, WRONG, By
-from tracer.tally import Tally, tallies
-from tracer.wording import some
 
 _MANY_REPLICAS = 16
 
 
 def render(
-    trace: CallTrace, by: By | None = None, *, width: int | None = None, color: bool = False
+    trace: Trace, by: By | None = None, *, width: int | None = None, color: bool = False
 ) -> str:
     """The report on a trace: question, answer, notes, and tables; ends with a newline.
 
@@ -63,7 +63,7 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
 # The top of the report.
 
 
-def _head(trace: CallTrace, width: int) -> Iterator[Text]:
+def _head(trace: Trace, width: int) -> Iterator[Text]:
     if trace.only:
         yield from paragraph(shown(trace.only), width, style=ODD)
     yield from paragraph(question(trace), width, style="bold")
@@ -85,7 +85,7 @@ def _head(trace: CallTrace, width: int) -> Iterator[Text]:
         yield from paragraph(text, width, "  - " if not trace.complete else "", ODD)
 
 
-def _findings(trace: CallTrace, width: int) -> Iterator[Text]:
+def _findings(trace: Trace, width: int) -> Iterator[Text]:
     found = to_report(trace)
     if found:
         yield Text()
@@ -119,7 +119,7 @@ def _class(optimizer: Optimizer) -> str:
     return shown(optimizer.class_name.rpartition(".")[2])
 
 
-def _made_by(root: Optimizer, trace: CallTrace) -> str:
+def _made_by(root: Optimizer, trace: Trace) -> str:
     """The Keras that an optimizer is of, as people call it."""
     keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
     if root.class_name.startswith("tensorflow.python.keras."):

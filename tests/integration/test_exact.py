@@ -1,0 +1,513 @@
+"""Counts under attack: each program was once counted wrong in silence, or called incomplete.
+
+The weights say what happened: plain SGD with a learning rate of 1 takes the gradient, 1, off the
+variable. What is asserted of the trace is held against them, or is arithmetic.
+"""
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, needs_keras3
+
+import tracer
+
+v1 = tf.compat.v1
+SGD: Any = keras2.optimizers.legacy.SGD
+
+# Embedding layers of earlier tests may be alive.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.* has no _resource_apply_sparse:tracer.OptimizerWarning"
+)
+
+
+def zero(name: str = "weight") -> Any:
+    return tf.Variable([0.0], name=name)
+
+
+def ran(variable: Any) -> int:
+    """How often it was updated."""
+    return -int(np.asarray(variable)[0])
+
+
+def one() -> Any:
+    return tf.ones(1)
+
+
+def by_step(trace: Any) -> list[int]:
+    """The updates of each step."""
+    return [n for first, last, n in trace.per_step("updates") for _ in range(first, last + 1)]
+
+
+def assert_all_counted(optimizer: Any, variable: Any, steps: list[int], outside: int = 0) -> None:
+    """The trace is complete, has the updates that the weights show, and these in its steps."""
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert trace.updates() == ran(variable) == sum(steps) + outside
+    assert trace.steps == len(steps)
+    assert by_step(trace) == steps
+
+
+def applying(optimizer: Any, variable: Any) -> Any:
+    """A function that applies the gradient 1."""
+
+    @tf.function(autograph=False)
+    def apply(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, variable)])
+
+    return apply
+
+
+class Delegating(SGD):  # type: ignore[misc]
+    """Its step is a `tf.function`, in which the optimizer `inner` steps, if it has one."""
+
+    def __init__(self, inner: Any = None) -> None:
+        super().__init__(1.0)
+        self.inner = inner
+        self.function: Any = None
+
+    def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
+        for gradient, _ in list(grads_and_vars):
+            self.function(gradient)
+
+
+# Graphs that run in other company than they were traced in.
+
+
+def test_a_function_traced_inside_a_step_and_run_alone() -> None:
+    weight = zero()
+    outer = Delegating(SGD(1.0))
+    outer.function = applying(outer.inner, weight)
+    tracer.wrap(outer)
+    outer.apply_gradients([(one(), weight)])
+    outer.function(one())
+    outer.function(one())
+    assert_all_counted(outer, weight, [1, 1, 1])
+
+
+def test_a_function_traced_alone_and_run_inside_steps() -> None:
+    weight = zero()
+    outer = Delegating(SGD(1.0))
+    outer.function = applying(outer.inner, weight)
+    tracer.wrap(outer)
+    outer.function(one())
+    for _ in range(3):
+        outer.apply_gradients([(one(), weight)])
+    assert_all_counted(outer, weight, [1, 1, 1, 1])
+    trace = tracer.trace_of(outer)
+    assert trace.executions("apply_gradients") == 3 + 4  # of the outer one, and of the inner one
+
+
+def test_both_in_a_loop_of_another_function() -> None:
+    weight = zero()
+    outer = Delegating(SGD(1.0))
+    outer.function = applying(outer.inner, weight)
+    tracer.wrap(outer)
+    outer.function(one())
+
+    @tf.function
+    def train(count: Any) -> None:
+        for _ in tf.range(count):
+            outer.apply_gradients([(one(), weight)])
+            outer.function(one())
+
+    train(tf.constant(3))
+    outer.function(one())
+    assert_all_counted(outer, weight, [1] * 8)
+
+
+def test_an_apply_method_in_a_function_inside_and_outside_of_steps() -> None:
+    weight = zero()
+    outer = Delegating()
+    outer.function = tf.function(lambda g: (outer._resource_apply_dense(g, weight), None)[1])
+    outer._create_all_weights([weight])
+    outer._prepare([weight])
+    tracer.wrap(outer)
+    outer.function(one())
+    for _ in range(3):
+        outer.apply_gradients([(one(), weight)])
+    outer.function(one())
+    assert_all_counted(outer, weight, [1, 1, 1], outside=2)
+
+
+def test_a_function_inside_an_apply_method_is_no_second_update() -> None:
+    weight, other = zero(), zero("other")
+    inner = SGD(1.0)
+    inner._create_all_weights([other])
+    inner._prepare([other])
+    function = tf.function(lambda g: (inner._resource_apply_dense(g, other), None)[1])
+
+    class Outer(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            function(grad)
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    outer = Outer(1.0)
+    outer.inner = inner
+    tracer.wrap(outer)
+    function(one())
+    outer.apply_gradients([(one(), weight)])
+    trace = tracer.trace_of(outer)
+    assert (ran(weight), ran(other)) == (1, 2)
+    assert trace.updates(variable=weight) == 1
+    assert trace.updates(variable=other) == 1  # that of the direct call
+    assert trace.executions("_resource_apply_dense", variable=other) == 2
+    assert trace.complete
+
+
+# Steps that overlap in time.
+
+
+class Gate:
+    """Two places where a thread waits until the other one has come to them as well."""
+
+    def __init__(self) -> None:
+        self.inside, self.done = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.inside.set()
+        assert self.done.wait(20)
+
+
+def test_an_eager_step_while_a_graph_step_is_past_its_branch() -> None:
+    gate, weight = Gate(), zero()
+
+    class Branching(SGD):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
+            pairs = list(grads_and_vars)
+            if tf.executing_eagerly():
+                super().apply_gradients(pairs, **options)
+                return
+            tf.cond(pairs[0][0][0] > 0, lambda: self._apply(pairs), lambda: 0)
+            tf.py_function(gate.wait, [], [])
+
+        def _apply(self, pairs: Any) -> int:
+            super().apply_gradients(pairs)
+            return 0
+
+    optimizer = tracer.wrap(Branching(1.0))
+    optimizer._create_all_weights([weight])
+    function = applying(optimizer, weight)
+    thread = threading.Thread(target=function, args=(one(),))
+    thread.start()
+    assert gate.inside.wait(60)
+    optimizer.apply_gradients([(one(), weight)])
+    gate.done.set()
+    thread.join()
+    assert_all_counted(optimizer, weight, [1, 1])
+
+
+def test_two_threads_that_step_eagerly_under_a_strategy() -> None:
+    barrier = threading.Barrier(2, timeout=60)
+
+    class Meeting(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            barrier.wait()  # both threads are in a step now
+            barrier.wait()
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
+    with strategy.scope():
+        optimizer = tracer.wrap(Meeting(1.0))
+        weights = [zero("first"), zero("second")]
+        optimizer._create_all_weights(weights)
+
+    def run(weight: Any) -> None:
+        strategy.run(lambda: (optimizer.apply_gradients([(one(), weight)]), None)[1])
+
+    threads = [threading.Thread(target=run, args=(weight,)) for weight in weights]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (2, 2, True)
+    assert by_step(trace) == [1, 1]
+
+
+# Detail that is lost.
+
+
+def test_an_overflowing_log_puts_no_update_into_a_wrong_step() -> None:
+    first, second = zero("first"), zero("second")
+    optimizer = tracer.wrap(SGD(1.0))
+    optimizer._create_all_weights([first, second])
+    count = 9004
+
+    @tf.function
+    def train() -> None:
+        for index in tf.range(count):
+            if index % 6 == 0 or index % 6 == 3 or index % 6 == 5:
+                optimizer.apply_gradients([(one(), first)])
+            else:
+                optimizer.apply_gradients([(one(), second)])
+
+    train()
+    trace = tracer.trace_of(optimizer)
+    expected = [int(index % 6 in (0, 3, 5)) for index in range(count)]
+    assert (trace.updates(), trace.updates(variable=first)) == (count, sum(expected))
+    assert not trace.complete
+    counted = trace.count("updates", by=("step",), variable=first)
+    wrong = [step for (step,), n in counted.items() if n != expected[step - 1]]
+    assert not wrong
+    assert counted  # the last thousands of steps are known
+
+
+def test_a_direct_update_on_each_replica_loses_nothing() -> None:
+    strategy = tf.distribute.MirroredStrategy(
+        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        weight = zero()
+        optimizer = tracer.wrap(SGD(1.0))
+        optimizer._create_all_weights([weight])
+        optimizer._prepare([weight])
+    strategy.extended.update(
+        weight, lambda each: optimizer._resource_apply_dense(one(), each), group=False
+    )
+    trace = tracer.trace_of(optimizer)
+    assert [ran(each) for each in weight.values] == [1, 1]
+    assert [trace.updates(replica=replica) for replica in (0, 1)] == [1, 1]
+    assert (trace.steps, trace.complete, trace.notes) == (0, True, ())
+
+
+# Functions that are older than the tracer.
+
+
+def _note_of_calls(optimizer: Any) -> str:
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    (note,) = {note.partition(": ")[2] for note in trace.notes}
+    return note
+
+
+def test_to_wrap_again_does_not_forget_what_was_not_seen() -> None:
+    optimizer, weight = SGD(1.0), zero()
+    function = applying(optimizer, weight)
+    function(one())
+    tracer.wrap(optimizer)
+    function(one())
+    function(one())
+    assert _note_of_calls(optimizer).startswith("2 calls of 'apply', a function traced before")
+    tracer.unwrap(optimizer)
+    tracer.wrap(optimizer)
+    assert _note_of_calls(optimizer).startswith("2 calls of 'apply', a function traced before")
+    function(one())
+    assert _note_of_calls(optimizer).startswith("3 calls of 'apply', a function traced before")
+    tracer.unwrap(optimizer)
+    function(one())  # nobody looks
+    tracer.wrap(optimizer)
+    assert _note_of_calls(optimizer).startswith("3 calls of 'apply', a function traced before")
+    assert ran(weight) == 5
+
+
+@needs_keras3
+def test_an_older_graph_is_not_hidden_by_skipped_steps() -> None:
+    inner = keras3.optimizers.SGD(1.0)
+    optimizer = keras3.optimizers.LossScaleOptimizer(inner, initial_scale=1.0)
+    weight = keras3.Variable([0.0])
+    optimizer.build([weight])
+    older = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
+    older(one())
+    tracer.wrap(optimizer)
+    newer = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
+    for _ in range(3):
+        newer(one() * np.inf)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
+    for _ in range(3):
+        older(one())
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert "3 calls of '<lambda>', a function traced before" in trace.notes[-1]
+
+
+@needs_keras3
+def test_an_older_graph_that_never_moves_iterations() -> None:
+    class Own(keras3.optimizers.SGD):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
+            for gradient, variable in grads_and_vars:
+                self.update_step(gradient, variable, 1.0)
+
+    optimizer, weight = Own(), zero()
+    function = applying(optimizer, weight)
+    function(one())
+    tracer.wrap(optimizer)
+    function(one())
+    function(one())
+    assert _note_of_calls(optimizer).startswith("2 calls of 'apply', a function traced before")
+
+
+def test_an_older_function_that_a_newer_one_calls() -> None:
+    optimizer, weight = SGD(1.0), zero()
+    older = applying(optimizer, weight)
+    older(one())
+    tracer.wrap(optimizer)
+
+    @tf.function(autograph=False)
+    def newer() -> None:
+        older(one())
+
+    newer()
+    assert _note_of_calls(optimizer).startswith(
+        "'apply', a function traced before the tracer came,"
+    )
+    assert "called by 'newer'" in _note_of_calls(optimizer)
+
+
+@pytest.mark.parametrize("in_a_function", [False, True])
+def test_an_optimizer_that_moves_iterations_twice_a_step(in_a_function: bool) -> None:
+    class Twice(SGD):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, **options: Any) -> Any:
+            pairs = list(grads_and_vars)
+            super().apply_gradients(pairs, **options)
+            return super().apply_gradients(pairs, **options)
+
+    def apply(gradient: Any) -> None:
+        optimizer.apply_gradients([(gradient, weight)])
+
+    optimizer, weight = Twice(1.0), zero()
+    older = tf.function(apply) if in_a_function else apply
+    older(one())
+    tracer.wrap(optimizer)
+    weight.assign([0.0])
+    newer = tf.function(apply) if in_a_function else apply
+    for _ in range(3):
+        newer(one())
+    assert_all_counted(optimizer, weight, [2, 2, 2])
+
+
+def test_two_optimizers_that_share_iterations() -> None:
+    first, second, weight = SGD(1.0), SGD(1.0), zero()
+    second.iterations = first.iterations
+    applying(first, weight)(one())
+    weight.assign([0.0])
+    tracer.wrap(second)
+    for _ in range(3):
+        first.apply_gradients([(one(), zero("other"))])
+        second.apply_gradients([(one(), weight)])
+    assert_all_counted(second, weight, [1, 1, 1])
+
+
+@needs_keras3
+def test_a_training_that_is_resumed(tmp_path: Path) -> None:
+    before, weight = keras3.optimizers.Adam(), keras3.Variable([0.0])
+    for _ in range(5):
+        before.apply([one()], [weight])
+    path = tf.train.Checkpoint(optimizer=before).save(str(tmp_path / "checkpoint"))
+    optimizer = keras3.optimizers.Adam()
+    optimizer.build([weight])
+    tracer.wrap(optimizer)
+    tf.train.Checkpoint(optimizer=optimizer).restore(path)
+    optimizer.apply([one()], [weight])
+    trace = tracer.trace_of(optimizer)
+    assert int(optimizer.iterations) == 6
+    assert (trace.steps, trace.updates(), trace.complete, trace.notes) == (1, 1, True, ())
+
+
+def test_an_optimizer_of_somebody_else_says_nothing_of_a_recording() -> None:
+    """A namesake that is alive, with an old graph, and does nothing in the block."""
+
+    def make() -> Any:
+        return v1.train.GradientDescentOptimizer(1.0, name="Namesake")
+
+    theirs, their_weight = make(), zero("theirs")
+    old = applying(theirs, their_weight)
+    old(one())
+    graph = tf.Graph()
+    with graph.as_default():
+        in_session = v1.get_variable("kept", (1,), initializer=v1.zeros_initializer())
+        kept = make(), make().apply_gradients([(tf.ones(1), in_session)])
+    session = v1.Session(graph=graph)
+    mine, weight = make(), zero()
+    with tracer.record() as recording:
+        mine.apply_gradients([(one(), weight)])
+    trace = recording.trace()
+    assert (trace.steps, trace.updates(), trace.complete, trace.notes) == (1, 1, True, ())
+    with tracer.record() as recording:
+        mine.apply_gradients([(one(), weight)])
+        old(one())
+    trace = recording.trace()
+    assert (trace.updates(), ran(their_weight)) == (1, 2)
+    assert not trace.complete
+    assert "1 call of 'apply', a function traced before" in trace.notes[0]
+    session.close()
+    del kept, session
+    gc.collect()
+
+
+# Parts of a step.
+
+
+@pytest.mark.parametrize("how", ["run", "make_callable"])
+def test_a_session_that_fetches_a_part_of_a_step(how: str) -> None:
+    with tf.Graph().as_default():
+        first, second = (
+            v1.get_variable(name, (1,), initializer=v1.zeros_initializer(), use_resource=True)
+            for name in ("first", "second")
+        )
+        optimizer = tracer.wrap(v1.train.GradientDescentOptimizer(1.0))
+        train = optimizer.apply_gradients([(tf.ones(1), first), (tf.ones(1), second)])
+        (part,) = (
+            op
+            for op in train.graph.get_operations()
+            if op.type == "ResourceApplyGradientDescent" and op.inputs[0] is first.handle
+        )
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            run = session.run if how == "run" else None
+            for op in (part, train, part, train, part):
+                run(op) if run else session.make_callable(op)()
+            weights = session.run([first, second])
+    trace = tracer.trace_of(optimizer)
+    assert [ran(each) for each in weights] == [5, 2]
+    assert (trace.updates(variable=first), trace.updates(variable=second)) == (5, 2)
+    assert (trace.steps, trace.complete) == (2, True)
+    assert by_step(trace) == [2, 2]
+    before = v1.Session._do_run
+    tracer.unwrap(optimizer)
+    assert v1.Session._do_run is not before  # what was looked at is given back
+
+
+def test_an_eager_step_that_fails_after_an_update() -> None:
+    good, bad = zero("good"), zero("bad")
+
+    class Failing(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            if var is bad:
+                raise ValueError("no update of this one")
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    optimizer = tracer.wrap(Failing(1.0))
+    with pytest.raises(ValueError, match="no update"):
+        optimizer.apply_gradients([(one(), good), (one(), bad)])
+    with pytest.raises(ValueError, match="no update"):
+        optimizer.apply_gradients([(one(), bad)])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.executions("apply_gradients"), trace.updates()) == (1, 1, 1)
+    assert (trace.calls("apply_gradients"), ran(good), trace.complete) == (2, 1, True)
+
+
+def test_a_graph_step_that_fails_after_an_update_is_said() -> None:
+    weight = zero()
+
+    class Failing(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            done = super()._resource_apply_dense(grad, var, apply_state)
+            with tf.control_dependencies([done]):
+                return tf.debugging.assert_less(grad, 2.0)
+
+    optimizer = tracer.wrap(Failing(1.0))
+    function = applying(optimizer, weight)
+    function(one())
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        function(one() + 1)
+    function(one())
+    trace = tracer.trace_of(optimizer)
+    assert (ran(weight), trace.steps, trace.updates()) == (4, 2, 2)
+    assert not trace.complete
+    assert "1 step began in a graph and was ended by an error" in trace.notes[0]

@@ -1,0 +1,680 @@
+"""A trace calls a variable what the user reads elsewhere: `Variable.path`, or TensorFlow's name.
+
+The names are read from the model's variables after the training. An odometer is applied to each of
+them another number of times, so that the counts by name say whether a name is of its variable.
+"""
+
+import functools
+import itertools
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import libraries
+import msgspec
+import numpy as np
+import odometers
+import pytest
+import tensorflow as tf
+
+import tracer
+import tracer.keras
+from tracer.api import CallTrace
+from tracer.instances import instances
+from tracer.model.records import Replica
+
+BATCH = 4
+
+SHAPES: dict[str, Callable[[Any], Any]] = {}
+"""Models of each shape, by its name: what makes one with the Keras that it is given."""
+
+
+def shape(name: str) -> Callable[[Any], Any]:
+    """Add the function to the shapes."""
+
+    def add(make: Any) -> Any:
+        SHAPES[name] = make
+        return make
+
+    return add
+
+
+@shape("sequential")
+def sequential(keras: Any) -> Any:
+    return keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(2, name="head")])
+
+
+@shape("unnamed layers")
+def unnamed_layers(keras: Any) -> Any:
+    return keras.Sequential([keras.layers.Dense(2) for _ in range(3)])
+
+
+@shape("sequential in sequential")
+def sequential_in_sequential(keras: Any) -> Any:
+    return keras.Sequential([sequential(keras), sequential(keras)], name="outer")
+
+
+@shape("functional")
+def functional(keras: Any) -> Any:
+    inputs = keras.Input((3,))
+    hidden = keras.layers.Dense(2, name="encoder")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(2, use_bias=False)(hidden), name="whole")
+
+
+@shape("functional in functional")
+def functional_in_functional(keras: Any) -> Any:
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(2, name="head")(functional(keras)(inputs))
+    return keras.Model(inputs, outputs, name="outer")
+
+
+@shape("subclassed")
+def subclassed(keras: Any) -> Any:
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.encoder = keras.layers.Dense(3, name="encoder")
+            self.head = keras.layers.Dense(2, name="head")
+
+        def call(self, inputs: Any) -> Any:
+            return self.head(self.encoder(inputs))
+
+    return Net(name="net")
+
+
+@shape("nested layers")
+def nested_layers(keras: Any) -> Any:
+    class Block(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, depth: int, **options: Any) -> None:
+            super().__init__(**options)
+            self.inner = [Block(depth - 1, name=f"block_{side}") for side in "ab"] if depth else []
+            self.dense = keras.layers.Dense(2)
+
+        def call(self, inputs: Any) -> Any:
+            for inner in self.inner:
+                inputs = inner(inputs)
+            return self.dense(inputs)
+
+    return keras.Sequential([Block(1, name="block"), keras.layers.Dense(2)])
+
+
+@shape("weights of its own")
+def weights_of_its_own(keras: Any) -> Any:
+    class Scale(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.factor = self.add_weight(shape=(), initializer="ones", name="factor")
+            make = getattr(keras, "Variable", tf.Variable)
+            self.raw = make(np.ones(3, "float32"), name="by_hand")
+
+        def build(self, shape: Any) -> None:
+            self.offset = self.add_weight(shape=(shape[-1],), initializer="zeros", name="offset")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs * self.factor * self.raw + self.offset
+
+    return keras.Sequential([Scale(), Scale(), keras.layers.Dense(2)])
+
+
+@shape("a layer of each sort")
+def a_layer_of_each_sort(keras: Any) -> Any:
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = keras.layers.Embedding(5, 4)
+            self.attention = keras.layers.MultiHeadAttention(2, 2)
+            self.recurrent = keras.layers.Bidirectional(keras.layers.GRU(2))
+            self.norm = keras.layers.BatchNormalization()
+            self.dropout = keras.layers.Dropout(0.5, seed=1)
+            self.head = keras.layers.Dense(2)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            found = self.table(tf.cast(inputs, tf.int32))
+            found = self.norm(self.recurrent(self.attention(found, found)), training=training)
+            return self.head(self.dropout(found, training=training))
+
+    return Net()
+
+
+@shape("one layer used twice")
+def one_layer_used_twice(keras: Any) -> Any:
+    layer = keras.layers.Dense(3)
+    return keras.Sequential([keras.Sequential([layer]), keras.Sequential([layer, layer])])
+
+
+@shape("layers of one name")
+def layers_of_one_name(keras: Any) -> Any:
+    class Net(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = [keras.layers.Dense(2, name="part") for _ in range(3)]
+
+        def call(self, inputs: Any) -> Any:
+            for part in self.parts:
+                inputs = part(inputs)
+            return inputs
+
+    return Net()
+
+
+@shape("mixed precision")
+def mixed_precision(keras: Any) -> Any:
+    return keras.Sequential(
+        [
+            keras.layers.Dense(2, dtype="mixed_bfloat16"),
+            keras.layers.Dense(2, dtype="mixed_bfloat16"),
+            keras.layers.Activation("linear", dtype="float32"),
+        ]
+    )
+
+
+@shape("low rank")
+def low_rank(keras: Any) -> Any:
+    model = functional(keras)
+    model.layers[1].enable_lora(1)
+    return model
+
+
+@shape("cloned")
+def cloned(keras: Any) -> Any:
+    return keras.models.clone_model(functional(keras))
+
+
+@shape("loaded")
+def loaded(keras: Any) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        functional(keras).save(f"{folder}/model.keras")
+        return keras.models.load_model(f"{folder}/model.keras")
+
+
+@shape("with loaded weights")
+def with_loaded_weights(keras: Any) -> Any:
+    first, second = subclassed(keras), subclassed(keras)
+    first(tf.zeros((1, 3)))
+    second(tf.zeros((1, 3)))
+    with tempfile.TemporaryDirectory() as folder:
+        first.save_weights(f"{folder}/model.weights.h5")
+        second.load_weights(f"{folder}/model.weights.h5")
+    return second
+
+
+READY = (
+    "functional",
+    "functional in functional",
+    "low rank",
+    "cloned",
+    "loaded",
+    "with loaded weights",
+)
+"""The shapes that are never built by `fit`."""
+
+ONLY_KERAS3 = ("low rank",)
+
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "default": tf.distribute.get_strategy,
+    "one device": lambda: tf.distribute.OneDeviceStrategy("cpu:1"),
+    "mirrored": lambda: tf.distribute.MirroredStrategy(
+        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    ),
+    "central storage": lambda: tf.distribute.experimental.CentralStorageStrategy(
+        ["cpu:0", "cpu:1"]
+    ),
+}
+
+
+@functools.cache
+def strategy_of(name: str) -> Any:
+    """One of each serves all tests."""
+    return STRATEGIES[name]()
+
+
+# What the user reads.
+
+
+def name_of(variable: Any) -> str:
+    """What Keras or TensorFlow calls it."""
+    if libraries.is_keras3(variable):
+        return str(variable.path)
+    return str(variable.name).removesuffix(":0")
+
+
+def numbered(names: Iterable[str]) -> list[str]:
+    """The names; one that repeats has its number."""
+    found: list[str] = []
+    plain: list[str] = []
+    for name in names:
+        plain.append(name)
+        found.append(name if plain.count(name) == 1 else f"{name}#{plain.count(name)}")
+    return found
+
+
+def shown(variables: list[Any]) -> Any:
+    """What the odometer shows on all replicas, and beside it what the variables were at first."""
+    return np.array(
+        [
+            sum(float(np.ravel(component.numpy())[0]) for component in odometers.components(each))
+            for each in variables
+        ]
+    )
+
+
+def updates_between(before: Any, after: Any) -> list[int]:
+    """How often each variable was updated between two readings of the odometer."""
+    found = np.round(after - before)
+    assert np.allclose(after - before, found, atol=1e-3)
+    return [int(each) for each in found]
+
+
+def compiled(model: Any, kind: str) -> Any:
+    """The model with an odometer, traced."""
+    optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
+    model.compile(optimizer, "mse", jit_compile=False)
+    return optimizer
+
+
+def fit(model: Any, batches: int = 2, **options: Any) -> None:
+    x, y = np.ones((batches * BATCH, 3), "float32"), np.ones((batches * BATCH, 1), "float32")
+    model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False, **options)
+
+
+def apply_once_more(optimizer: Any, variables: list[Any], strategy: Any) -> None:
+    """Apply to the second variable once, to the third twice, and so on."""
+
+    def step(chosen: list[Any]) -> None:
+        optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in chosen])
+
+    for first in range(1, len(variables)):
+        strategy.run(step, (variables[first:],))
+
+
+def check_names(trace: CallTrace, variables: list[Any], counts: list[int], steps: range) -> None:
+    """The trace has these variables by their names, and in `steps` these updates of them."""
+    assert trace.complete, trace.notes
+    names = numbered(map(name_of, variables))
+    assert [each.name for each in trace.variables] == names
+    found = trace.count("updates", by=("variable",), step=steps)
+    assert found == {(name,): count for name, count in zip(names, counts, strict=True)}
+    for variable, name, count in zip(variables, names, counts, strict=True):
+        assert trace.updates(variable=name, step=steps) == count
+        for each in (variable, odometers.raw(variable), *odometers.components(variable)):
+            assert trace.updates(variable=each, step=steps) == count
+
+
+# The table.
+
+
+def is_a_cell(strategy: str, kind: str, name: str, built: str) -> bool:
+    """Whether there is such a thing; the older kinds and the strategies have few shapes."""
+    if (built == "built by fit" and name in READY) or (kind != "keras3" and name in ONLY_KERAS3):
+        return False
+    if kind in ("keras3", "keras2"):
+        return strategy == "default" or name in ("sequential", "subclassed", "nested layers")
+    return name in ("sequential", "subclassed")
+
+
+CELLS = [
+    pytest.param(*cell, id="-".join(cell))
+    for cell in itertools.product(
+        STRATEGIES, odometers.KINDS, SHAPES, ("built before", "built by fit")
+    )
+    if is_a_cell(*cell)
+]
+
+
+@pytest.mark.parametrize(("strategy", "kind", "name", "built"), CELLS)
+def test_names_are_those_of_the_model(
+    strategy: str, kind: str, name: str, built: str, tmp_path: Path
+) -> None:
+    keras, scope = libraries.library_of(kind), strategy_of(strategy)
+    with scope.scope():
+        model = SHAPES[name](keras)
+        if built == "built before" and not model.built:
+            model(tf.zeros((1, 3)))
+        optimizer = compiled(model, kind)
+    fit(model)
+    variables = model.trainable_variables
+    before, past = shown(variables), tracer.trace_of(optimizer).steps
+    fit(model)
+    apply_once_more(optimizer, variables, scope)
+    counts = updates_between(before, shown(variables))
+    assert len(set(counts)) == len(counts) > 1
+    trace = tracer.trace_of(optimizer)
+    check_names(trace, variables, counts, range(past + 1, trace.steps + 1))
+    trace.save(tmp_path / "trace.json")
+    names = numbered(map(name_of, variables))
+    if len(set(map(name_of, variables))) == len(names):  # else a file cannot tell them apart
+        check_names(
+            tracer.load(tmp_path / "trace.json"),
+            variables,
+            counts,
+            range(past + 1, trace.steps + 1),
+        )
+
+
+# Models that another optimizer or a clone knows too.
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+def test_two_models_with_the_same_names(kind: str) -> None:
+    """Under one optimizer, and under two in one recording, in which no number is given twice."""
+    keras = libraries.library_of(kind)
+    first, second = subclassed(keras), subclassed(keras)
+    with tracer.record() as recording:
+        for model in (first, second):
+            model.compile(odometers.ODOMETERS[kind](), "mse", jit_compile=False)
+            fit(model)
+        variables = first.trainable_variables + second.trainable_variables
+        third = odometers.ODOMETERS[kind]()
+        if kind == "keras3":
+            third.build(variables[2:])
+        third.apply_gradients([(tf.zeros(each.shape), each) for each in variables[2:]])
+    trace = recording.trace()
+    names = numbered(map(name_of, variables))
+    assert names[4:] == [f"{name}#2" for name in names[:4]]
+    counts = trace.count("updates", by=("variable",))
+    assert counts == {(name,): 2 + (place > 1) for place, name in enumerate(names)}
+    # By itself the third has met two variables of the first model and those of the second.
+    alone = tracer.trace_of(third).variables
+    assert [each.name for each in alone] == numbered(map(name_of, variables[2:]))
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+def test_numbers_of_several_optimizers(kind: str) -> None:
+    """Two variables of one name in each of two optimizers: four numbers, none of them twice."""
+    make = libraries.keras3.Variable if kind == "keras3" else tf.Variable
+    variables = [make(np.zeros(2, "float32"), name="kernel") for _ in range(4)]
+    with tracer.record() as recording:
+        for pair in (variables[:2], variables[2:]):
+            odometer = odometers.ODOMETERS[kind]()
+            odometer.apply_gradients([(tf.zeros(2), each) for each in pair])
+    trace = recording.trace()
+    assert [each.name for each in trace.variables] == ["kernel", "kernel#2", "kernel#3", "kernel#4"]
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+def test_workers_agree(kind: str) -> None:
+    """However each of them built the model: `merge` finds the variables by their names."""
+    keras = libraries.library_of(kind)
+    parts, models = [], []
+    for worker in ("worker:0", "worker:1"):
+        keras.backend.clear_session()
+        model = nested_layers(keras)
+        if worker == "worker:1" and kind == "keras3":
+            model(tf.zeros((1, 3)))
+        optimizer = compiled(model, kind)
+        fit(model)
+        data = tracer.trace_of(optimizer).data
+        parts.append(CallTrace(msgspec.structs.replace(data, replicas=(Replica(worker, 0, ""),))))
+        models.append(model)
+    trace = tracer.merge(parts)
+    for model in models:
+        names = [name_of(each) for each in model.trainable_variables]
+        assert trace.count("updates", by=("variable",)) == {(name,): 4 for name in names}
+
+
+# Variables of TensorFlow that Keras 3 variables hold.
+
+
+def _raw(variables: list[Any]) -> list[Any]:
+    return [odometers.raw(each) for each in variables]
+
+
+def _watched(variables: list[Any]) -> list[Any]:
+    """What a tape says that it watched."""
+    with tf.GradientTape() as tape:
+        for each in variables:
+            tf.reduce_sum(each)
+    return list(tape.watched_variables())
+
+
+HANDED_OVER: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "values": _raw,
+    "what a tape watched": _watched,
+    "only the first as values": lambda variables: [*_raw(variables[:1]), *variables[1:]],
+}
+
+
+def built_by_fit() -> Any:
+    """A model whose variables are called `net/kernel:0` by TensorFlow, each two of them alike."""
+    model = subclassed(libraries.keras3)
+    model.compile("sgd", "mse", jit_compile=False)
+    fit(model, batches=1)
+    assert len({each.value.name for each in model.trainable_variables}) == 2
+    return model
+
+
+@libraries.needs_keras3
+@pytest.mark.parametrize("kind", odometers.KINDS)
+@pytest.mark.parametrize(("strategy", "run"), [("default", "eager"), ("mirrored", "function")])
+@pytest.mark.parametrize("way", ["values", "what a tape watched"])
+def test_values_of_keras_variables(kind: str, strategy: str, way: str, run: str) -> None:
+    """An optimizer of any kind may be handed them, and they say nothing of what holds them."""
+    check_values(kind, strategy, way, run)
+
+
+@libraries.needs_keras3
+@pytest.mark.parametrize("run", ["eager", "function"])
+def test_values_beside_keras_variables(run: str) -> None:
+    """Only Keras 3 takes its own variables."""
+    check_values("keras3", "default", "only the first as values", run)
+
+
+def check_values(kind: str, strategy: str, way: str, run: str) -> None:
+    scope = strategy_of(strategy)
+    with scope.scope():
+        model = built_by_fit()
+        optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
+    variables = model.trainable_variables
+    before = shown(variables)
+
+    def step() -> None:
+        handed = HANDED_OVER[way](variables)
+        optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in handed])
+
+    def steps() -> None:
+        scope.run(step)
+
+    if kind == "keras3":
+        with scope.scope():
+            optimizer.build(_raw(variables))
+    runs = steps if run == "eager" else tf.function(steps)
+    for _ in range(3):
+        runs()
+    counts = updates_between(before, shown(variables))
+    assert counts == [3 * scope.num_replicas_in_sync] * 4
+    check_names(tracer.trace_of(optimizer), variables, counts, range(1, 4))
+
+
+@libraries.needs_keras3
+def test_first_a_value_then_the_keras_variable() -> None:
+    """It is one variable, and its name is right in the traces before and after."""
+    variables = built_by_fit().trainable_variables
+    optimizer = tracer.wrap(odometers.Keras3Odometer())
+    names = [name_of(each) for each in variables]
+    for each in ([*_raw(variables)], variables, _raw(variables)):
+        optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in each])
+        trace = tracer.trace_of(optimizer)
+        assert trace.count("updates", by=("variable",)) == {(n,): trace.steps for n in names}
+
+
+@libraries.needs_keras3
+def test_a_variable_that_keras_held_later() -> None:
+    """Keras takes a variable of TensorFlow that was trained before, and gives it a path."""
+    plain, other = (tf.Variable([0.0], name="kernel") for _ in range(2))
+    optimizer = tracer.wrap(odometers.Keras3Odometer())
+    optimizer.build([plain, other])
+    optimizer.apply_gradients([(tf.zeros(1), plain), (tf.zeros(1), other)])
+    trace = tracer.trace_of(optimizer)
+    assert [each.name for each in trace.variables] == ["kernel", "kernel#2"]
+    with libraries.keras3.name_scope("layer"):
+        held = libraries.keras3.Variable(plain, name="weight")
+    assert held.value is plain
+    optimizer.apply_gradients([(tf.zeros(1), held), (tf.zeros(1), other)])
+    trace = tracer.trace_of(optimizer)
+    assert trace.count("updates", by=("variable",)) == {("layer/weight",): 2, ("kernel",): 2}
+
+
+def test_the_heap_is_searched_once_for_many_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not at all while the optimizer works, nor for what was searched for before."""
+    searches: list[Any] = []
+
+    def search(bases: Any) -> Any:
+        searches.append(bases)
+        return instances(bases)
+
+    monkeypatch.setattr("tracer.variables.instances", search)
+    made = [tf.Variable([0.0]) for _ in range(50)]
+    optimizers = [tracer.wrap(odometers.V1Odometer()) for _ in range(2)]
+    for optimizer in optimizers:
+        optimizer.apply_gradients([(tf.zeros(1), each) for each in made])
+    assert not searches
+    for optimizer in (*optimizers, *optimizers):
+        tracer.trace_of(optimizer)
+    assert len(searches) == (libraries.keras3 is not None)
+
+
+@libraries.needs_keras3
+def test_a_saved_trace_is_asked_by_the_value(tmp_path: Path) -> None:
+    """A name of TensorFlow's must not be taken for the path of another variable."""
+    model = built_by_fit()
+    lone = libraries.keras3.Variable([0.0], name="kernel")
+    optimizer = tracer.wrap(odometers.Keras3Odometer())
+    variables = [*model.trainable_variables, lone]
+    optimizer.build(variables)
+    for last in range(1, 6):
+        optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in variables[:last]])
+    tracer.trace_of(optimizer).save(tmp_path / "trace.json")
+    trace = tracer.load(tmp_path / "trace.json")
+    for count, variable in zip((5, 4, 3, 2, 1), variables, strict=True):
+        assert trace.updates(variable=variable) == count
+        assert trace.updates(variable=variable.value) == count
+    unseen = libraries.keras3.Variable([0.0], name="kernel_of_another")
+    for each in (unseen, unseen.value):
+        with pytest.raises(tracer.UnknownName, match="kernel_of_another"):
+            trace.updates(variable=each)
+
+
+# Variables that are no weights of a model.
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+def test_variables_of_another_optimizer(kind: str) -> None:
+    """A slot variable that is trained itself has the name that its optimizer gave it."""
+    keras = libraries.library_of(kind)
+    model = functional(keras)
+    model.compile(keras.optimizers.Adam(name="inner"), "mse", jit_compile=False)
+    fit(model)
+    slots = [each for each in model.optimizer.variables if len(each.shape)]
+    assert len(slots) == 2 * len(model.trainable_variables)
+    optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
+    optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in slots])
+    check_names(tracer.trace_of(optimizer), slots, [1] * len(slots), range(1, 2))
+
+
+@libraries.needs_keras3
+def test_a_seed_and_a_variable_by_hand() -> None:
+    """Names that look like TensorFlow's own additions are left alone in a path."""
+    keras = libraries.keras3
+    seed = keras.random.SeedGenerator(1, name="dice").state
+    with keras.name_scope("net"):
+        copies = [keras.Variable(np.zeros(2, "float32"), name=f"replica_{i}") for i in (1, 2)]
+    optimizer = tracer.wrap(odometers.Keras3Odometer())
+    variables = [seed, *copies]
+    optimizer.build(variables)
+    optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in variables])
+    names = [each.name for each in tracer.trace_of(optimizer).variables]
+    assert names == [each.path for each in variables]
+    assert names[1:] == ["net/replica_1", "net/replica_2"]
+
+
+@libraries.needs_keras3
+def test_a_class_derived_from_the_variable() -> None:
+    keras = libraries.keras3
+
+    class Weight(keras.Variable):  # type: ignore[misc, name-defined]
+        pass
+
+    with keras.name_scope("net"):
+        variable = Weight(np.zeros(2, "float32"), name="weight")
+    optimizer = tracer.wrap(odometers.Keras3Odometer())
+    optimizer.apply_gradients([(tf.zeros(2), variable)])
+    optimizer.apply_gradients([(tf.zeros(2), variable.value)])
+    check_names(tracer.trace_of(optimizer), [variable], [2], range(1, 3))
+
+
+# What users do with names.
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+@pytest.mark.parametrize("wrapper", ["plain", "loss scale"])
+@pytest.mark.parametrize("strategy", ["default", "mirrored"])
+def test_assertions_by_a_glob(kind: str, wrapper: str, strategy: str) -> None:
+    with strategy_of(strategy).scope():
+        model = subclassed(libraries.library_of(kind))
+        optimizer = odometers.ODOMETERS[kind]()
+        if wrapper == "loss scale":
+            optimizer = libraries.with_loss_scale(kind, optimizer)
+        model.compile(optimizer, "mse", jit_compile=False)
+    with (
+        pytest.raises(AssertionError, match=r"updates of \*encoder\*: expected 0"),
+        tracer.assert_never_updated("*encoder*"),
+    ):
+        fit(model)
+    with tracer.assert_updates(variable="*encoder*", dense=2, per_step=True, per_replica=True):
+        fit(model)
+    with tracer.assert_updates(
+        variable="net/head/kernel", dense=1, per_step=True, per_replica=True
+    ):
+        fit(model)
+    model.encoder.trainable = False
+    with strategy_of(strategy).scope():
+        model.compile(odometers.ODOMETERS[kind](), "mse", jit_compile=False)
+    with tracer.assert_never_updated("*encoder*"):
+        fit(model)
+
+
+@libraries.needs_keras3
+def test_several_optimizers_of_one_model() -> None:
+    """Keras 3 chooses the optimizer by the path of a variable; the trace has that path."""
+    keras = libraries.keras3
+    first, second = odometers.Keras3Odometer(name="first"), odometers.Keras3Odometer(name="second")
+    model = subclassed(keras)
+    chosen = keras.optimizers.OptimizerMap(first, {".*encoder.*": second})
+    optimizer = tracer.wrap(keras.optimizers.MultiOptimizer(chosen))
+    model.compile(optimizer, "mse", jit_compile=False)
+    fit(model)
+    counts = tracer.trace_of(optimizer).count("updates", by=("optimizer", "variable"))
+    assert counts == {
+        ("second" if "encoder" in each.path else "first", each.path): 2
+        for each in model.trainable_variables
+    }
+
+
+@pytest.mark.parametrize("kind", ["keras3", "keras2"])
+def test_the_callback_and_what_is_found(kind: str) -> None:
+    """A variable without gradients is named by its path, as in Keras's own warning."""
+    keras = libraries.library_of(kind)
+
+    class Net(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="net")
+            self.unused = keras.layers.Dense(2, name="unused")
+            self.head = keras.layers.Dense(2, name="head")
+
+        def call(self, inputs: Any) -> Any:
+            return self.head(inputs) + tf.stop_gradient(self.unused(inputs))
+
+    model = Net()
+    model.compile(odometers.ODOMETERS[kind](), "mse", jit_compile=False)
+    callback = tracer.keras.TraceCallback(every=None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Gradients do not exist")
+        fit(model, callbacks=[callback])
+    trace = callback.trace
+    assert trace.updates(variable="net/head/*") == 4
+    assert trace.updates(variable="net/unused/*") == 0
+    (finding,) = (each for each in trace.findings() if "net/unused/kernel" in str(each))
+    assert "net/unused/bias" in str(finding)
+    assert "net/head" not in str(finding)

@@ -1,0 +1,193 @@
+"""What users call: `trace_of`, `record`, `load`, `merge`, `report`; and `CallTrace`, what they get.
+
+The one place that knows those who count, those who keep, those who judge and those who show. What
+stands below gives plain `Trace`s; here they become what a user can ask for an answer, for findings
+and for a file. Everything but `Trace` is imported when it is first needed: a saved trace is read
+and asked on a machine that has no TensorFlow, and no report is loaded to count.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from tracer.model.trace import Trace
+
+if TYPE_CHECKING:
+    from tracer import recording
+    from tracer.findings.catalogue import Finding
+    from tracer.reporters.tables import By
+
+
+class CallTrace(Trace):
+    """A frozen trace of one or more optimizers: exact counts, per variable, step and replica.
+
+    Made by `tracer.trace_of`, `tracer.record` and `tracer.load`, never by hand. All filters are
+    optional and combine with *and*:
+
+    - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
+      `"none"`.
+    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
+      for all of its shards.
+    - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
+    - `replica`: its id, an int; `worker`: its name, as TensorFlow has it (`"worker:0"`).
+    - `optimizer`: its name or a glob.
+    - `method`: the name of an intercepted method.
+
+    A filter that names what the trace does not hold raises `tracer.UnknownName`.
+    """
+
+    def answer(self) -> str:
+        """How often the apply methods ran, in two sentences, for this run."""
+        from tracer.reporters.answer import answer
+
+        return answer(self)
+
+    def findings(self) -> "list[Finding]":
+        """What looks wrong in the run, errors first, with why it matters and what to do.
+
+        An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
+        """
+        from tracer.findings.catalogue import findings
+
+        return findings(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace to `path`, a trace file that `tracer.load` reads.
+
+        In a folder that exists the file is named by the worker (`worker-0.json`), so that each
+        worker of a run can save to the same folder, which `tracer.load` then reads as one run.
+
+        Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
+        """
+        from tracer.model.tracefile import save
+
+        path = Path(path)
+        if path.is_dir():
+            path /= ("+".join(self.workers).replace(":", "-") or "trace") + ".json"
+        save(self._data, path)
+
+    def _repr_html_(self) -> str:
+        """The report, which a notebook shows for a trace in the last line of a cell."""
+        from tracer.reporters.notebook import summary
+
+        return summary(self)
+
+
+class Recording:
+    """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
+
+    def __init__(self, counted: "recording.Recording | None" = None) -> None:
+        from tracer import recording
+
+        self._counted = recording.Recording() if counted is None else counted
+
+    def trace(self) -> CallTrace:
+        """A frozen trace of what ran since the block began, of every optimizer that was used."""
+        return self._counted.trace().derived(_call_trace)  # after the block always the same one
+
+    def take(self, optimizer: object) -> None:
+        """Trace this optimizer too, until the block ends if it was not traced before.
+
+        Raises `tracer.UnsupportedOptimizer` for what is none.
+        """
+        self._counted.take(optimizer)
+
+
+def trace_of(optimizer: object) -> CallTrace:
+    """The trace of a wrapped optimizer so far, frozen; training may go on.
+
+    It holds all the steps that were complete, of the outermost optimizer and those nested in it.
+    Raises `ValueError` if the optimizer was never wrapped.
+    """
+    from tracer import wrapping
+
+    return _call_trace(wrapping.trace_of(optimizer))
+
+
+@contextmanager
+def record() -> Iterator[Recording]:
+    """Trace every optimizer that is used in the block; yields a `Recording`.
+
+    An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
+    block does not count: steps are numbered from 1. Functions that were traced to graphs before,
+    with an optimizer that was not wrapped, are not counted; the trace then says so.
+
+    >>> import tensorflow as tf, tracer
+    >>> weight = tf.Variable([1.0])
+    >>> with tracer.record() as recording:
+    ...     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
+    >>> recording.trace().updates()
+    1
+    """
+    from tracer import recording
+
+    with recording.record() as counted:
+        yield Recording(counted)
+
+
+@contextmanager
+def recording_of(*optimizers: object) -> Iterator[Recording]:
+    """Trace these optimizers only, for the block; `Recording.take` adds others.
+
+    Raises `tracer.UnsupportedOptimizer` for what is none.
+    """
+    from tracer import recording
+
+    with recording.recording_of(*optimizers) as counted:
+        yield Recording(counted)
+
+
+def load(path: str | Path) -> CallTrace:
+    """Read the trace file at `path`, as written by `CallTrace.save`, or a folder of such files.
+
+    A folder is a run: its `*.json` files are its workers' traces, merged as by `tracer.merge`.
+
+    Raises `tracer.MergeError` if the files of a folder are not of one run, and
+    `tracer.TraceFileError` if there is none, or if it is damaged, of another program, of a
+    newer `tracer`, or larger than a trace file may be (1 GB).
+
+    >>> load("no/such/file.json")
+    Traceback (most recent call last):
+    tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
+    """
+    from tracer.model import tracefile
+
+    return _call_trace(tracefile.load(path))
+
+
+def merge(traces: Iterable[Trace]) -> CallTrace:
+    """The traces of one run's workers as one trace, whose replicas are (worker, replica).
+
+    Each worker writes its own trace; they belong together if they have the same optimizers and the
+    same variables. A worker of the cluster of which there is no trace makes the result incomplete.
+
+    Raises `tracer.MergeError`, a `ValueError`, for no traces at all, for two of one worker, and for
+    traces of different runs; it names the difference.
+    """
+    from tracer.model import merge
+
+    return _call_trace(merge.merge(traces))
+
+
+def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | None = None) -> None:
+    """Print what an optimizer did: the answer first, then the counts.
+
+    `optimizer_or_trace` is a wrapped optimizer or a `CallTrace`. `by` picks one table:
+    `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; without it, all that say
+    something are printed.
+    `file` is a text stream, standard output if not given; colours are used on a terminal only.
+
+    Raises `ValueError` for an optimizer that was never wrapped.
+    """
+    from tracer.reporters import console
+
+    trace = optimizer_or_trace
+    if not isinstance(trace, Trace):
+        trace = trace_of(optimizer_or_trace)
+    console.report(trace, by=by, file=file)
+
+
+def _call_trace(trace: Trace) -> CallTrace:
+    return CallTrace(trace.data, identify=trace.index_of)

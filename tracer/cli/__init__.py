@@ -1,0 +1,3 @@
+"""The `tracer` command."""
+
+from tracer.cli.commands import main as main

@@ -1,0 +1,113 @@
+"""Keeps the trace of a running program in a file, so that a kill loses little of it."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from tracer.errors import TraceFileError
+from tracer.model import tracefile
+from tracer.model.trace import Trace
+
+_LEAST = 0.05  # seconds between two writings, however long the last one took
+_PATIENCE = 30  # seconds that the last writing of the thread may take
+
+
+class Autosave:
+    """Writes what `snapshot` returns to `path`, again and again, by a thread of its own.
+
+    `path` is a file or, if `folder`, a folder in which the file is named by the worker. The file is
+    never more than `seconds` behind, unless a disk takes longer than that for one writing. A file
+    that cannot be written is told of once on standard error, and tried again.
+    """
+
+    def __init__(
+        self, snapshot: Callable[[], Trace], path: Path, *, folder: bool, seconds: float
+    ) -> None:
+        self._snapshot = snapshot
+        self._path = path
+        self._folder = folder
+        self._seconds = seconds
+        self._reading = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tracer-autosave", daemon=True)
+        self._warned = False
+        self._held = False
+        self._written: Path | None = None
+
+    def start(self) -> None:
+        """Write a first file, and go on until `finish`."""
+        # A child process must not inherit a lock that this thread held when the process was forked.
+        if hasattr(os, "register_at_fork"):
+            release = self._release
+            os.register_at_fork(before=self._hold, after_in_parent=release, after_in_child=release)
+        self._thread.start()
+
+    def finish(self) -> Path | None:
+        """Write the trace of the whole run; returns the path of the file, None if there is none."""
+        self._ended.set()
+        self._thread.join(timeout=_PATIENCE)
+        if self._thread.is_alive():
+            self._warn(f"{self._path}: cannot be written: the disk does not answer")
+            return None
+        return self._written if self._write(finished=True) else None
+
+    def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            self._write(finished=False)
+            took = time.monotonic() - began
+            # What is in the file is as old as the next file is late: one pause and two writings.
+            if self._ended.wait(max(_LEAST, 0.8 * self._seconds - 2 * took)):
+                return
+
+    def _write(self, finished: bool) -> bool:
+        """Write the file; returns False if that failed."""
+        try:
+            with self._reading:
+                trace = self._snapshot()
+            path = self._file(trace, finished)
+            if path is None:
+                return False
+            tracefile.save(msgspec.structs.replace(trace.data, finished=finished), path)
+            if self._written is not None and self._written != path:
+                self._written.unlink(missing_ok=True)
+            self._written = path
+            return True
+        except TraceFileError as error:
+            self._warn(str(error))
+        except Exception as error:  # whatever it is, it must not reach the program
+            self._warn(f"the trace was not written: {type(error).__name__}: {error}")
+        return False
+
+    def _file(self, trace: Trace, finished: bool) -> Path | None:
+        """The file to write; None as long as it is not known which worker this is."""
+        if not self._folder:
+            return self._path
+        if not trace.replicas and not finished:
+            return None
+        return self._path / (("+".join(trace.workers).replace(":", "-") or "trace") + ".json")
+
+    def _warn(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            say(f"{reason} (the program goes on; this is not said again)")
+
+    def _hold(self) -> None:
+        self._held = self._reading.acquire(timeout=5)
+
+    def _release(self) -> None:
+        if self._held:
+            self._held = False
+            self._reading.release()
+
+
+def say(line: str) -> None:
+    """Print one line on standard error, if there is one."""
+    with suppress(OSError, ValueError):  # it is closed, or a pipe that nobody reads
+        print(f"tracer: {' '.join(line.split())}", file=sys.__stderr__, flush=True)

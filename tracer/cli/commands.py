@@ -1,0 +1,375 @@
+"""The `tracer` command. It imports TensorFlow only where a command trains something."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
+
+app = typer.Typer(
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,  # a bug is told of by Python's own traceback
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Mistake(Exception):
+    """A mistake in the use of the command; its text is the line that is printed."""
+
+
+_TableOption = Annotated[
+    Literal["variable", "step", "replica", "worker", "method"] | None,
+    typer.Option("--by", help="Show one table, in full."),
+]
+
+_PathArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH", help="A trace file, or a folder of the files of a run's workers."
+    ),
+]
+_OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write to a file, not to the terminal."),
+]
+
+
+def _steps(text: str) -> range:
+    """The steps that a slice of Python would have: `3:7`, `3:`, `:7`, or `3` for one."""
+    first, colon, end = text.partition(":")
+    try:
+        start = int(first) if first else 1
+        stop = (int(end) if end else sys.maxsize) if colon else start + 1
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not A:B with two numbers") from None
+    return range(start, stop)
+
+
+@contextmanager
+def _writing(output: Path | None) -> Iterator[None]:
+    """A file that cannot be written is the user's to solve; a broken pipe is none."""
+    try:
+        yield
+    except OSError as error:
+        if output is None:
+            raise
+        raise Mistake(f"cannot write {output}: {error.strerror or error}") from error
+
+
+def _examples(*lines: str) -> str:
+    """Examples for the end of a command's help; the first character keeps the lines as they are."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from tracer import __version__
+
+        typer.echo(f"tracer {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog=_examples(
+        "tracer run train.py          trace a program, unchanged",
+        "tracer report tracer.json    what its optimizers did",
+        "tracer COMMAND --help        more examples",
+    ),
+)
+def _tracer(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Count what a TensorFlow or Keras optimizer does: calls, executions, updates and steps."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=_examples(
+        "tracer run train.py --epochs 3",
+        "tracer run -m my_package.train",
+        "tracer run -o runs/ -q train.py        a file for each worker, no report",
+        "python -X dev -m tracer run train.py   with options of python",
+    ),
+)
+def run(
+    program: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="A script or, with -m, a module.")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="The program's own arguments.")
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", help="PROGRAM is a module, as with python -m.")
+    ] = False,
+    output: Annotated[
+        str,
+        typer.Option(
+            "-o", "--output", metavar="PATH", help="Where to write the trace: a file or a folder."
+        ),
+    ] = "tracer.json",
+    by: _TableOption = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no report.")] = False,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--every",
+            metavar="SECONDS",
+            min=0.1,
+            help="How far the trace file may be behind while the program runs.",
+        ),
+    ] = 5.0,
+) -> Callable[[], None]:
+    """Run a program as python would, with every optimizer traced.
+
+    The report comes on standard error when the program has ended, however it ended; standard
+    output and the exit status are the program's own. Meanwhile the trace file is kept up to date,
+    so that it is there even after a kill. In a folder (one that exists, or a PATH that ends in /)
+    the file is named by the worker.
+    """
+    from tracer.cli.launch import Launch
+
+    launch = Launch(program, arguments or (), module, output, by, quiet, seconds)
+    try:
+        launch.check()
+    except OSError as error:
+        raise Mistake(f"cannot open {program}: {error.strerror or error}") from error
+    return launch
+
+
+@app.command(
+    epilog=_examples(
+        "tracer report tracer.json",
+        "tracer report runs/ --by replica              all workers of a run",
+        "tracer report tracer.json --variable 'encoder/*' --step 100:200",
+        "tracer report tracer.json -o report.html      one page, with a heat map",
+        "tracer report tracer.json --format tensorboard -o logs/",
+        "tracer report tracer.json -o steps.csv --by step",
+        "tracer report tracer.json --format json | jq .answer",
+    )
+)
+def report(
+    path: _PathArgument,
+    by: _TableOption = None,
+    format: Annotated[
+        Literal["text", "json", "csv", "markdown", "html", "tensorboard"] | None,
+        typer.Option("--format", "-f", help="The default is what the ending of -o says, or text."),
+    ] = None,
+    output: _OutputOption = None,
+    variable: Annotated[
+        str | None,
+        typer.Option("--variable", metavar="GLOB", help="Only variables of this name or pattern."),
+    ] = None,
+    step: Annotated[
+        range | None,
+        typer.Option(
+            "--step",
+            metavar="A:B",
+            parser=_steps,
+            help="Only the steps from A to before B; A: or :B or one step will do.",
+        ),
+    ] = None,
+    replica: Annotated[
+        int | None, typer.Option("--replica", metavar="N", help="Only the replica with this id.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Only this method, or pattern.")
+    ] = None,
+) -> None:
+    """Print what a trace file holds: the answer first, then the counts.
+
+    A CSV file holds one table, that of the variables if --by names no other.
+    """
+    from tracer.model.excerpt import select
+    from tracer.model.tracefile import load
+    from tracer.reporters import formats
+
+    trace = select(load(path), variable=variable, steps=step, replica=replica, method=method)
+    with _writing(output):
+        try:
+            formats.put(trace, format, by, output)
+        except ValueError as error:
+            raise Mistake(str(error)) from error
+
+
+@app.command(
+    epilog=_examples(
+        "tracer diff before.json after.json",
+        "tracer diff runs/monday/ runs/tuesday/ || echo changed",
+    )
+)
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A trace file or a folder.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="A trace file or a folder.")],
+) -> int:
+    """Show what changed between two runs, by variable and by step.
+
+    The exit status is 0 if they count the same, 1 if not. Layers that Keras numbered differently
+    (dense_3 and dense) are matched in their order, and the output says so.
+    """
+    from tracer.model.compare import differences
+    from tracer.model.tracefile import load
+    from tracer.reporters import comparison, console
+
+    traces = load(before), load(after)
+    found = differences(*traces)
+    console.put(lambda width, color: comparison.render(*traces, found, width=width, color=color))
+    return int(any(found))
+
+
+@app.command(
+    epilog=_examples(
+        'tracer check tracer.json --expect "dense=4/step" --expect "sparse=0"',
+        'tracer check tracer.json -e "updates[encoder/*]=0" -e "steps>=100"',
+        'tracer check tracer.json -e "_resource_apply_dense=504"',
+        "tracer check tracer.json --findings warning   also what looks wrong fails",
+        "tracer check runs/ --format junit -o tracer.xml",
+    )
+)
+def check(
+    path: _PathArgument,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option("--expect", "-e", metavar="WHAT", help="A count; can be given several times."),
+    ] = None,
+    findings: Annotated[
+        Literal["error", "warning"] | None,
+        typer.Option("--findings", help="Fail if a finding is an error, or a warning or worse."),
+    ] = None,
+    format: Annotated[
+        Literal["text", "junit"], typer.Option("--format", "-f", help="For people or CI servers.")
+    ] = "text",
+    output: _OutputOption = None,
+) -> int:
+    """Check that a run did what is expected: a gate for CI.
+
+    WHAT is updates, dense, sparse, steps, calls or the name of a method (then its executions
+    count), perhaps with [VARIABLE], and =, <=, >=, < or > a number: in all or, with /step, in each
+    step on each replica. Without --expect it is what [tool.tracer.expect] in pyproject.toml says,
+    such as dense = "4/step". With --findings, what looks wrong in the run fails too. The exit
+    status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
+    incomplete or not finished does not pass.
+    """
+    from tracer.model.tracefile import load
+    from tracer.testing import expressions, verdicts
+
+    try:
+        wanted = [expressions.read(each) for each in expect or ()]
+        if not wanted:
+            wanted = expressions.from_project(Path.cwd())
+    except expressions.BadExpectation as error:
+        raise Mistake(str(error)) from error
+    if not wanted and findings is None:
+        raise Mistake(
+            "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
+            "pyproject.toml"
+        )
+    found = expressions.check(load(path), wanted, findings)
+    with _writing(output):
+        verdicts.put(found, format, output)
+    return int(any(each.reason for each in found))
+
+
+@app.command(
+    epilog=_examples(
+        "tracer explain",
+        "tracer explain override-unreached",
+    )
+)
+def explain(
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="The code of a finding; all without it.")
+    ] = None,
+) -> None:
+    """Explain what a finding means, why it matters, what to do, and when it is reported."""
+    from tracer.findings.catalogue import RULES, rule
+    from tracer.reporters import console, explanations
+
+    if code is None:
+        console.put(lambda width, color: explanations.listing(RULES, width, color))
+    else:
+        chosen = rule(code)
+        console.put(lambda width, color: explanations.explanation(chosen, width, color))
+
+
+@app.command(
+    epilog=_examples(
+        "tracer watch tracer.json",
+        "tracer watch runs/ | tee progress.log",
+    )
+)
+def watch(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="The file or folder that tracer run writes to.")
+    ],
+    patience: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="Give up when nothing new comes for so long."),
+    ] = 60.0,
+) -> int:
+    """Follow a run from another terminal until it ends.
+
+    In a pipe it prints a line whenever the trace file is written anew. The exit status is 0 when
+    the run has ended, 1 when nothing new came for a while: then it was killed, or never began.
+    """
+    from rich.console import Console
+
+    from tracer.cli import watch
+
+    if watch.watch(path, Console(highlight=False), patience):
+        return 0
+    print(f"tracer: no news of {path} for {patience:g} s: was the run killed?", file=sys.stderr)
+    return 1
+
+
+@app.command(epilog=_examples("tracer demo"))
+def demo() -> None:
+    """Train four small models, and print how often their optimizers' methods really ran.
+
+    Takes less than a minute, downloads nothing and uses the CPU only.
+    """
+    from tracer.cli import demo
+
+    demo.main()
+
+
+def main() -> NoReturn:
+    """Run the command that `sys.argv` names; a user's mistake is one line and exit status 2."""
+    hook = sys.excepthook  # Typer puts its own there
+    try:
+        result = app(prog_name="tracer", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.TyperException as error:
+        _fail(f"{error.format_message()} (see tracer --help)", error.exit_code)
+    except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
+        _fail(str(error), 2)
+    except OSError as error:
+        # Python would complain when it flushes at exit what cannot be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+            sys.exit(1)
+        _fail(f"cannot write: {error.strerror or error}", 2)
+    sys.excepthook = hook
+    if callable(result):  # a program: what it raises is for Python to show
+        result()
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    line = " ".join(message.split())
+    print(f"tracer: {line}", file=sys.stderr)
+    sys.exit(status)

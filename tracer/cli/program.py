@@ -1,0 +1,116 @@
+"""Runs a program in this process as `python` would run it, and hides that it was not `python`.
+
+What a program can see stays as it is: `sys.argv`, `sys.path[0]`, `__main__` (so that it can pickle
+its classes and start other processes), standard input, and what ends it. Whatever it raises goes on
+to the interpreter, which knows best what to print and with which status to exit.
+"""
+
+import builtins
+import io
+import os
+import pkgutil
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
+from itertools import pairwise
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None:
+    """Run a script, a folder or zip file with a `__main__.py`, or a module, as `__main__`.
+
+    Raises what the program raises. If that is let through to the interpreter, its traceback will
+    be the one that `python` prints.
+    """
+    try:
+        _start(program, arguments, module)
+    except BaseException:
+        hook = sys.excepthook
+
+        def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
+            _clean(error, traceback)
+            hook(kind, error, error.__traceback__)
+
+        sys.excepthook = show
+        raise
+
+
+def _start(program: str, arguments: Sequence[str], module: bool) -> None:
+    """Start the program. The traceback of what it raises begins below this function."""
+    # The one that is replaced must live on: the names in it would become None.
+    _start.replaced = before = sys.modules["__main__"]  # type: ignore[attr-defined]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    path = os.path.join(os.getcwd(), program)
+    # What Python puts there first; which of it there is depends on its version.
+    names = {"__annotations__": {}, "__builtins__": builtins, "__cached__": None}
+    vars(main).update({name: value for name, value in names.items() if name in vars(before)})
+    sys.argv = ["-m" if module else program, *arguments]
+    if module:
+        _set_path(os.getcwd())
+        runpy._run_module_as_main(program)  # type: ignore[attr-defined]  # it is what `-m` calls
+    elif pkgutil.get_importer(path) is not None:  # a folder or a zip file
+        _set_path(path)
+        runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
+    else:
+        _set_path(os.path.dirname(os.path.realpath(program)))
+        vars(main).update(__file__=path, __loader__=SourceFileLoader("__main__", path))
+        exec(_code(path), vars(main))
+
+
+def _set_path(first: str) -> None:
+    """Put the program's folder where that of the `tracer` command is, if Python puts any there."""
+    if not getattr(sys.flags, "safe_path", sys.flags.isolated):
+        sys.path[0] = first
+
+
+def _code(path: str) -> CodeType:
+    with io.open_code(path) as file:
+        compiled: CodeType | None = pkgutil.read_code(file)  # None for a source file
+    if compiled is not None:
+        return compiled
+    with io.open_code(path) as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+# Tracebacks.
+
+
+def _clean(error: BaseException, traceback: TracebackType | None) -> None:
+    """Take the frames of this package out of the traceback, and out of those chained to it."""
+    error.__traceback__ = traceback
+    todo, seen = [error], {id(error)}
+    while todo:
+        each = todo.pop()
+        each.__traceback__ = _without_ours(each.__traceback__)
+        chained = [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+        for other in chained:
+            if isinstance(other, BaseException) and id(other) not in seen:
+                seen.add(id(other))
+                todo.append(other)
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    entries = list(_entries(traceback))
+    started = [n for n, each in enumerate(entries) if each.tb_frame.f_code is _start.__code__]
+    if started:
+        del entries[: started[-1] + 1]
+    kept = [each for each in entries if not _ours(each.tb_frame.f_code)]
+    for one, following in pairwise(kept):
+        one.tb_next = following
+    if kept:
+        kept[-1].tb_next = None
+    return kept[0] if kept else None
+
+
+def _ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(_PACKAGE)
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

@@ -1,0 +1,152 @@
+"""Follows the trace file of a run that goes on in another process. No TensorFlow."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tracer.errors import TraceFileError
+from tracer.model import tally
+from tracer.model.tally import Tally
+from tracer.model.trace import Trace
+from tracer.model.tracefile import load
+from tracer.reporters.layout import shown
+
+_POLL = 0.25  # seconds
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is known of one optimizer of the run."""
+
+    name: str
+    steps: int
+    rate: float | None
+    """Steps in a second between the last two files; None as long as there is one."""
+    a_step: str
+    """Updates in a step, on one replica: `4`, or `0-4`."""
+    skipped: int
+    """Steps in which nothing was updated, on the replica with most of them."""
+    graphs: int
+    """Graph tracings, and how many of them never ran."""
+    idle: int
+    replicas: tuple[tuple[str, int], ...]
+    """The steps of each replica."""
+
+
+def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
+    """How far each optimizer is, `seconds` after it was as in the trace `before`."""
+    earlier = tally.tallies(before) if before is not None else []
+    found = []
+    for number, each in enumerate(tally.tallies(trace)):
+        rate = None
+        if number < len(earlier) and seconds > 0:
+            rate = max(0, each.steps - earlier[number].steps) / seconds
+        spreads = [each.spread(tally.updates, replica=replica) for replica in each.replicas]
+        counts = {count for spread in spreads for (count,) in spread} or {0}
+        graphs, idle = each.graphs(lambda block: 1)
+        found.append(
+            Progress(
+                shown(each.optimizers[0].name),
+                each.steps,
+                rate,
+                f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,}-{max(counts):,}",
+                max((spread[(0,)] for spread in spreads), default=0),
+                graphs,
+                idle,
+                tuple(_replicas(each)),
+            )
+        )
+    return found
+
+
+def _replicas(found: Tally) -> Iterator[tuple[str, int]]:
+    for index in found.replicas:
+        replica = found.trace.replicas[index]
+        worker = f"{shown(replica.worker)} " if replica.worker else ""
+        yield f"{worker}{replica.id}", found.steps_on[index]
+
+
+def watch(path: Path, console: Console, patience: float) -> bool:
+    """Show how far the run is until it ends; in a pipe with a line for each new file.
+
+    Returns False if there is no news for `patience` seconds: then the run was killed, or there is
+    none. Raises `tracer.TraceFileError` for a file that is no trace.
+    """
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+
+            def update(found: list[Progress], state: str) -> None:
+                live.update(_table(path, found, state), refresh=True)
+
+            return _follow(path, patience, update)
+
+    def add(found: list[Progress], state: str) -> None:
+        for each in found:
+            print(_line(each), file=console.file, flush=True)
+
+    return _follow(path, patience, add)
+
+
+def _follow(path: Path, patience: float, show: Callable[[list[Progress], str], None]) -> bool:
+    before: Trace | None = None
+    written = 0.0
+    news = time.monotonic()
+    while True:
+        at = _written(path)
+        if at > written:
+            trace = load(path)
+            found = progress(trace, before, at - written)
+            before, written, news = trace, at, time.monotonic()
+            show(found, "finished" if trace.finished else "running")
+            if trace.finished:
+                return True
+        if time.monotonic() - news > patience:
+            return False
+        time.sleep(_POLL)
+
+
+def _written(path: Path) -> float:
+    """When the file, or the last one of a folder, was written; 0 if there is none yet."""
+    try:
+        files = list(path.glob("*.json")) if path.is_dir() else [path]
+        return max((each.stat().st_mtime for each in files), default=0.0)
+    except FileNotFoundError:
+        return 0.0
+    except OSError as error:
+        raise TraceFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _line(found: Progress) -> str:
+    parts = [
+        f"{found.name}: {found.steps:,} steps",
+        *([] if found.rate is None else [f"{found.rate:,.1f} steps/s"]),
+        f"{found.a_step} updates a step",
+        f"{found.skipped:,} skipped",
+        f"{found.graphs:,} graphs, {found.idle:,} never ran",
+    ]
+    if len(found.replicas) > 1:
+        parts.append("by replica " + ", ".join(f"{r}: {n:,}" for r, n in found.replicas))
+    return "; ".join(parts)
+
+
+def _table(path: Path, found: list[Progress], state: str) -> Table:
+    table = Table(box=None, pad_edge=False, title=Text(f"{shown(str(path))}: {state}"))
+    table.title_justify = "left"
+    table.add_column("optimizer")
+    for header in ("steps", "steps/s", "updates a step", "skipped", "graphs", "never ran"):
+        table.add_column(header, justify="right")
+    for each in found:
+        rate = "" if each.rate is None else f"{each.rate:,.1f}"
+        counts = (f"{each.skipped:,}", f"{each.graphs:,}", f"{each.idle:,}")
+        name = Text(each.name, style="bold")
+        table.add_row(name, f"{each.steps:,}", rate, each.a_step, *counts)
+        if len(each.replicas) > 1:
+            for replica, steps in each.replicas:
+                table.add_row(Text(f"  replica {replica}"), f"{steps:,}")
+    return table

@@ -1,0 +1,183 @@
+"""What happened to each variable in the steps, and which variables share all of it.
+
+A trace of a thousand variables has few different histories, and none is walked through step by
+step: steps stay the arithmetic runs that were recorded.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from tracer.model.records import Kind, Role, Run
+from tracer.model.tally import Stretch, Tally, folded
+
+GIVEN: tuple[Kind, Kind] = ("dense", "sparse")
+"""The kinds of a gradient that is not `None`."""
+
+
+class Part(NamedTuple):
+    """What one block, or several alike, did to the variable in its runs."""
+
+    replica: int
+    role: Role
+    kind: Kind | None
+    times: int
+    """In one execution of the block."""
+    total: int
+    """Executions of the block."""
+    runs: int
+    """The place of the block's runs in the list of all different ones."""
+
+
+class Step(NamedTuple):
+    """What the variable saw in one step."""
+
+    updates: int
+    gradients: int
+    """Requests with a gradient."""
+    missing: int
+    """Requests with `None`."""
+
+
+class Span(NamedTuple):
+    """Equal steps: `length` of them from `first` on, and again each `period` steps, `turns`
+    times in all.
+    """
+
+    first: int
+    length: int
+    period: int
+    turns: int
+    step: Step
+
+    @property
+    def steps(self) -> int:
+        """How many steps they are."""
+        return self.length * self.turns
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return self.first + (self.turns - 1) * self.period + self.length - 1
+
+
+Runs = tuple[Run, ...]
+
+
+class History:
+    """What happened to some variables, the same to each of them."""
+
+    def __init__(
+        self, found: Tally, variables: Sequence[int], parts: Sequence[Part], runs: Sequence[Runs]
+    ) -> None:
+        self.variables = tuple(variables)
+        self._found = found
+        self._parts = parts
+        self._on: dict[int, list[Part]] = {}  # by replica
+        for part in parts:
+            self._on.setdefault(part.replica, []).append(part)
+        self._runs = runs
+        self._spans: dict[int, list[Span]] = {}
+
+    def count(self, role: Role, *kinds: Kind, replica: int | None = None) -> int:
+        """How many updates or requests of these kinds, or with any gradient, there were."""
+        return sum(
+            part.times * part.total
+            for part in (self._parts if replica is None else self._on.get(replica, ()))
+            if part.role == role and part.kind in (kinds or GIVEN)
+        )
+
+    @cached_property
+    def replicas(self) -> tuple[int, ...]:
+        """The replicas on which anything was asked of them, or done."""
+        return tuple(sorted(self._on))
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is known of everything in which step it was."""
+        return all(
+            part.total == sum(run.total for run in self._runs[part.runs]) for part in self._parts
+        )
+
+    def spans(self, replica: int) -> list[Span]:
+        """All steps of a replica, equal ones together; those of a cycle are told of in turn."""
+        if replica not in self._spans:
+            weighted = [
+                (run, self._weights(part))
+                for part in self._on.get(replica, ())
+                for run in self._runs[part.runs]
+            ]
+            steps = folded(weighted, self._found.steps_on[replica], len(Step._fields))
+            self._spans[replica] = [each for stretch in steps for each in _spans(stretch)]
+        return self._spans[replica]
+
+    def difference(self, one: int, other: int) -> tuple[int, Step, Step] | None:
+        """The first step, of those that both replicas ran, in which the updates differ."""
+        weighted = []
+        for part in self._parts:
+            if part.role == "update" and part.replica in (one, other):
+                times = (part.times, 0) if part.replica == one else (0, part.times)
+                weighted += [(run, times) for run in self._runs[part.runs]]
+        steps = min(self._found.steps_on[each] for each in (one, other))
+        for stretch in folded(weighted, steps, 2):
+            first = stretch.first
+            for length, (mine, its) in stretch.cycle:
+                if mine != its:
+                    return first, Step(mine, 0, 0), Step(its, 0, 0)
+                first += length
+        return None
+
+    @staticmethod
+    def _weights(part: Part) -> Step:
+        if part.role == "update":
+            return Step(part.times, 0, 0)
+        return Step(0, 0, part.times) if part.kind == "none" else Step(0, part.times, 0)
+
+
+def _spans(stretch: Stretch) -> Iterator[Span]:
+    first = stretch.first
+    for length, values in stretch.cycle:
+        yield Span(first, length, stretch.period, stretch.turns, Step(*values))
+        first += length
+
+
+class Evidence(Tally):
+    """The counts of one root optimizer, and what happened to its variables."""
+
+    @cached_property
+    def histories(self) -> list[History]:
+        """The different histories, in the order of their first variable.
+
+        Left out is the argument of a `tf.function`, which stands for several variables.
+        """
+        return _histories(self)
+
+
+def _histories(found: Tally) -> list[History]:
+    runs: dict[Runs, int] = {}
+    together: dict[tuple[tuple[Part, int], ...], list[int]] = {}
+    for alike in found.alike:
+        parts: Counter[Part] = Counter()
+        for _, block, entry in alike.entries:
+            if entry.role in ("update", "request"):
+                place = runs.setdefault(block.runs, len(runs))
+                parts[
+                    Part(block.replica, entry.role, entry.kind, entry.times, block.total, place)
+                ] += 1
+        plain = [each for each in alike.variables if not found.trace.variables[each].argument]
+        if parts and plain:
+            together.setdefault(tuple(sorted(parts.items(), key=_order)), []).extend(plain)
+    tables = list(runs)
+    histories = [
+        History(
+            found, sorted(variables), [part for part, times in parts for _ in range(times)], tables
+        )
+        for parts, variables in together.items()
+    ]
+    return sorted(histories, key=lambda each: each.variables)
+
+
+def _order(item: tuple[Part, int]) -> tuple[object, ...]:
+    part, times = item
+    return (part.replica, part.role, part.kind or "", part.runs, part.total, part.times, times)

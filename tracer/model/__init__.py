@@ -1,0 +1,1 @@
+"""What a trace is, how it is asked, kept, merged, cut and compared. No TensorFlow, no report."""

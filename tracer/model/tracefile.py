@@ -1,0 +1,444 @@
+"""The trace file: a `TraceData` as numbered JSON, written whole or not at all.
+
+A trace file is one JSON object in UTF-8:
+
+    {"format": "optimizer-tracer", "version": 1,
+     "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"},
+     "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
+     "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
+     "blocks": [{..., "entries": [{..., "variables": 1, "times": 1}], "runs": [[1, 1, 64, 1]]}],
+     "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}],
+     "graphs": [...]}
+
+The fields are those of `tracer.model.records`, where they are explained, but for one: `variables`
+of an entry and of calls is an index into `lists`. A list holds indices of variables, as `[start,
+stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is written once, and one of
+1,000 variables takes as much space as one of 4. A run is `[first, stride, count, times]`, so a
+million regular steps take as much space as ten.
+
+What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
+steps of a block's runs rise, and the runs hold no more executions than the block's total.
+
+History of the number:
+
+- 1: the first format.
+
+A field that a reader may ignore can be added without a new number; readers skip what they do not
+know. Any other change takes a new number, and `load` refuses numbers above its own.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tracer.errors import TraceFileError
+from tracer.model.merge import merge
+from tracer.model.records import (
+    Block,
+    Calls,
+    Entry,
+    Graph,
+    Kind,
+    Method,
+    Optimizer,
+    Replica,
+    Role,
+    Run,
+    TraceData,
+    Variable,
+)
+from tracer.model.trace import Trace
+
+FORMAT = "optimizer-tracer"
+VERSION = 1
+
+MAX_BYTES = 1_000_000_000
+"""A larger file is refused unread: it is no trace, or would take ten times that in memory."""
+
+MAX_INDICES = 10_000_000
+"""The most indices that `lists` may stand for: a small file must not fill the memory."""
+
+_LIMIT = 2**63 - 1
+_Indices = tuple[tuple[int, int], ...]
+
+# `_check` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
+# Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
+
+
+class _Header(msgspec.Struct):
+    format: Any = None
+    version: Any = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    optimizer: int
+    method: int
+    role: Role
+    kind: Kind | None
+    variables: int
+    times: int
+
+
+class _Block(msgspec.Struct, frozen=True):
+    root: int
+    replica: int
+    context: Literal["eager", "graph"]
+    function: str
+    step: bool
+    outside: bool
+    entries: tuple[_Entry, ...]
+    total: int
+    runs: tuple[Run, ...]
+    graphs: int
+    idle: int
+
+
+class _Calls(msgspec.Struct, frozen=True):
+    optimizer: int
+    method: int
+    kind: Kind | None
+    replica: int
+    variables: int
+    eager: int
+    tracing: int
+
+
+class _File(msgspec.Struct, frozen=True):
+    format: str
+    version: int
+    complete: bool
+    notes: tuple[str, ...]
+    environment: dict[str, str]
+    optimizers: tuple[Optimizer, ...]
+    variables: tuple[Variable, ...]
+    methods: tuple[Method, ...]
+    replicas: tuple[Replica, ...]
+    lists: tuple[_Indices, ...]
+    blocks: tuple[_Block, ...]
+    calls: tuple[_Calls, ...]
+    graphs: tuple[Graph, ...] = ()
+    finished: bool = True
+
+
+def save(data: TraceData, path: Path) -> None:
+    """Write `data` to `path` as a trace file: all of it, or what stood there before is kept.
+
+    Raises `tracer.TraceFileError` if it cannot be written.
+
+    >>> import tempfile
+    >>> data = TraceData((), (), (), (), (), (), notes=("nothing happened",))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(data, Path(folder, "run.json"))
+    ...     load(Path(folder, "run.json")).notes
+    ('nothing happened',)
+    """
+    try:
+        content = msgspec.json.encode(_to_file(data)) + b"\n"
+        _from_file(msgspec.json.decode(content, type=_File))  # what is written can be read
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _error(path, f"the trace cannot be written: {error}") from error
+    try:
+        # A link stays a link; and a device such as /dev/null must not become a file.
+        target = Path(os.path.realpath(path))
+        if not target.parent.is_dir():
+            raise _error(path, f"cannot be written: there is no folder {target.parent}")
+        if target.exists():
+            _require_file(path, target.stat())
+        _replace(target, content)
+    except OSError as error:
+        raise _error(path, f"cannot be written: {error.strerror or error}") from error
+    except ValueError as error:
+        if isinstance(error, TraceFileError):
+            raise
+        raise _error(path, f"cannot be written: {error}") from error  # a NUL in the path
+
+
+def load(path: str | Path) -> Trace:
+    """The trace in the file at `path`, or in a folder of such files: see `tracer.load`."""
+    if Path(path).is_dir():
+        files = sorted(Path(path).glob("*.json"))
+        if not files:
+            raise _error(path, "is a folder without a trace file (*.json)")
+        return merge(load(each) for each in files)
+    try:
+        content = _read(Path(path))
+    except OSError as error:
+        raise _error(path, f"cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        if isinstance(error, TraceFileError):
+            raise
+        raise _error(path, f"cannot be read: {error}") from error  # a NUL in the path
+    try:
+        file = _decode(content)
+    except ValueError as error:
+        raise _error(path, error) from error
+    try:
+        return Trace(_from_file(file))
+    except ValueError as error:
+        raise _error(path, f"is damaged: {error}") from error
+
+
+# Bytes and the file system.
+
+
+def _error(path: str | Path, reason: object) -> TraceFileError:
+    """The error that says in one line which file, and why."""
+    line = " ".join(f"{path}: {reason}".split())
+    return TraceFileError(line if len(line) <= 1000 else f"{line[:1000]}...")
+
+
+def _require_file(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise _error(path, "is a folder, not a trace file")
+    if not stat.S_ISREG(status.st_mode):
+        raise _error(path, "is a device or a pipe, not a trace file")
+
+
+def _read(path: Path) -> bytes:
+    status = path.stat()
+    _require_file(path, status)
+    if status.st_size > MAX_BYTES:
+        raise _error(
+            path,
+            f"is too large for a trace file: {status.st_size:,} bytes, more than {MAX_BYTES:,}",
+        )
+    return path.read_bytes()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one go, by way of a temporary file beside it."""
+    temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _decode(content: bytes) -> _File:
+    """The content of a trace file, with its types checked.
+
+    Raises `ValueError` with the reason.
+    """
+    try:
+        _check_header(content)
+        return msgspec.json.decode(content, type=_File)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"is damaged: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("is not a trace file: not UTF-8 text") from error
+    except msgspec.DecodeError as error:
+        if "truncated" in str(error):
+            raise ValueError("is truncated: the end is missing") from error
+        raise ValueError(f"is not a trace file: not JSON ({error})") from error
+    except RecursionError as error:
+        raise ValueError("is not a trace file: nested too deeply") from error
+
+
+def _check_header(content: bytes) -> None:
+    try:
+        header = msgspec.json.decode(content, type=_Header)
+    except msgspec.ValidationError as error:
+        raise ValueError("is JSON of another program, not a trace file") from error
+    if header.format != FORMAT:
+        raise ValueError("is JSON of another program, not a trace file")
+    if type(header.version) is not int or header.version < 1:
+        raise ValueError(f"is damaged: {header.version!r} is no version of the format")
+    if header.version > VERSION:
+        raise ValueError(
+            f"was written by a newer tracer; update tracer to read it (the file has version "
+            f"{header.version} of the format, this tracer reads up to {VERSION})"
+        )
+
+
+# Records and what is written of them.
+
+
+def _to_file(data: TraceData) -> _File:
+    lists: dict[tuple[int, ...], int] = {}
+
+    def number(variables: Sequence[int]) -> int:
+        return lists.setdefault(tuple(variables), len(lists))
+
+    blocks = tuple(
+        _Block(
+            root=block.root,
+            replica=block.replica,
+            context=block.context,
+            function=block.function,
+            step=block.step,
+            outside=block.outside,
+            entries=tuple(
+                _Entry(e.optimizer, e.method, e.role, e.kind, number(e.variables), e.times)
+                for e in block.entries
+            ),
+            total=block.total,
+            runs=block.runs,
+            graphs=block.graphs,
+            idle=block.idle,
+        )
+        for block in data.blocks
+    )
+    calls = tuple(
+        _Calls(c.optimizer, c.method, c.kind, c.replica, number(c.variables), c.eager, c.tracing)
+        for c in data.calls
+    )
+    return _File(
+        FORMAT,
+        VERSION,
+        data.complete,
+        data.notes,
+        data.environment,
+        data.optimizers,
+        data.variables,
+        data.methods,
+        data.replicas,
+        tuple(_to_ranges(variables) for variables in lists),
+        blocks,
+        calls,
+        data.graphs,
+        data.finished,
+    )
+
+
+def _from_file(file: _File) -> TraceData:
+    """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
+    lists = _expand(file.lists, len(file.variables))
+    for place, optimizer in enumerate(file.optimizers):
+        _inside(file.optimizers, optimizer.root, f"optimizers[{place}].root")
+    for place, variable in enumerate(file.variables):
+        sizes = [size for size in variable.shape if size is not None]
+        _check(0, f"variables[{place}].shape", *sizes)
+    for place, replica in enumerate(file.replicas):
+        _check(0, f"replicas[{place}].id", replica.id)
+    for place, graph in enumerate(file.graphs):
+        where = f"graphs[{place}]"
+        _inside(file.optimizers, graph.root, f"{where}.root")
+        _inside(file.replicas, graph.replica, f"{where}.replica")
+        _check(0, where, graph.idle, graph.steps, graph.after, graph.step_calls)
+        _check(max(1, graph.idle), f"{where}.tracings", graph.tracings)
+    blocks = tuple(
+        _block(file, lists, block, f"blocks[{place}]") for place, block in enumerate(file.blocks)
+    )
+    calls = []
+    for place, c in enumerate(file.calls):
+        where = f"calls[{place}]"
+        _inside(file.optimizers, c.optimizer, f"{where}.optimizer")
+        _inside(file.methods, c.method, f"{where}.method")
+        _inside(file.replicas, c.replica, f"{where}.replica")
+        _inside(lists, c.variables, f"{where}.variables")
+        _check(0, where, c.eager, c.tracing)
+        variables = lists[c.variables]
+        calls.append(Calls(c.optimizer, c.method, c.kind, c.replica, variables, c.eager, c.tracing))
+    return TraceData(
+        file.optimizers,
+        file.variables,
+        file.methods,
+        file.replicas,
+        blocks,
+        tuple(calls),
+        file.graphs,
+        file.complete,
+        file.notes,
+        file.environment,
+        file.finished,
+    )
+
+
+def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: str) -> Block:
+    _inside(file.optimizers, block.root, f"{where}.root")
+    _inside(file.replicas, block.replica, f"{where}.replica")
+    _check(0, where, block.total, block.graphs, block.idle)
+    entries = []
+    for place, e in enumerate(block.entries):
+        _inside(file.optimizers, e.optimizer, f"{where}.entries[{place}].optimizer")
+        _inside(file.methods, e.method, f"{where}.entries[{place}].method")
+        _inside(lists, e.variables, f"{where}.entries[{place}].variables")
+        _check(1, f"{where}.entries[{place}].times", e.times)
+        variables = lists[e.variables]
+        entries.append(Entry(e.optimizer, e.method, e.role, e.kind, variables, e.times))
+    for place, run in enumerate(block.runs):
+        at = f"{where}.runs[{place}]"
+        _check(1, at, run.first, run.stride, run.count, run.times, run.last)
+    if any(before.last >= after.first for before, after in pairwise(block.runs)):
+        raise ValueError(f"the steps of {where}.runs do not rise")
+    if (placed := sum(run.total for run in block.runs)) > block.total:
+        raise ValueError(
+            f"{where}.runs hold {placed} executions, more than the total, {block.total}"
+        )
+    return Block(
+        root=block.root,
+        replica=block.replica,
+        context=block.context,
+        function=block.function,
+        step=block.step,
+        entries=tuple(entries),
+        total=block.total,
+        runs=block.runs,
+        graphs=block.graphs,
+        idle=block.idle,
+        outside=block.outside,
+    )
+
+
+def _inside(table: Sequence[object], index: int, where: str) -> None:
+    if not 0 <= index < len(table):
+        raise ValueError(f"{where} is {index}, outside a table of {len(table)}")
+
+
+def _check(least: int, where: str, *numbers: int) -> None:
+    for number in numbers:
+        if not least <= number <= _LIMIT:
+            bound = f"less than {least}" if number < least else "more than 2**63 - 1"
+            raise ValueError(f"{where} holds {number}, {bound}")
+
+
+def _to_ranges(indices: Iterable[int]) -> _Indices:
+    """The same indices in the same order, each rise by 1 as `(start, stop)`.
+
+    >>> _to_ranges([0, 1, 2, 5, 9, 8])
+    ((0, 3), (5, 6), (9, 10), (8, 9))
+    """
+    ranges: list[tuple[int, int]] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index:
+            ranges[-1] = (ranges[-1][0], index + 1)
+        else:
+            ranges.append((index, index + 1))
+    return tuple(ranges)
+
+
+def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
+    """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
+    expanded = []
+    held = 0
+    for place, ranges in enumerate(lists):
+        found: list[int] = []
+        for start, stop in ranges:
+            if not 0 <= start < stop <= variables:
+                raise ValueError(
+                    f"lists[{place}] holds [{start}, {stop}], "
+                    f"outside a table of {variables} variables"
+                )
+            held += stop - start
+            if held > MAX_INDICES:
+                raise ValueError(f"lists hold more than {MAX_INDICES:,} variables")
+            found.extend(range(start, stop))
+        expanded.append(tuple(found))
+    return expanded

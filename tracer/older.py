@@ -1,0 +1,259 @@
+"""Functions that were traced before their optimizer was wrapped: found, and watched.
+
+Their graphs hold no counter, so what they run is not counted. An optimizer's own count of its steps
+cannot tell: it stands still while a loss scale skips, it moves when a checkpoint is restored, and
+others may move it. So the functions themselves are found when the optimizer is wrapped, and watched
+while it is: a trace is incomplete if one of them was called, and only then.
+
+A function uses the optimizer if its graph writes to a variable of the optimizer's own (its
+iterations, a slot variable), or if its Python code names the optimizer and one of its methods and
+its graph writes to any variable. It is watched through what it captures: TensorFlow asks for that
+at each call (`ConcreteFunction.captured_inputs`), in eager mode and while another function that
+calls it is traced.
+"""
+
+import functools
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from tracer import compat
+from tracer.instances import instances
+
+_DEEP = 4
+"""How far a function's Python code is followed to the optimizer, from function to function."""
+
+
+class Older(NamedTuple):
+    """A function of an optimizer that was traced before, by their names."""
+
+    optimizer: int
+    """The optimizer's index."""
+    function: str
+    caller: str = ""
+    """The function that was traced since and calls it; empty if the program does."""
+
+
+class OlderFunctions:
+    """How often functions that were traced before were called while their optimizer was traced."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[Older] = Counter()
+        self._watched: list[tuple[int, ref[Any], Callable[[], Any]]] = []
+        self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
+            WeakKeyDictionary()
+        )
+        self._in_sessions: WeakKeyDictionary[Any, list[tuple[int, set[str]]]] = WeakKeyDictionary()
+
+    def watch(
+        self,
+        index: int,
+        optimizer: Any,
+        variables: Collection[Any],
+        methods: Collection[str],
+        ours: Collection[Any],
+    ) -> None:
+        """Find the functions that use `optimizer`, and count their calls from now on.
+
+        `variables` are its own, `methods` the names of those by which it updates others. A graph
+        that captured one of the handles `ours` is counted already.
+        """
+        counted = {id(handle) for handle in ours}
+        for function in _users_of(optimizer, variables, methods):
+            captured = {id(outer) for outer, _ in function.graph.captures}
+            if not captured & counted:
+                self._watch(index, function)
+
+    def watch_sessions(self, index: int, name: str, graphs: Iterable[Any]) -> None:
+        """Count what Sessions run, from now on, of the updates that `graphs` hold already.
+
+        They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
+        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`).
+        """
+        update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+        for graph in graphs:
+            ops = {op.name for op in graph.get_operations() if update.search(op.name)}
+            if ops:
+                self._in_sessions.setdefault(graph, []).append((index, ops))
+                self._fetched.pop(graph, None)
+                compat.watch_sessions(self.ran)
+
+    def ran(self, graph: Any, fetched: Sequence[Any]) -> None:
+        """A Session has run these ops of `graph`."""
+        older = self._in_sessions.get(graph)
+        if older:
+            known = self._fetched.setdefault(graph, {})
+            names = tuple(op.name for op in fetched)
+            if names not in known:
+                needed = compat.needed_by(fetched)
+                known[names] = [index for index, ops in older if not needed.isdisjoint(ops)]
+            for index in known[names]:
+                self.calls[Older(index, compat.SESSION_GRAPH)] += 1
+
+    def let_go(self, index: int) -> None:
+        """Give back what was captured by the functions that are watched for an optimizer."""
+        for graph, known in list(self._in_sessions.items()):
+            self._in_sessions[graph] = [each for each in known if each[0] != index]
+        self._fetched.clear()
+        compat.watch_sessions_no_more(self.ran)
+        for watched, function, ask in self._watched:
+            concrete = function()
+            if watched == index and concrete is not None:
+                captured = concrete._captured_inputs
+                concrete._captured_inputs = [
+                    each.first if each is ask else each  # type: ignore[attr-defined]
+                    for each in captured
+                ]
+        self._watched = [each for each in self._watched if each[0] != index]
+
+    def _watch(self, index: int, function: Any) -> None:
+        captured = list(function._captured_inputs)
+        if not captured:  # it gets the variable as an argument, and needs nothing else
+            return
+        name, calls, first = compat.function_name(function.graph), self.calls, captured[0]
+
+        def ask() -> Any:
+            caller = "" if compat.in_eager() else compat.function_name(compat.current_graph())
+            calls[Older(index, name, caller)] += 1
+            return first() if callable(first) else [first]
+
+        ask.first = first  # type: ignore[attr-defined]
+        function._captured_inputs = [ask, *captured[1:]]
+        self._watched.append((index, ref(function), ask))
+
+
+def note_of(older: Older, name: str, calls: int) -> str:
+    """What a trace says of `calls` of a function of the optimizer `name`."""
+    if older.caller:
+        return (
+            f"{name}: {older.function!r}, a function traced before the tracer came, is called by "
+            f"{older.caller!r}: what it does there is not counted; wrap the optimizer before it "
+            "trains"
+        )
+    if older.function == compat.SESSION_GRAPH:
+        often = "once" if calls == 1 else f"{calls:,} times"
+        return (
+            f"{name}: a Session ran updates {often} that were in its graph before the tracer came, "
+            "and are not counted; wrap the optimizer before apply_gradients"
+        )
+    times = "1 call" if calls == 1 else f"{calls:,} calls"
+    return (
+        f"{name}: {times} of {older.function!r}, a function traced before the tracer came, "
+        f"{'is' if calls == 1 else 'are'} not counted; wrap the optimizer before it trains"
+    )
+
+
+_found: tuple[int, list[ReferenceType[Any]], list[ReferenceType[Any]]] = (-1, [], [])
+
+
+def _functions() -> tuple[list[Any], list[Any]]:
+    """Every living `ConcreteFunction`, and every `tf.function`.
+
+    To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
+    knows of no new function.
+    """
+    global _found
+    known = compat.newest_function()
+    if known != _found[0]:
+        concrete, polymorphic = compat.function_classes()
+        found = instances([concrete, polymorphic])
+        _found = (
+            known,
+            [ref(each) for each in found if isinstance(each, concrete)],
+            [ref(each) for each in found if isinstance(each, polymorphic)],
+        )
+    _, concretes, polymorphics = _found
+    return _alive(concretes), _alive(polymorphics)
+
+
+def _alive(references: Iterable[ReferenceType[Any]]) -> list[Any]:
+    return [each for reference in references if (each := reference()) is not None]
+
+
+def _users_of(
+    optimizer: Any, variables: Collection[Any], methods: Collection[str]
+) -> Iterator[Any]:
+    """The concrete functions that use `optimizer`, each once."""
+    concretes, polymorphics = _functions()
+    handles = {id(handle) for handle in variables}
+    seen: set[int] = set()
+    for function in concretes:
+        if handles and compat.writes_to(function.graph, handles):
+            seen.add(id(function))
+            yield function
+    names = frozenset({*methods, "minimize"})
+    for polymorphic in polymorphics:
+        traced = [f for f in compat.concrete_functions(polymorphic) if id(f) not in seen]
+        if traced and _names(polymorphic.python_function, optimizer, names):
+            for function in traced:
+                if compat.writes_to(function.graph, None):
+                    seen.add(id(function))
+                    yield function
+
+
+def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
+    """Whether the code of `function` names the optimizer, and a method to update by."""
+    todo, seen = [(function, 0)], set()
+    mentioned = updates = False
+    while todo:
+        value, depth = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if value is optimizer:
+            mentioned = True
+        elif isinstance(value, functools.partial):
+            todo += [(each, depth) for each in (value.func, *value.args, *value.keywords.values())]
+        elif inspect.ismethod(value):
+            todo += [(value.__self__, depth), (value.__func__, depth)]
+        elif isinstance(value, ref):
+            todo.append((value(), depth))
+        elif isinstance(value, list | tuple) and len(value) <= 100:
+            todo += [(each, depth) for each in value]
+        elif isinstance(value, FunctionType) and depth < _DEEP:
+            names = _code_names(value.__code__)
+            updates = updates or not names.isdisjoint(methods)
+            used = [*_cells(value), *_globals(value, names), *(value.__defaults__ or ())]
+            used.append(getattr(value, "__wrapped__", None))
+            for each in used:
+                todo.append((each, depth + 1))
+                todo += [(held, depth + 1) for held in _attributes(each, names)]
+        else:
+            inner = getattr(value, "python_function", None) if depth < _DEEP else None
+            if inspect.isroutine(inner):
+                todo.append((inner, depth + 1))
+        if mentioned and updates:
+            return True
+    return False
+
+
+def _code_names(code: CodeType) -> set[str]:
+    """The names of globals and attributes in a function's code and the functions inside it."""
+    names = set(code.co_names)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            names |= _code_names(each)
+    return names
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # it is not filled yet
+            continue
+
+
+def _globals(function: FunctionType, names: Collection[str]) -> Iterator[Any]:
+    yield from (function.__globals__[name] for name in names if name in function.__globals__)
+
+
+def _attributes(value: Any, names: Collection[str]) -> Iterator[Any]:
+    """What hangs on an object under one of these names; no property of a foreign class is run."""
+    own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
+    if isinstance(own, dict) and not inspect.ismodule(value):
+        yield from (own[name] for name in names & own.keys())

@@ -1,0 +1,82 @@
+"""What changed between two runs, as text."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from tracer.model.compare import Change, Difference
+from tracer.model.trace import Trace
+from tracer.reporters.layout import Column, Row, Table, paragraph, shown
+from tracer.reporters.tables import ODD
+from tracer.reporters.text import printed
+
+_MOST = 100  # rows of a table
+
+
+def render(
+    before: Trace,
+    after: Trace,
+    differences: Sequence[Difference],
+    *,
+    width: int | None = None,
+    color: bool = False,
+) -> str:
+    """The differences, a table for each kind; one line where there are none."""
+    width = max(20, width or 80)
+    return printed(list(_lines(before, after, differences, width)), width, color)
+
+
+def _lines(
+    before: Trace, after: Trace, differences: Sequence[Difference], width: int
+) -> Iterator[Text]:
+    changed = [each for each in differences if each]
+    verdict = "The traces differ." if changed else "The traces count the same."
+    yield Text(verdict, style="bold")
+    for which, trace in (("first", before), ("second", after)):
+        for said, text in (
+            (trace.finished, "is of a run that was not finished"),
+            (trace.complete, "is incomplete: its counts are at least that"),
+        ):
+            if not said:
+                yield from paragraph(f"The {which} trace {text}.", width, style=ODD)
+    versions = [
+        f"{key} {before.environment.get(key, '-')} and {after.environment.get(key, '-')}"
+        for key in sorted({*before.environment, *after.environment})
+        if before.environment.get(key) != after.environment.get(key)
+    ]
+    if versions:
+        yield from paragraph(f"Not the same surroundings: {shown(', '.join(versions))}.", width)
+    for each in differences:
+        if each or each.renamed:
+            yield from _one(each, width, named=len(differences) > 1)
+
+
+def _one(found: Difference, width: int, named: bool) -> Iterator[Text]:
+    if named or found.renamed or found.only:
+        yield Text()
+    if named:
+        yield from paragraph(shown(found.title), width, style="bold")
+    if found.renamed:
+        pairs = ", ".join(f"{shown(a)} = {shown(b)}" for a, b in found.renamed)
+        said = f"Layers are numbered differently, and were matched in their order: {pairs}."
+        yield from paragraph(said, width)
+    for only in found.only:
+        yield from paragraph(shown(only), width, "- ")
+    tables = (
+        ("steps on", found.steps, ""),
+        ("variable, updates", found.variables, "in steps "),
+        ("updates in steps", found.runs, ""),
+        ("method", found.methods, ""),
+    )
+    for header, changes, prefix in tables:
+        if changes:
+            yield Text()
+            rows = [_row(each, prefix) for each in changes[:_MOST]]
+            yield from Table(header, (Column("first"), Column("second")), rows).lines(width)
+            if rest := len(changes) - len(rows):
+                yield Text(f"... and {rest:,} more")
+
+
+def _row(change: Change, prefix: str) -> Row:
+    cells = tuple("-" if each is None else f"{each:,}" for each in (change.before, change.after))
+    return Row(shown(change.name), cells, f"{prefix}{shown(change.where)}" if change.where else "")

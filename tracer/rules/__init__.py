@@ -1,1 +1,0 @@
-"""The rules of `tracer.findings`: each a function from a trace to the cases of it."""

@@ -1,0 +1,399 @@
+"""Assertions for tests: what an optimizer did in a block, or an `AssertionError` that says why not.
+
+Each assertion is a context manager. Only what ran in its block counts, also of an optimizer that
+trained before. It yields an `Assertion`, whose `trace` can be asked in the block and after it. An
+exception that leaves the block is left alone; nothing is asserted then. A trace that is not
+complete fails every assertion: what was not seen cannot be asserted.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from tracer.api import CallTrace, Recording, record, recording_of
+from tracer.errors import UnknownName
+from tracer.kinds import KINDS
+from tracer.model.records import Role
+from tracer.model.trace import Trace, plain_name
+from tracer.model.tracefile import load
+from tracer.testing import failure
+from tracer.testing.failure_rows import Expected, Scope, Wanted
+from tracer.testing.snapshots import difference
+
+Check = Callable[[Trace], str]
+"""Says why a trace is not as expected; an empty string if it is."""
+
+_UPDATES: frozenset[Role] = frozenset({"update"})
+_EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "apply"})
+
+
+class Assertion:
+    """What the assertions yield: `trace` is the trace of the block, so far or to its end."""
+
+    def __init__(self, optimizer: object, check: Check) -> None:
+        self.check = check
+        """What is asserted when the block ends."""
+        self._optimizer = optimizer
+        self._recording = Recording()
+        self._stack = ExitStack()
+
+    @property
+    def trace(self) -> CallTrace:
+        """What ran since the block began; after the block, what ran in it."""
+        return self._recording.trace()
+
+    def __enter__(self) -> "Assertion":
+        if self._optimizer is None:
+            self._recording = self._stack.enter_context(record())
+        else:
+            self._recording = self._stack.enter_context(recording_of(self._optimizer))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        __tracebackhide__ = True
+        self.close()
+        if error is None:
+            message = self.failure()
+            if message:
+                raise AssertionError(message)
+
+    def failure(self) -> str:
+        """Why what ran so far is not as expected; empty if it is."""
+        return self.check(self.trace)
+
+    def close(self) -> None:
+        """End the block without asserting anything."""
+        self._stack.close()
+
+
+def assert_updates(
+    optimizer: object = None,
+    *,
+    dense: int | None = None,
+    sparse: int | None = None,
+    total: int | None = None,
+    per_step: bool = False,
+    per_replica: bool = False,
+    variable: object = None,
+    at_least: int | None = None,
+    at_most: int | None = None,
+) -> Assertion:
+    """Assert how many updates run in the block.
+
+    `optimizer` is wrapped for the block; without one, every optimizer used in the block counts.
+    `dense`, `sparse` and `total` (both kinds) are exact numbers, `at_least` and `at_most` limits
+    of the total, both allowed themselves; what is not given is not asserted.
+
+    The numbers are of the whole block; with `per_step`, of each step of each optimizer. They are of
+    all replicas together; with `per_replica`, of each replica on its own. A step that updates
+    nothing, because loss scaling skipped it or because gradients are accumulated, is a step with 0
+    updates; an update outside any step fails `per_step`, and so does a block without any step.
+    With `variable` (a name, a glob or the variable itself) the updates of others do not count.
+
+    Raises `TypeError` if no number is given, and `AssertionError` when the block ends, with the
+    expected and the actual numbers, the variables and steps that differ, and the likely cause.
+
+    >>> import tensorflow as tf, tracer
+    >>> weight = tf.Variable([1.0])
+    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    >>> with tracer.assert_updates(optimizer, dense=1, per_step=True) as seen:
+    ...     for _ in range(3):
+    ...         optimizer.apply_gradients([(tf.ones(1), weight)])
+    >>> seen.trace.updates()
+    3
+    """
+    check = expect_updates(
+        dense=dense,
+        sparse=sparse,
+        total=total,
+        per_step=per_step,
+        per_replica=per_replica,
+        variable=variable,
+        at_least=at_least,
+        at_most=at_most,
+    )
+    return Assertion(optimizer, check)
+
+
+def assert_executions(
+    method: str,
+    count: int | None = None,
+    *,
+    optimizer: object = None,
+    per_step: bool = False,
+    per_replica: bool = False,
+    variable: object = None,
+    at_least: int | None = None,
+    at_most: int | None = None,
+) -> Assertion:
+    """Assert how often the work of `method` is executed in the block.
+
+    `count` is exact, `at_least` and `at_most` are limits; everything else is as it is for
+    `assert_updates`. A method that was called in a `tf.function` is executed when its graph runs.
+
+    Raises `tracer.UnknownName` for a method that no optimizer has.
+
+    >>> import tensorflow as tf, tracer
+    >>> weight = tf.Variable([1.0])
+    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    >>> @tf.function
+    ... def run():
+    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
+    >>> with tracer.assert_executions("_resource_apply_dense", 10, optimizer=optimizer):
+    ...     for _ in range(10):
+    ...         run()
+    """
+    _require_method(method)
+    what = f"executions of {method}{_of(variable, ' on ')}"
+    wanted = _wanted("assert_executions", what, count, at_least, at_most)
+
+    def check(trace: Trace) -> str:
+        methods = frozenset(i for i, each in enumerate(trace.methods) if each.name == method)
+        scope = Scope(_EXECUTIONS, methods, _indices(trace, variable))
+        if scope.variables == frozenset():
+            return failure.of_unknown(trace, wanted)
+        return failure.of_executions(trace, Expected(scope, wanted, per_step, per_replica))
+
+    return Assertion(optimizer, check)
+
+
+def assert_calls(
+    method: str,
+    count: int | None = None,
+    *,
+    optimizer: object = None,
+    context: Literal["eager", "tracing"] | None = None,
+    variable: object = None,
+    at_least: int | None = None,
+    at_most: int | None = None,
+) -> Assertion:
+    """Assert how often Python calls `method` in the block, which is what a mock counts.
+
+    `count` is exact, `at_least` and `at_most` are limits. `context` is `"tracing"` for the calls
+    made while a `tf.function` was traced to a graph, `"eager"` for the others. Calls have no steps.
+
+    Raises `tracer.UnknownName` for a method that no optimizer has.
+
+    >>> import tensorflow as tf, tracer
+    >>> weight = tf.Variable([1.0])
+    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    >>> @tf.function
+    ... def run():
+    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
+    >>> with tracer.assert_calls("apply_gradients", 1, context="tracing"):  # it is not retraced
+    ...     for _ in range(10):
+    ...         run()
+    """
+    _require_method(method)
+    if context not in (None, "eager", "tracing"):
+        raise UnknownName(f"no context {context!r}: it is eager or tracing")
+    way = {None: "", "eager": ", eager", "tracing": ", while tracing"}[context]
+    what = f"calls of {method}{_of(variable, ' on ')}{way}"
+    wanted = _wanted("assert_calls", what, count, at_least, at_most)
+
+    def check(trace: Trace) -> str:
+        variables = _indices(trace, variable)
+        if variables == frozenset():
+            return failure.of_unknown(trace, wanted)
+        return failure.of_calls(trace, method, wanted[0], context=context, variables=variables)
+
+    return Assertion(optimizer, check)
+
+
+def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
+    """Assert that each variable is updated at least once in the block.
+
+    Takes a model or a layer, of which the trainable variables are meant, or variables. They are
+    looked up when the block ends, so the model may be built in it.
+
+    >>> import tensorflow as tf, tracer
+    >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
+    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    >>> with tracer.assert_all_updated([kernel, bias]):
+    ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
+    """
+
+    def check(trace: Trace) -> str:
+        wanted = [
+            (plain_name(each), trace.index_of(each))
+            for each in _variables(model_or_variables, "trainable_variables")
+        ]
+        if not wanted and trace.complete:
+            return "updates: expected at least 1 of each variable, but there is no variable"
+        return failure.of_variables(trace, wanted)
+
+    return Assertion(optimizer, check)
+
+
+def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
+    """Assert that none of these variables is updated in the block, while others are.
+
+    Takes a name, a glob (`"*embedding*"`), a variable, several variables, or a model or a layer, of
+    which all variables are meant. Prefer objects: a misspelt name is never updated either. A block
+    in which nothing at all is updated fails, because it proves nothing.
+
+    >>> import tensorflow as tf, tracer
+    >>> frozen, head = tf.Variable([1.0]), tf.Variable([1.0])
+    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    >>> with tracer.assert_never_updated(frozen):
+    ...     optimizer.apply_gradients([(tf.ones(1), head)])
+    """
+
+    def check(trace: Trace) -> str:
+        what = "updates" + (
+            _of(variables) if isinstance(variables, str) else " of frozen variables"
+        )
+        if isinstance(variables, str):
+            indices = _indices(trace, variables)
+        else:
+            found = [trace.index_of(each) for each in _variables(variables, "variables")]
+            indices = frozenset(index for index in found if index is not None)
+        wanted = Wanted(what, 0, 0)
+        message = failure.of_executions(trace, Expected(Scope(_UPDATES, None, indices), (wanted,)))
+        if not message and not trace.updates():
+            return f"{what}: expected 0 while others are updated, but nothing was updated at all"
+        return message
+
+    return Assertion(optimizer, check)
+
+
+def expect_updates(
+    *,
+    dense: int | None = None,
+    sparse: int | None = None,
+    total: int | None = None,
+    per_step: bool = False,
+    per_replica: bool = False,
+    variable: object = None,
+    at_least: int | None = None,
+    at_most: int | None = None,
+) -> Check:
+    """The check of `assert_updates`, for the marker and the fixture of the pytest plugin."""
+    what = f"updates{_of(variable)}"
+    wanted = [
+        Wanted(f"dense {what}", dense, dense, ("dense",)),
+        Wanted(f"sparse {what}", sparse, sparse, ("sparse",)),
+        Wanted(what, total, total),
+        Wanted(what, at_least, at_most),
+    ]
+    given = _valid(
+        wanted, "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one"
+    )
+
+    def check(trace: Trace) -> str:
+        scope = Scope(_UPDATES, None, _indices(trace, variable))
+        if scope.variables == frozenset():
+            return failure.of_unknown(trace, given)
+        return failure.of_executions(trace, Expected(scope, given, per_step, per_replica))
+
+    return check
+
+
+def incomplete(trace: Trace) -> str:
+    """Why nothing can be said with this trace; empty if it is complete."""
+    return failure.of_incomplete(trace)
+
+
+def compare_with_snapshot(
+    trace: CallTrace, path: Path, name: str, *, update: bool, command: str
+) -> str:
+    """Why `trace` is not as the trace file at `path`; empty if it is, or if it was written.
+
+    With `update`, the file is written if it is missing or differs. `name` is what the file is
+    called in a message, and `command` is what would write it.
+    """
+    if not trace.complete:
+        return incomplete(trace)
+    if not path.exists() and not update:
+        return f"there is no snapshot {name}; to write it, run:\n\n  {command}"
+    changes = difference(load(path), trace) if path.exists() else "new"
+    if not changes:
+        return ""
+    if update:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trace.save(path)
+        return ""
+    return (
+        f"the counts differ from the snapshot {name} (- snapshot, + now):\n\n{changes}\n\n"
+        f"If this is what you want, run:\n\n  {command}"
+    )
+
+
+# What is expected.
+
+
+def _wanted(
+    function: str, what: str, count: int | None, at_least: int | None, at_most: int | None
+) -> tuple[Wanted, ...]:
+    if count is not None and (at_least, at_most) != (None, None):
+        raise TypeError(f"{function}() takes a count or limits (at_least=, at_most=), not both")
+    limits = (at_least, at_most) if count is None else (count, count)
+    wanted = Wanted(what, *limits, ("dense", "sparse", "none", None))
+    return _valid([wanted], f"{function}() needs a count, at_least= or at_most=")
+
+
+def _valid(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
+    """Those that ask for anything; raises `TypeError` or `ValueError` for what makes no sense."""
+    given = tuple(each for each in wanted if (each.low, each.high) != (None, None))
+    if not given:
+        raise TypeError(needed)
+    for each in given:
+        for number in (each.low, each.high):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+                raise TypeError(f"{each.what}: a count is an int, not {number!r}")
+        low, high = each.low or 0, each.high
+        if low < 0 or (high is not None and high < low):
+            raise ValueError(f"{each.what}: no count is {each}")
+    return given
+
+
+@functools.cache
+def _method_names() -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for kind in KINDS:
+        names |= dict.fromkeys([*kind.step_methods, *(each.name for each in kind.apply_methods)])
+    return tuple(names)
+
+
+def _require_method(method: str) -> None:
+    if method not in _method_names():
+        near = get_close_matches(method, _method_names(), n=3) or _method_names()
+        raise UnknownName(f"no method {method!r}: tracer counts {', '.join(near)}")
+
+
+def _of(variable: object, word: str = " of ") -> str:
+    if variable is None:
+        return ""
+    return word + (variable if isinstance(variable, str) else plain_name(variable))
+
+
+def _indices(trace: Trace, variable: object) -> frozenset[int] | None:
+    """The indices of the variables that are meant; none for one that the trace does not hold."""
+    if variable is None:
+        return None
+    if not isinstance(variable, str):
+        index = trace.index_of(variable)
+        return frozenset() if index is None else frozenset({index})
+    names = [each.name for each in trace.variables]
+    exact = frozenset(index for index, name in enumerate(names) if name == variable)
+    return exact or frozenset(i for i, name in enumerate(names) if fnmatchcase(name, variable))
+
+
+def _variables(given: Any, attribute: str) -> list[Any]:
+    """The variables of a model or a layer, or those that were given, or of several such things."""
+    found = getattr(given, attribute, None)
+    if found is not None and not callable(found):
+        return list(found)
+    if hasattr(given, "dtype"):
+        return [given]
+    return [variable for each in given for variable in _variables(each, attribute)]
