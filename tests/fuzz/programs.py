@@ -453,8 +453,9 @@ class Diary:
     def rows(self, number):
         """Let rings have `number` rows until the program ends."""
         if self.traced:
-            self.open.callback(setattr, ledger, "ROWS", ledger.ROWS)
-            ledger.ROWS = number
+            make = ledger.Ledger.__init__
+            self.open.callback(setattr, make, "__defaults__", make.__defaults__)
+            make.__defaults__ = (number,)
 
     def part_of(self, train, variable):
         """The op of a train op that adds to a variable."""
