@@ -85,6 +85,8 @@ class _Maker:
         self.strategy: Any = self.theme if self.theme in ("OneDevice", "Mirrored") else ""
         if self.theme == "threads" and self.kind != "legacy" and self.chance(0.2):
             self.strategy = "OneDevice"
+        if self.theme in ("late", "between") and self.chance(0.2):
+            self.strategy = self.random.choice(("OneDevice", "Mirrored"))
         self.other = not self.strategy and self.chance(0.15)
         self.ways: set[str] = {self.theme, self.shape}
         self.fused = self.theme == "failing"
@@ -138,8 +140,8 @@ class _Maker:
 
     def optimizer(self) -> Optimizer:
         found = Optimizer(self.kind, fused=self.fused, tripping=self.tripping)
-        alone = {"Mirrored": 2, "XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
-        if self.shape in ("applying", "inner")[:alone]:
+        alone = {"XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
+        if self.shape in ("applying", "inner")[: 2 if self.strategy == "Mirrored" else alone]:
             self.shape = "override"
         if self.theme == "threads" and self.chance(0.5):
             self.shape = self.random.choice(("override", "inner"))
@@ -161,6 +163,8 @@ class _Maker:
             self.inner = True
             held = self.function([Direct("inner", self.variable())])
             found = replace(found, inner=True, applying=(held,))
+        if self.shape in ("loss scale", "override", "inner") and self.chance(0.25):
+            found = replace(found, options=self.options())
         return found
 
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -188,9 +192,9 @@ class _Maker:
                 parts.insert(self.random.randint(0, len(parts)), Part("look"))
                 self.ways.add("look inside")
             self.ways.add(f"override: {what} {transform}")
-        companions = ["company", "branches", "late", "failing", "threads", "raising"]
-        if self.kind in ("keras2", "keras3"):
-            companions.append("OneDevice")
+        companions = ["company", "branches", "late", "failing", "threads", "raising", "OneDevice"]
+        if self.strategy == "Mirrored" or (self.strategy and self.kind in ("legacy", "v1")):
+            companions = []
         if self.theme in companions and self.chance(0.6):
             body: list[Statement] = [Direct("base", self.variable())]
             if self.inner and self.chance(0.7):
@@ -375,6 +379,8 @@ class _Maker:
             ("restore", "resumed", "resumed", "unwrap", "copy", "collect", "renew", "renew")
         )
         if what == "resumed" and (optimizer.override or optimizer.applying or self.kind == "v1"):
+            what = "restore"
+        if what in ("resumed", "copy") and self.strategy:
             what = "restore"
         self.ways.add(what)
         if what == "restore":

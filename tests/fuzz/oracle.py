@@ -6,6 +6,7 @@ it runs. What it says of the weights is held against the odometers, after each a
 mistake in the model shows as one.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,6 +108,9 @@ class Place:
     graph: Graph | None = None
     steps: dict[str, RunningStep | None] = field(default_factory=dict)
     applying: frozenset[str] = frozenset()
+    """The roots of which an apply method is under way."""
+    hidden: frozenset[str] = frozenset()
+    """Those of which that is not seen."""
 
 
 class Model:
@@ -396,8 +400,9 @@ class Model:
         finally:
             if (not failed or root.all_updates.total() > ran) and how.method == "apply_gradients":
                 root.method_calls += self._seen(name, place)
-            if failed and place.graph is not None:  # which of its updates ran nobody can know
-                root.may.add("a graph that failed half way")
+            if failed and place.graph is not None:  # what had begun or run nobody can know
+                for each in self.roots.values():
+                    each.may.add("a graph that failed half way")
             if outer is None and (step.ran or not failed):
                 root.all_steps += 1
                 if step.seen:
@@ -456,8 +461,12 @@ class Model:
         self.weights[variable][kind == "sparse"] += 1
         if name not in place.applying:
             self._update(name, variable, kind, place)
+        elif name in place.hidden and self._seen(name, place):
+            self.roots[name].loose = True  # to the tracer it is the outermost one
         if optimizer in ("o", "base"):
             inside = replace(place, applying=place.applying | {name})
+            if name not in place.applying and not self._seen(name, place):
+                inside = replace(inside, hidden=place.hidden | {name})
             for function in self.program.optimizer.applying:
                 self.call(self.functions[function], 0, 0, inside)
 
@@ -491,7 +500,7 @@ def faults(model: Model, untraced: Any, traced: Any) -> Iterator[Fault]:
     if traced is None:
         return
     for number, (left, right) in enumerate(zip(untraced.errors, traced.errors, strict=True)):
-        if left != right:
+        if _message(left) != _message(right):
             yield Fault("error", f"action {number}: untraced {left}, traced {right}")
     for number, (before, after) in enumerate(zip(untraced.weights, traced.weights, strict=True)):
         if before != after:
@@ -500,6 +509,11 @@ def faults(model: Model, untraced: Any, traced: Any) -> Iterator[Fault]:
         for name in expected:
             for fault in _trace_faults(expected[name], found[name]):
                 yield Fault(fault.what, f"trace {number} of {name}: {fault.text}")
+
+
+def _message(error: str | None) -> str:
+    """An error without the numbers that TensorFlow gives to functions and ops."""
+    return re.sub(r"0x[0-9a-f]+|[0-9]+", "", error or "")
 
 
 def _model_faults(model: Model, run: Any) -> Iterator[Fault]:

@@ -383,6 +383,10 @@ def sparse(value=1.0):
     return tf.IndexedSlices(tf.ones(2) * value, tf.constant([1, 1]), tf.constant([2]))
 
 
+def endless(i):
+    return tf.cast(i, tf.float32) * 0.0 + float("inf")  # no constant, which TensorFlow would fold
+
+
 def odd(i):
     return tf.where(i % 2 == 1, float("inf"), 1.0)
 
@@ -428,7 +432,8 @@ class Diary:
         try:
             action()
         except Exception as caught:
-            error = f"{type(caught).__name__}: {str(caught)[:300]}"
+            *_, last = str(caught).rstrip().splitlines() or [""]  # before it, where it was raised
+            error = f"{type(caught).__name__}: {last[:200]}"
         self.errors.append(error)
         self.weights.append({name: self.read(each) for name, each in self.variables.items()})
 
@@ -448,8 +453,9 @@ class Diary:
     def rows(self, number):
         """Let rings have `number` rows until the program ends."""
         if self.traced:
-            self.open.callback(setattr, ledger, "ROWS", ledger.ROWS)
-            ledger.ROWS = number
+            make = ledger.Ledger.__init__
+            self.open.callback(setattr, make, "__defaults__", make.__defaults__)
+            make.__defaults__ = (number,)
 
     def part_of(self, train, variable):
         """The op of a train op that adds to a variable."""
@@ -733,6 +739,8 @@ class _Writer:
                     self.put(f"{name}.build([{', '.join(program.variables)}])")
                     if optimizer.kind == "keras2":
                         self.put(f"{name}._built = True  # which the odometer's own class forgets")
+                        if optimizer.loss_scale and name == "o":
+                            self.put("base._built = True")
                 elif optimizer.kind == "legacy":
                     self.put(f"{name}.iterations")
         if program.strategy:
@@ -837,7 +845,7 @@ class _Writer:
         getattr(self, f"write_{type(statement).__name__.lower()}")(statement)
 
     def write_step(self, step: Step) -> None:
-        value = {"one": "", "inf": 'float("inf")', "odd": "odd(i)"}[step.value]
+        value = {"one": "", "inf": "endless(i)", "odd": "odd(i)"}[step.value]
         made = {"dense": f"dense({value})", "sparse": f"sparse({value})", "none": "None"}
         if step.method == "apply":
             gradients = ", ".join(made[kind] for _, kind in step.pairs)

@@ -163,6 +163,8 @@ def _work(options: argparse.Namespace) -> None:
     """Run the programs, and print the result of each as a line of JSON."""
     warnings.simplefilter("ignore")
     faulthandler.enable()
+    _clean()
+    gc.freeze()  # what was imported is swept no more, by nobody: that took half of the time
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.seed, options.seed + options.programs):
             faulthandler.dump_traceback_later(LIMIT - 5, exit=True)
@@ -210,11 +212,11 @@ def _plain(text: str) -> str:
 
 def _clean() -> None:
     """Give the next programs a Keras and a memory that are nearly new."""
-    import keras
-    import tf_keras
+    from libraries import keras2, keras3
 
-    keras.backend.clear_session(free_memory=False)
-    tf_keras.backend.clear_session()
+    if keras3 is not None:
+        keras3.backend.clear_session(free_memory=False)
+    keras2.backend.clear_session()
     gc.collect()
 
 

@@ -56,6 +56,14 @@ class Optimizers:
         """Whether the class of an optimizer has a remark with one of these codes."""
         return any(remark.code in codes for each in self._all for remark in each.remarks)
 
+    def with_own_step(self) -> set[int]:
+        """The indices of those whose step method may update variables by itself."""
+        return {
+            index
+            for index, each in enumerate(self._all)
+            if any(remark.code == OWN_STEP for remark in each.remarks)
+        }
+
     def kinds(self) -> set[str]:
         """The names of their kinds."""
         return {each.kind.name for each in self._all}
@@ -102,7 +110,7 @@ class Optimizers:
         methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
         scope = each.name() if each.kind.name == "v1" else ""
         self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, counters)
-        own = any(remark.code == OWN_STEP for remark in each.remarks)
+        own = index in self.with_own_step()
         if each.kind.name == "v1" or (each.kind.name == "legacy" and own):
             graphs = compat.session_graphs_alive()
             self.older.watch_sessions(index, each.name(), own, graphs)

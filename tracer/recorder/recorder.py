@@ -28,7 +28,7 @@ from tracer.model.records import Graph, Kind, Method, Replica, Role, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, applying
-from tracer.recorder.optimizers import OWN_STEP, Optimizers
+from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
@@ -644,7 +644,13 @@ class Recorder:
         missed = optimizers.missed(names, before.older)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
-        if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):
+        stepped = {
+            entry.optimizer
+            for block in found
+            for entry in block.entries
+            if entry.role == "step" and block.total
+        }
+        if "request" in roles and "update" not in roles and stepped & optimizers.with_own_step():
             notes.append(_BYPASSED)
         where = self._where
         return TraceData(
