@@ -11,7 +11,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -19,14 +18,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-<<<<<<< HEAD
+from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import ledger
 from tracer.recorder.tensorflow.ledger import Ledger
-=======
-from tracer import ledger
-from tracer.ledger import Ledger
-from tracer.stamps import UNIT, WITHIN
->>>>>>> fuzz
 
 
 class Tensor(np.ndarray[Any, Any]):
@@ -87,14 +81,6 @@ class Ops:
     def Cast(x: Any, DstT: object) -> Any:
         return tensor(x)
 
-    @staticmethod
-    def RngReadAndSkip(resource: Variable, alg: Any, delta: Any) -> Any:
-        before = tensor(resource.value.copy())
-        resource.value[0] += 256 * int(delta)
-        return before
-
-    BitwiseOr = staticmethod(lambda x, y: tensor(x | y))
-
     AddV2 = staticmethod(lambda x, y: tensor(x + y))
     BitwiseOr = staticmethod(lambda x, y: tensor(x | y))
     Equal = staticmethod(lambda x, y: x == y)
@@ -132,57 +118,15 @@ class Graph:
 class Machine:
     """A ledger whose blocks are run by hand; `in_numpy`, or in eager mode.
 
-<<<<<<< HEAD
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-        compat = SimpleNamespace(
-            make_variable=Variable,
-            constant=tensor,
-            outside_of_graphs=nullcontext,
-            stop_recording=nullcontext,
-            device=lambda device: nullcontext(),
-            control_dependencies=lambda ops: nullcontext(),
-        )
-        types = SimpleNamespace(constant=tensor, int64=np.int64, uint64=np.uint64)
-        monkeypatch.setattr(ledger, "compat", compat)
-        monkeypatch.setattr(ledger, "_raw", Ops)
-        monkeypatch.setattr(ledger, "tf", types)
-        monkeypatch.setattr(ledger, "_begin_function", lambda: ledger._begin)
-        monkeypatch.setattr(ledger, "_advance_function", lambda n: partial(ledger._advance, n))
-        self.ledger = Ledger("", 0, rows)
-=======
     This is all that knows how a graph uses the ledger.
     """
 
     def __init__(self, rows: int) -> None:
         self.ledger = Ledger("", 0, rows)
         self.rows = rows
->>>>>>> fuzz
         self.graph = Graph()
         self.counters: dict[str, Any] = {}
-        self.inside: Any = None
 
-<<<<<<< HEAD
-    def begin(self) -> Any:
-        """A step begins; returns its stamp."""
-        stamp, self.inside = self.ledger.begin_step(tensor(0))
-        return stamp
-
-    def execute(self, name: str, stamp: Any = None) -> None:
-        """Run the block `name` once, as its graph does; a part of the step without a stamp."""
-        stamp = self.inside if stamp is None else stamp
-        if name not in self.counters:
-            self.ledger.count(name, self.graph, stamp)  # adds it, which runs it here
-            self.counters[name] = self.ledger._counters[-1].variable
-        else:
-            book = self.ledger
-            ledger._advance(book._size, self.counters[name], book._clock, book._ring, stamp)
-
-    def read(self) -> tuple[int, dict[str, "Said"]]:
-        """What the ledger says."""
-        steps, readings = self.ledger.read()
-        return steps, {
-            str(key): Said(reading.total, Counter(_expanded(reading))) for key, reading in readings
-=======
     def begin(self) -> tuple[Any, Any]:
         """A step begins; returns its stamp and that of what is part of it."""
         return self.ledger.begin_step(self.ledger.alone)
@@ -216,7 +160,6 @@ class Machine:
                 reading.lost,
             )
             for key, reading in readings
->>>>>>> fuzz
         }
 
 
@@ -229,8 +172,8 @@ class Said(NamedTuple):
     lost: int
 
 
-def _expanded(reading: Any) -> Iterator[int]:
-    for run in itertools.chain.from_iterable(reading.runs.values()):
+def _expanded(runs: Iterable[Any]) -> Iterator[int]:
+    for run in runs:
         for step in range(run.first, run.last + 1, run.stride):
             yield from itertools.repeat(step, run.times)
 
@@ -280,25 +223,6 @@ def run(machine: Machine, program: Sequence[Step], look_at: Sequence[int] = ()) 
 
     The ledger is read after the steps `look_at` too.
     """
-<<<<<<< HEAD
-    ran: dict[str, Counter[int]] = {}
-    for step, (block, parts) in enumerate(program, 1):
-        stamp = machine.begin()
-        for part in parts:
-            machine.execute(part)
-            ran.setdefault(part, Counter())[step] += 1
-        machine.execute(block, stamp)
-        ran.setdefault(block, Counter())[step] += 1
-        if step in look_at or step == len(program):
-            steps, said = machine.read()
-            if steps != step:
-                return f"{steps} steps of {step}"
-            for name, truth in ran.items():
-                if said[name].total != truth.total():
-                    return f"{name} in all: {said[name].total} of {truth.total()}"
-                if wrong := said[name].steps - truth:
-                    return f"{name} was said to run in {dict(wrong)}, but ran in {dict(truth)}"
-=======
     truth = Truth()
     ends: list[tuple[str, int, Any]] = []
     for number, step in enumerate(program, 1):
@@ -322,7 +246,6 @@ def run(machine: Machine, program: Sequence[Step], look_at: Sequence[int] = ()) 
                 return f"{begun} steps of {number}"
             if text := truth.wrong(said):
                 return text
->>>>>>> fuzz
     return ""
 
 
@@ -342,41 +265,6 @@ def assert_never_wrong(rows: int, programs: Iterable[Sequence[Step]]) -> None:
 
 def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRequest) -> None:
     """The ops above do what TensorFlow's do."""
-<<<<<<< HEAD
-    import tensorflow as tf
-
-    program = [(name, ["c"] * (step % 3)) for step, name in enumerate("aabababbba" * 3)]
-    with pytest.MonkeyPatch.context() as patch:
-        by_numpy = Machine(patch, 8)
-        for block, parts in program:
-            stamp = by_numpy.begin()
-            for part in parts:
-                by_numpy.execute(part)
-            by_numpy.execute(block, stamp)
-        expected = by_numpy.read()
-    book = Ledger("/cpu:0", 0, 8)
-
-    @tf.function(autograph=False)
-    def begin() -> Any:
-        return book.begin_step(tf.constant(0, tf.int64))
-
-    def counting(name: str) -> Any:
-        @tf.function(autograph=False)
-        def function(stamp: Any) -> None:
-            book.count(name, tf.compat.v1.get_default_graph(), stamp)
-
-        return function
-
-    functions: dict[str, Any] = {}
-    for block, parts in program:
-        stamp, inside = begin()
-        for name in [*parts, block]:
-            function = functions.setdefault(name, counting(name))
-            function(stamp if name == block else inside)
-    steps, readings = book.read()
-    found = {str(key): Said(r.total, Counter(_expanded(r))) for key, r in readings}
-    assert (steps, found) == expected
-=======
     program = [
         Step(name, ["c"] * (step % 3), ["d"] * (step % 2), step % 5 == 0)
         for step, name in enumerate("aabababbba" * 3)
@@ -390,7 +278,6 @@ def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRe
     assert not run(by_numpy, program)
     assert isinstance(by_numpy.counters["a"].handle, Variable)
     assert by_numpy.read() == expected
->>>>>>> fuzz
 
 
 @pytest.mark.usefixtures("in_numpy")
@@ -475,19 +362,11 @@ def test_nothing_is_lost_in_time() -> None:
         for step in range(1, 31):
             own, inside = machine.begin()
             name = chance.choice("abc")
-            stamp = machine.begin()
             if chance.random() < 0.5:
-<<<<<<< HEAD
-                machine.execute("part")
-                ran.setdefault("part", Counter())[step] += 1
-            machine.execute(name, stamp)
-            ran.setdefault(name, Counter())[step] += 1
-=======
                 machine.count("part", inside)
                 truth.steps["part"][step, WITHIN] += 1
             machine.count(name, own)
             truth.steps[name][step, 0] += 1
->>>>>>> fuzz
             if step % 4 == 0:  # of two rows each at most
                 machine.read()
         _, said = machine.read()
