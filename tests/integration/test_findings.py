@@ -24,6 +24,8 @@ from tracer.kinds import kind_of
 from tracer.recorder.optimizers import OWN_STEP
 from tracer.reporters.text import render
 
+pytestmark = pytest.mark.wide
+
 LEGACY = keras2.optimizers.legacy
 V1 = tf.compat.v1.train
 BASES: dict[str, Any] = {

@@ -40,6 +40,7 @@ def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Reading]:
 # Memory.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "kind", "number"),
     [
@@ -220,6 +221,7 @@ CHILD = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("kind", ["legacy", "keras3"])
 def test_a_fork_counts_for_itself(kind: str) -> None:

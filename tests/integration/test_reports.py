@@ -16,6 +16,8 @@ from how_often import CASES, Case
 from odometers import ODOMETERS, Reading, read
 from scripts import ROOT, output_of
 
+pytestmark = pytest.mark.wide
+
 REPORTS = ROOT / "reports"
 
 
@@ -34,6 +36,7 @@ def rows_of(case: Case) -> list[how_often.Row]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("question", make.QUESTIONS)
 def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> None:
     output_of("reports/make.py", question, "--folder", str(tmp_path))
