@@ -9,6 +9,7 @@ a parameter occurs. With any `-m`, or if a test is named (`FILE::TEST`), nothing
 """
 
 import faulthandler
+import gc
 import inspect
 import os
 import re
@@ -62,6 +63,7 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Make the devices once, before any test can start TensorFlow's runtime."""
+    _put_out_of_sight()
     integration = any("integration" in item.path.parts for item in session.items)
     if session.config.option.collectonly or not (integration or "tensorflow" in sys.modules):
         return
@@ -166,7 +168,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End the whole run with a traceback if a test hangs.
+    """End the whole run with a traceback if a test hangs; leave nothing that the next one sees.
 
     A hang in TensorFlow's C++ cannot be interrupted, neither by a signal nor by an exception.
     """
@@ -176,6 +178,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        _put_out_of_sight()
+
+
+def _put_out_of_sight() -> None:
+    """Collect the garbage, and let the garbage collector look at nothing any more that is left.
+
+    `gc.get_objects` does not give what is left, so that no test finds an optimizer or a layer of
+    another one, and neither it nor a collection takes the longer, the more tests came before.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

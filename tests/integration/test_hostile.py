@@ -21,6 +21,8 @@ from odometers import ODOMETERS, Reading, gradients, make_variables, read
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 TESTS = Path(__file__).parents[1]
 
 

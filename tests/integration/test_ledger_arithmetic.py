@@ -20,6 +20,8 @@ import pytest
 from tracer.recorder.tensorflow import ledger
 from tracer.recorder.tensorflow.ledger import Ledger
 
+pytestmark = pytest.mark.wide
+
 
 class Tensor(np.ndarray[Any, Any]):
     """An array that can be asked for itself, as an eager tensor can."""

@@ -216,6 +216,7 @@ def sections(lines: list[str]) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.long
 def test_what_fails_and_how(suite: pytest.Pytester) -> None:
     result = suite.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(**OUTCOMES)
@@ -295,21 +296,26 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
+        pytest.param(
             "denes=4",
             "no argument 'denes': it takes dense, sparse, total, per_step, per_replica, variable, "
             "at_least, at_most, by name",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "4",
             "no argument 4: it takes dense, sparse, total, per_step, per_replica, variable, "
             "at_least, at_most, by name",
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             "",
             "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one",
+            marks=pytest.mark.long,
         ),
-        ("dense='4'", "dense updates: a count is an int, not '4'"),
+        pytest.param(
+            "dense='4'", "dense updates: a count is an int, not '4'", marks=pytest.mark.long
+        ),
         ("at_least=5, at_most=4", "updates: no count is 5 to 4"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import inspect
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,6 @@ import wrappers
 from how_often import CASES, Case
 from odometers import ODOMETERS, Reading, read
 from scripts import ROOT, output_of
-
-pytestmark = pytest.mark.wide
 
 REPORTS = ROOT / "reports"
 
@@ -34,6 +33,18 @@ def rows_of(case: Case) -> list[how_often.Row]:
         for row in kept("how_often", how_often.Row)
         if all(getattr(row, name) == getattr(case, name) for name in fields)
     ]
+
+
+def quick(cases: Iterable[Case]) -> list[Any]:
+    """The cases; those that are no first of a model, a kind or a mode are long."""
+    seen: set[str] = set()
+    found: list[Any] = []
+    for case in cases:
+        new = {case.model, case.kind, case.mode, f"{case.replicas}"} - seen
+        seen |= new
+        small = case.model not in ("`LSTM`, `Dense`", "`GRU`, `Dense`")
+        found.append(case if new and small else pytest.param(case, marks=pytest.mark.long))
+    return found
 
 
 @pytest.mark.long
@@ -59,7 +70,7 @@ def test_the_page_for_forums_has_the_short_table_and_links_every_report() -> Non
         assert f"({question}.md)" in page
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", quick(CASES), ids=lambda case: case.name)
 def test_an_odometer_counts_the_same_executions(case: Case) -> None:
     with measuring.strategy_of(case.replicas).scope():
         optimizer = ODOMETERS[case.kind]()
@@ -89,7 +100,7 @@ def method(kind: str, gradient: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.brief or case.built], ids=lambda case: case.name
+    "case", quick(case for case in CASES if case.brief or case.built), ids=lambda case: case.name
 )
 def test_a_counter_in_a_subclass_counts_the_same_python_calls(case: Case) -> None:
     calls: Counter[str] = Counter()
