@@ -21,6 +21,8 @@ from odometers import ODOMETERS, Reading, gradients, make_variables, read
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -40,6 +42,7 @@ def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Reading]:
 # Memory.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "kind", "number"),
     [
@@ -220,6 +223,7 @@ CHILD = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("kind", ["legacy", "keras3"])
 def test_a_fork_counts_for_itself(kind: str) -> None:

@@ -16,6 +16,8 @@ import tracer.keras
 from tracer.hooks import wrapping
 from tracer.model.trace import Trace
 
+pytestmark = pytest.mark.wide
+
 BATCH = 4
 
 

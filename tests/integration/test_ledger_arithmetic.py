@@ -22,6 +22,8 @@ from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import ledger
 from tracer.recorder.tensorflow.ledger import Ledger
 
+pytestmark = pytest.mark.wide
+
 
 class Tensor(np.ndarray[Any, Any]):
     """An array that can be asked for itself, as an eager tensor can."""

@@ -26,6 +26,8 @@ from tracer.api import CallTrace
 from tracer.model.records import Replica
 from tracer.recorder.instances import instances
 
+pytestmark = pytest.mark.wide
+
 BATCH = 4
 
 SHAPES: dict[str, Callable[[Any], Any]] = {}

@@ -13,6 +13,8 @@ from libraries import keras2, keras3, needs_keras3
 import tracer
 from tracer.hooks import registry
 
+pytestmark = pytest.mark.wide
+
 legacy = keras2.optimizers.legacy
 STEPS = 5
 
