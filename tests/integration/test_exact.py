@@ -16,6 +16,7 @@ from libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.older_functions import OlderFunctions
 
 v1 = tf.compat.v1
 SGD: Any = keras2.optimizers.legacy.SGD
@@ -341,6 +342,25 @@ def test_an_older_graph_that_never_moves_iterations() -> None:
     function(one())
     function(one())
     assert _note_of_calls(optimizer).startswith("2 calls of 'apply', a function traced before")
+
+
+def test_two_recorders_that_watch_one_older_function() -> None:
+    """Each counts its calls as long as it watches, and the function gets back what it had."""
+    optimizer, weight = SGD(1.0), zero()
+    function = applying(optimizer, weight).get_concrete_function(one())
+    captured = list(function._captured_inputs)
+    first, second = OlderFunctions(), OlderFunctions()
+    first._watch(0, function)
+    second._watch(0, function)
+    function(one())
+    first.let_go(0)
+    function(one())
+    first._watch(0, function)
+    function(one())
+    assert (ran(weight), first.calls.total(), second.calls.total()) == (3, 2, 3)
+    second.let_go(0)
+    first.let_go(0)
+    assert [id(each) for each in function._captured_inputs] == [id(each) for each in captured]
 
 
 def test_an_older_function_that_a_newer_one_calls() -> None:

@@ -17,7 +17,7 @@ import functools
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -53,7 +53,7 @@ class OlderFunctions:
 
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()
-        self._watched: list[tuple[int, ref[Any], Callable[[], Any]]] = []
+        self._watched: list[tuple[int, ref[Any], _Question]] = []
         self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
             WeakKeyDictionary()
         )
@@ -117,30 +117,48 @@ class OlderFunctions:
             self._in_sessions[graph] = [each for each in known if each[0] != index]
         self._fetched.clear()
         compat.watch_sessions_no_more(self.ran)
-        for watched, function, ask in self._watched:
-            concrete = function()
-            if watched == index and concrete is not None:
-                captured = concrete._captured_inputs
-                concrete._captured_inputs = [
-                    each.first if each is ask else each  # type: ignore[attr-defined]
-                    for each in captured
-                ]
+        for watched, function, question in self._watched:
+            if watched == index:
+                question.asked = False
+                _give_back(function())
         self._watched = [each for each in self._watched if each[0] != index]
 
     def _watch(self, index: int, function: Any) -> None:
         captured = list(function._captured_inputs)
         if not captured:  # it gets the variable as an argument, and needs nothing else
             return
-        name, calls, first = compat.function_name(function.graph), self.calls, captured[0]
+        older = Older(index, compat.function_name(function.graph))
+        question = _Question(captured[0], older, self.calls)
+        function._captured_inputs = [question, *captured[1:]]
+        self._watched.append((index, ref(function), question))
 
-        def ask() -> Any:
+
+class _Question:
+    """Stands among what a function captured for `first`, and counts how often that is asked for.
+
+    Several recorders may watch one function: then `first` is the question of another one.
+    """
+
+    def __init__(self, first: Any, older: Older, calls: Counter[Older]) -> None:
+        self.first = first
+        self.older = older
+        self.calls = calls
+        self.asked = True
+
+    def __call__(self) -> Any:
+        if self.asked:
             caller = "" if compat.in_eager() else compat.function_name(compat.current_graph())
-            calls[Older(index, name, caller)] += 1
-            return first() if callable(first) else [first]
+            self.calls[self.older._replace(caller=caller)] += 1
+        return self.first() if callable(self.first) else [self.first]
 
-        ask.first = first  # type: ignore[attr-defined]
-        function._captured_inputs = [ask, *captured[1:]]
-        self._watched.append((index, ref(function), ask))
+
+def _give_back(function: Any) -> None:
+    """Give a function what it captured, but for the questions that are still asked of it."""
+    if function is not None and isinstance(function._captured_inputs[0], _Question):
+        first, *others = function._captured_inputs
+        while isinstance(first, _Question) and not first.asked:
+            first = first.first
+        function._captured_inputs = [first, *others]
 
 
 def note_of(older: Older, name: str, calls: int) -> str:
