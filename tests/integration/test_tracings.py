@@ -2,12 +2,14 @@
 
 import gc
 
+import pytest
 import tensorflow as tf
 from libraries import keras2, keras3
 from odometers import ODOMETERS
 
 import tracer
 from tracer.model.records import Graph
+from tracer.recorder.tensorflow import graph_tracings
 from tracer.recorder.tensorflow.graph_tracings import MOST, OTHERS
 
 
@@ -69,7 +71,11 @@ def test_graphs_that_are_gone_are_added_up() -> None:
     assert weights.numpy().tolist() == [10.0]
 
 
-def test_signatures_without_end_are_told_of_as_others() -> None:
+@pytest.mark.parametrize("most", [5, pytest.param(MOST, marks=pytest.mark.long)])
+def test_signatures_without_end_are_told_of_as_others(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_tracings, "MOST", most)
     weights = tf.Variable([0.0])
     optimizer = tracer.wrap(ODOMETERS["v1"]())
 
@@ -77,11 +83,11 @@ def test_signatures_without_end_are_told_of_as_others() -> None:
     def train(number):  # type: ignore[no-untyped-def]
         optimizer.apply_gradients([(tf.ones(1), weights)])
 
-    for number in range(MOST + 5):
+    for number in range(most + 5):
         train(number)
     graphs = tracer.trace_of(optimizer).graphs
-    assert len(graphs) == MOST + 1
-    assert figures(graphs[-1]) == (OTHERS, 5, 0, 5, MOST, 1)
+    assert len(graphs) == most + 1
+    assert figures(graphs[-1]) == (OTHERS, 5, 0, 5, most, 1)
     assert sum(graph.steps for graph in graphs) == int(weights.numpy()[0])
 
 

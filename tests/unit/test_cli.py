@@ -291,6 +291,8 @@ def test_a_large_trace_is_reported_in_half_a_second(tmp_path: Path, partial: boo
             done = tracer(*arguments, folder=tmp_path, **compiled)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            if times[-1] < limit:
+                break
         assert done.returncode == 0
         assert min(times) < limit, (arguments, times)
         if arguments == ["--help"]:
