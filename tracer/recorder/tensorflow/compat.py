@@ -289,7 +289,7 @@ _AfterRun = Callable[[Any, list[Any]], None]
 """Called with the graph of a Session and the ops that it has run and fetched."""
 
 _watchers: list[WeakMethod[_AfterRun]] = []
-_watching = threading.Lock()
+_watching = threading.RLock()  # the garbage collector may call `_forget` while it is held
 _originals: dict[str, Any] = {}
 
 
@@ -300,7 +300,7 @@ def watch_sessions(after_run: _AfterRun) -> None:
     """
     with _watching:
         if WeakMethod(after_run) not in _watchers:
-            _watchers.append(WeakMethod(after_run))
+            _watchers.append(WeakMethod(after_run, _forget))
         if not _originals:
             for name, make in (("_do_run", _watched_run), ("make_callable", _watched_callable)):
                 _originals[name] = getattr(session.BaseSession, name)
@@ -309,8 +309,12 @@ def watch_sessions(after_run: _AfterRun) -> None:
 
 def watch_sessions_no_more(after_run: _AfterRun) -> None:
     """Call it no more, and give the class of Sessions back what it had if nobody else watches."""
+    _forget(WeakMethod(after_run))
+
+
+def _forget(gone: Any) -> None:
     with _watching:
-        _watchers[:] = [each for each in _watchers if each() not in (None, after_run)]
+        _watchers[:] = [each for each in _watchers if each() is not None and each != gone]
         if not _watchers:
             for name, original in _originals.items():
                 setattr(session.BaseSession, name, original)
