@@ -4,6 +4,8 @@
     nox -s "tests(python='3.11', tensorflow='2.15')"    # one of them
     nox -s tests                                        # all for which there is a Python here
     nox -s lint                                         # what a change must pass before it is run
+    nox -s quick                                        # what `pytest` alone runs
+    nox -s everything                                   # and the long tests too, in two processes
 
 A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` of the same number
 and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
@@ -24,12 +26,16 @@ PYTHONS = {
 """The Pythons for which there are wheels of each TensorFlow, from 3.10 on."""
 
 COUNTS = "tests/integration/test_counts.py"
+EACH = ("-m", "long or not long")
+"""Leaves out no test: see `tests/conftest.py`."""
+
 SHORT = (
     "tests/integration/test_namespaces.py",
     COUNTS,
     "-k",
     "namespaces or fit and (scale or XLA or steps) and not refuses"
     " or scale and (eager or session) and not refuses",
+    *EACH,
 )
 """All optimizers of `tf.keras`, and of the truth table of counts the rows where most can differ:
 eager, in functions, loops and branches, compiled, in `fit`, in sessions, and on two replicas."""
@@ -48,6 +54,7 @@ ALL = (
     "tests/integration/test_treacherous.py",
     "tests/integration/test_wrapping.py",
     *("-k", "not test_many_graphs"),
+    *EACH,
 )
 """What depends on the version of TensorFlow or Keras."""
 
@@ -91,7 +98,22 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
-PYTHON = ("tests/unit", "tracer", "tests/integration/test_plugin.py")
+@nox.session(python="3.11")
+def quick(session: nox.Session) -> None:
+    """What `pytest` alone runs: all but the long tests, in one process."""
+    session.install("-e", ".[test]")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(python="3.11")
+def everything(session: nox.Session) -> None:
+    """All tests: the quick ones in one process, as people run them, the long ones in two."""
+    session.install("-e", ".[test]")
+    session.run("pytest", *session.posargs)
+    session.run("pytest", *("-m", "long", "-n", "2", "--dist", "loadfile"), *session.posargs)
+
+
+PYTHON = ("tests/unit", "tracer", "tests/integration/test_plugin.py", *EACH)
 """What depends on the version of Python or of another dependency."""
 
 
@@ -129,7 +151,7 @@ def upstream(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
-def long(session: nox.Session) -> None:
+def endurance(session: nox.Session) -> None:
     """Long runs, each without and with the tracer: counts, memory and time. Half an hour."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
     session.run("python", "tests/endurance.py", *session.posargs)

@@ -1,16 +1,23 @@
 """The machine that every test finds: three CPU devices, a clean Keras, and a hard time limit.
 
 TensorFlow reads the environment when it is imported, so it is set here, before any test module.
+
+`pytest` alone runs the quick tests, and says at its end what it left out: the tests marked `long`,
+and of a file's tests marked `wide` all but a covering, in which each of the tests and each value of
+a parameter occurs. With any `-m`, or if a test is named (`FILE::TEST`), nothing is left out;
+`-m "long or not long"` runs all.
 """
 
 import faulthandler
+import gc
 import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from importlib import metadata
-from typing import TextIO
+from typing import Any, TextIO
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # With fewer threads, MirroredStrategy over logical CPUs can wait for itself for good on 2 cores.
@@ -28,7 +35,11 @@ DEVICES = 3
 LIMIT = 180
 """Seconds that a test may take. No test needs half of it."""
 
+LEFT_OUT = "tests left out"
+"""Where a process of pytest-xdist tells how many long tests it left out."""
+
 _stderr: TextIO | None = None
+_left_out = 0
 
 
 def pytest_configure() -> None:
@@ -52,6 +63,7 @@ def pytest_report_header() -> str:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Make the devices once, before any test can start TensorFlow's runtime."""
+    _put_out_of_sight()
     integration = any("integration" in item.path.parts for item in session.items)
     if session.config.option.collectonly or not (integration or "tensorflow" in sys.modules):
         return
@@ -63,7 +75,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before what shuffles or selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs another Keras, and leave out what is long if nobody asked for it."""
+    global _left_out
+    _skip_without_keras3(items)
+    _mark_long_cells(items)
+    if config.option.markexpr or any("::" in argument for argument in config.args):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    _left_out = len(long)
+
+
+def _skip_without_keras3(items: list[pytest.Item]) -> None:
     """Skip what is parametrized by `keras3` where the package `keras` is Keras 2."""
     if not metadata.version("keras").startswith("2."):
         return
@@ -73,9 +100,75 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="this TensorFlow has no Keras 3"))
 
 
+def _mark_long_cells(items: list[pytest.Item]) -> None:
+    """Mark `long`, of the tests marked `wide` in a file, all but a covering."""
+    wide: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "wide" in marks and marks.isdisjoint({"long", "skip"}):
+            wide[item.nodeid.partition("::")[0]][item.nodeid] = item
+    for cells in wide.values():
+        ids = sorted(cells)  # the same ones in whatever order they came
+        quick = covering([_values(cells[name]) for name in ids])
+        for place in set(range(len(ids))) - quick:
+            cells[ids[place]].add_marker("long")
+
+
+def _values(item: pytest.Item) -> list[tuple[str, str]]:
+    """What a test is a cell of: the function, and each parameter's value."""
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params if callspec else {}
+    function = ("", item.nodeid.partition("[")[0])
+    return [function, *((name, repr(value)) for name, value in parameters.items())]
+
+
+def covering(cells: Sequence[Sequence[tuple[str, str]]]) -> set[int]:
+    """The places of few cells in which every value occurs.
+
+    Each takes in as many new values as it can, and the rarest of those that are not new, so that
+    the columns of a table take turns from row to row.
+
+    >>> sorted(covering([[("row", r), ("column", c)] for r in "123" for c in "ab"]))
+    [0, 3, 4]
+    """
+    met: Counter[tuple[str, str]] = Counter()
+    missing = {value for cell in cells for value in cell}
+    chosen: set[int] = set()
+    while missing:
+        place = min(
+            set(range(len(cells))) - chosen,
+            key=lambda p: (-len(missing.intersection(cells[p])), sum(met[v] for v in cells[p]), p),
+        )
+        chosen.add(place)
+        met.update(cells[place])
+        missing.difference_update(cells[place])
+    return chosen
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[LEFT_OUT] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of pytest-xdist has ended; each of them collected all tests."""
+    global _left_out
+    _left_out = getattr(node, "workeroutput", {}).get(LEFT_OUT, _left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _left_out:
+        terminalreporter.write_line(
+            f"{_left_out:,} long tests were left out; `nox -s everything`, or "
+            "`pytest -m 'long or not long'`, runs them too."
+        )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """End the whole run with a traceback if a test hangs.
+    """End the whole run with a traceback if a test hangs; leave nothing that the next one sees.
 
     A hang in TensorFlow's C++ cannot be interrupted, neither by a signal nor by an exception.
     """
@@ -85,6 +178,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        _put_out_of_sight()
+
+
+def _put_out_of_sight() -> None:
+    """Collect the garbage, and let the garbage collector look at nothing any more that is left.
+
+    `gc.get_objects` does not give what is left, so that no test finds an optimizer or a layer of
+    another one, and neither it nor a collection takes the longer, the more tests came before.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

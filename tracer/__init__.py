@@ -21,7 +21,8 @@ from tracer.errors import (
 )
 
 if TYPE_CHECKING:
-    from tracer.api import CallTrace, load, merge, record, report, trace_of
+    from tracer.api import CallTrace, load, merge, record, report, trace_of, wrap
+    from tracer.hooks.wrapping import unwrap
     from tracer.testing.assertions import (
         assert_all_updated,
         assert_calls,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         assert_never_updated,
         assert_updates,
     )
-    from tracer.wrapping import unwrap, wrap
 
 __version__ = "0.1.0"
 
@@ -68,8 +68,8 @@ _HOMES = {
     "report": "tracer.api",
     "trace_of": "tracer.api",
     "unload_ipython_extension": "tracer.notebook",
-    "unwrap": "tracer.wrapping",
-    "wrap": "tracer.wrapping",
+    "unwrap": "tracer.hooks.wrapping",
+    "wrap": "tracer.api",
 }
 
 

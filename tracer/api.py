@@ -6,17 +6,24 @@ and for a file. Everything but `Trace` is imported when it is first needed: a sa
 and asked on a machine that has no TensorFlow, and no report is loaded to count.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from tracer.errors import OptimizerWarning
+from tracer.model.names import plain_name
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
-    from tracer import recording
     from tracer.findings.catalogue import Finding
-    from tracer.reporters.tables import By
+    from tracer.hooks import recording
+    from tracer.recorder.recorder import Recorder
+    from tracer.reporters.rows import By
+
+
+T = TypeVar("T")
 
 
 class CallTrace(Trace):
@@ -78,7 +85,7 @@ class Recording:
     """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
 
     def __init__(self, counted: "recording.Recording | None" = None) -> None:
-        from tracer import recording
+        from tracer.hooks import recording
 
         self._counted = recording.Recording() if counted is None else counted
 
@@ -94,13 +101,55 @@ class Recording:
         self._counted.take(optimizer)
 
 
+def wrap(optimizer: T) -> T:
+    """Trace every call of `optimizer` from now on; returns the same object.
+
+    Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
+    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. What runs in
+    functions that were traced to graphs before is not counted; the trace then says so.
+
+    Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
+    never called, or one for sparse gradients that is missing while there is an embedding.
+
+    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer of TensorFlow.
+
+    >>> import keras, tracer
+    >>> optimizer = tracer.wrap(keras.optimizers.SGD())
+    >>> isinstance(optimizer, keras.optimizers.SGD)
+    True
+    """
+    from tracer.hooks import registry, wrapping
+
+    known = registry.recorder_of(optimizer) is not None
+    recorder = wrapping.join(optimizer)
+    if not known and (text := _defects(recorder)):
+        warnings.warn(text, OptimizerWarning, stacklevel=2)
+    return optimizer
+
+
+def _defects(recorder: "Recorder") -> str:
+    """What the findings say of classes that cannot work, before anything has run."""
+    from tracer.hooks.inspection import FAILING
+
+    if not recorder.optimizers.remarked(FAILING):
+        return ""
+    try:
+        from tracer.findings.catalogue import findings
+
+        defects = [each for each in findings(recorder.trace()) if each.code in FAILING]
+    except Exception as error:
+        recorder.fault(error)
+        return ""
+    return " ".join(f"{each.text} {each.advice}" for each in defects)
+
+
 def trace_of(optimizer: object) -> CallTrace:
     """The trace of a wrapped optimizer so far, frozen; training may go on.
 
     It holds all the steps that were complete, of the outermost optimizer and those nested in it.
     Raises `ValueError` if the optimizer was never wrapped.
     """
-    from tracer import wrapping
+    from tracer.hooks import wrapping
 
     return _call_trace(wrapping.trace_of(optimizer))
 
@@ -121,7 +170,7 @@ def record() -> Iterator[Recording]:
     >>> recording.trace().updates()
     1
     """
-    from tracer import recording
+    from tracer.hooks import recording
 
     with recording.record() as counted:
         yield Recording(counted)
@@ -133,7 +182,7 @@ def recording_of(*optimizers: object) -> Iterator[Recording]:
 
     Raises `tracer.UnsupportedOptimizer` for what is none.
     """
-    from tracer import recording
+    from tracer.hooks import recording
 
     with recording.recording_of(*optimizers) as counted:
         yield Recording(counted)
@@ -189,5 +238,23 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     console.report(trace, by=by, file=file)
 
 
+def name_of(variable: object) -> str:
+    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    if any(base.__module__.startswith("tensorflow.") for base in type(variable).__mro__):
+        from tracer.recorder.tensorflow import (
+            variables,  # TensorFlow is there, or there were no such variable
+        )
+
+        return variables.name_of(variable)
+    return plain_name(variable)
+
+
 def _call_trace(trace: Trace) -> CallTrace:
-    return CallTrace(trace.data, identify=trace.index_of)
+    return CallTrace(trace.data, trace.objects._replace(name_of=name_of))
+
+
+for _function in (wrap, trace_of):
+    vars(_function)["autograph_info__"] = None  # AutoGraph calls what has this as it is

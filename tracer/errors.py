@@ -11,6 +11,11 @@ class UnsupportedOptimizer(TypeError):
 class UnknownName(LookupError):
     """Raised by a query whose filter names what the trace does not hold."""
 
+    def __init__(self, message: str, instead: str = "") -> None:
+        super().__init__(message)
+        self.instead = instead or f"{message[:1].upper()}{message[1:]}."
+        """What the trace holds instead, in a sentence."""
+
 
 class OptimizerWarning(UserWarning):
     """Issued by `tracer.wrap` for an optimizer whose class cannot work as it is written."""
@@ -32,11 +37,13 @@ def unknown_name(
     noun: str, name: object, known: Iterable[object], which: str = "the trace holds"
 ) -> UnknownName:
     """The error for a `name` that is not in `known`, with the near ones listed."""
-    names = [str(each) for each in known]
-    if not names:
-        return UnknownName(f"no {noun} {str(name)!r}: the trace holds no {noun} at all")
-    near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4)
-    shown = near or names[:5]
-    rest = len(names) - len(shown)
-    more = f" and {rest} more" if rest else ""
-    return UnknownName(f"no {noun} {str(name)!r}: {which} {', '.join(shown)}{more}")
+    names = [str(one) for one in known]
+    if names:
+        near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4)
+        shown = near or names[:5]
+        rest = len(names) - len(shown)
+        there_is = f"{which} {', '.join(shown)}" + (f" and {rest} more" if rest else "")
+    else:
+        there_is = f"the trace holds no {noun} at all"
+    instead = f"{there_is[:1].upper()}{there_is[1:]}."
+    return UnknownName(f"no {noun} {str(name)!r}: {there_is}", instead)

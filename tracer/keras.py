@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tracer.api import CallTrace, trace_of
+from tracer.api import CallTrace, trace_of, wrap
 from tracer.model.excerpt import select
 from tracer.model.trace import Trace
 
@@ -94,10 +94,10 @@ class TraceCallback:
 
     def on_train_begin(self, logs: object = None) -> None:
         """Wrap the optimizer."""
-        from tracer import wrapping
+        from tracer.hooks import registry
 
-        if not wrapping.is_traced(self._model.optimizer):
-            wrapping.wrap(self._model.optimizer)
+        if not registry.is_traced(self._model.optimizer):
+            wrap(self._model.optimizer)
         self._since = self._told = self.trace.steps
         self._epoch = self._before = 0
 

@@ -17,6 +17,8 @@ from tracer.api import CallTrace
 from tracer.model.records import Graph, Run, TraceData, fold
 from tracer.reporters import html
 
+pytestmark = pytest.mark.long
+
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "

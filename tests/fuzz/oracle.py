@@ -408,6 +408,9 @@ class Model:
         finally:
             if (not failed or root.all_updates.total() > ran) and how.method == "apply_gradients":
                 root.method_calls += self._seen(name, place)
+            if failed and place.graph is not None:  # what had begun or run nobody can know
+                for each in self.roots.values():
+                    each.may.add("a graph that failed half way")
             if outer is None and (step.ran or not failed):
                 root.all_steps += 1
                 if step.seen:

@@ -370,7 +370,7 @@ from libraries import keras3, with_loss_scale
 from odometers import ODOMETERS, raw, read, reading
 
 import tracer
-from tracer import ledger
+from tracer.recorder.tensorflow import ledger
 
 tf.get_logger().setLevel("ERROR")
 CPU = tf.config.list_physical_devices("CPU")[0]

@@ -1,6 +1,9 @@
 """Random programs with fixed seeds; `nox -s fuzz -- --seconds 1800` runs others, for longer."""
 
+import pytest
 from fuzz.run import results
+
+pytestmark = pytest.mark.long
 
 
 def test_random_programs() -> None:

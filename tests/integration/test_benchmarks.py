@@ -35,6 +35,7 @@ def number(cell: str) -> int:
     return int(cell.replace(",", ""))
 
 
+@pytest.mark.long
 def test_graphs_and_memory_grow_with_nothing() -> None:
     *graphs, before, after = printed("fixed_costs")
     kinds = {kind for kind, *_ in graphs}
@@ -52,17 +53,20 @@ def test_graphs_and_memory_grow_with_nothing() -> None:
     assert number(after[1]) < 1.5 * number(before[1])
 
 
+@pytest.mark.long
 def test_graph_tracing_adds_the_same_ops_to_every_kind() -> None:
     added = {number(row[3]) for row in printed("graph_tracing")}
     assert len(added) == 1
     assert 0 < added.pop() <= OPS_OF_A_BLOCK
 
 
+@pytest.mark.long
 def test_every_update_in_graph_mode_is_counted() -> None:
     for row in printed("graph_mode"):
         assert row[-2] == row[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "blind"),
     [("graph_peers", {"unittest.mock", "cProfile", "VizTracer"}), ("eager_mode", set())],
@@ -74,6 +78,7 @@ def test_what_each_peer_sees(name: str, blind: set[str]) -> None:
     assert all(0 < number(seen) <= number(expected) for _, seen, expected in rows)
 
 
+@pytest.mark.long
 def test_the_files_benchmark_prints_its_sizes() -> None:
     rows = printed("files")
     assert len(rows) > 12

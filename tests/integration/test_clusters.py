@@ -10,6 +10,8 @@ import pytest
 
 import tracer
 
+pytestmark = pytest.mark.long
+
 STEPS = 200
 
 

@@ -36,6 +36,8 @@ from odometers import (
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 v1 = tf.compat.v1
 
 DENSE, SPARSE, NONE = Reading(1, 0), Reading(0, 1), Reading(0, 0)
@@ -1123,14 +1125,15 @@ def test_counts(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["untraced", "traced"])
-@pytest.mark.parametrize(("name", "kind"), cells(refused=True))
-def test_framework_refuses(name: str, kind: str, traced: bool) -> None:
+@pytest.mark.parametrize(("refused", "kind"), cells(refused=True))
+def test_framework_refuses(refused: str, kind: str, traced: bool) -> None:
     """A cell that is left out fails in the framework, and with the tracer no other way."""
-    refusal = REFUSED[name, kind]
+    refusal = REFUSED[refused, kind]
     with pytest.raises(refusal.error, match=refusal.match):
-        run_cell(name, kind, traced=traced)
+        run_cell(refused, kind, traced=traced)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "graphs"), [("legacy", 1000), ("keras2", 100), ("keras3", 100), ("v1", 100)]
 )

@@ -1,6 +1,9 @@
 """What newcomers run first: the demo, and the scripts in `reports/`, each with the page it made."""
 
+import pytest
 from scripts import ROOT, output_of
+
+pytestmark = pytest.mark.long
 
 
 def test_the_demo_measures_what_a_mock_misses() -> None:

@@ -15,9 +15,10 @@ from libraries import Keras3Optimizer, keras2, keras3, library_of
 import tracer
 
 # The odometers here need no sparse gradients, but Embedding layers of earlier tests may be alive.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.* has no _resource_apply_sparse:tracer.OptimizerWarning"
-)
+pytestmark = [
+    pytest.mark.wide,
+    pytest.mark.filterwarnings("ignore:.* has no _resource_apply_sparse:tracer.OptimizerWarning"),
+]
 
 
 class Legacy(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]

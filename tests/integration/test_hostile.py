@@ -21,6 +21,8 @@ from odometers import ODOMETERS, Reading, gradients, make_variables, read
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -40,6 +42,7 @@ def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Reading]:
 # Memory.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "kind", "number"),
     [
@@ -51,7 +54,7 @@ def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Reading]:
 def test_long_runs(what: str, kind: str, number: int) -> None:
     outcome = endurance.run(what, kind, number)
     assert outcome.right(), outcome
-    # Each optimizer that is used in graphs has 128 KiB of its own.
+    # Each optimizer that is used in graphs has 160 KiB of its own.
     allowed = endurance.MEGABYTES + (0.3 * number if what == "many_optimizers" else 0)
     assert outcome.more < allowed, outcome
 
@@ -220,6 +223,7 @@ CHILD = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("kind", ["legacy", "keras3"])
 def test_a_fork_counts_for_itself(kind: str) -> None:

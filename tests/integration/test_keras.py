@@ -13,8 +13,10 @@ import pytest
 
 import tracer
 import tracer.keras
-from tracer import wrapping
+from tracer.hooks import wrapping
 from tracer.model.trace import Trace
+
+pytestmark = pytest.mark.wide
 
 BATCH = 4
 

@@ -3,6 +3,8 @@
 import pytest
 from kills import kill
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("after", "early"), [(0.3, True), (1.5, True), (0.1, False), (1.3, False), (2.2, False)]

@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tracer import ledger
-from tracer.ledger import Ledger
-from tracer.stamps import UNIT, WITHIN
+from tracer.recorder.stamps import UNIT, WITHIN
+from tracer.recorder.tensorflow import ledger
+from tracer.recorder.tensorflow.ledger import Ledger
+
+pytestmark = pytest.mark.wide
 
 
 class Tensor(np.ndarray[Any, Any]):

@@ -5,6 +5,7 @@ them another number of times, so that the counts by name say whether a name is o
 """
 
 import functools
+import gc
 import itertools
 import tempfile
 import warnings
@@ -22,8 +23,10 @@ import tensorflow as tf
 import tracer
 import tracer.keras
 from tracer.api import CallTrace
-from tracer.instances import instances
 from tracer.model.records import Replica
+from tracer.recorder.instances import instances
+
+pytestmark = pytest.mark.wide
 
 BATCH = 4
 
@@ -524,7 +527,7 @@ def test_the_heap_is_searched_once_for_many_variables(monkeypatch: pytest.Monkey
         searches.append(bases)
         return instances(bases)
 
-    monkeypatch.setattr("tracer.variables.instances", search)
+    monkeypatch.setattr("tracer.recorder.tensorflow.variables.instances", search)
     made = [tf.Variable([0.0]) for _ in range(50)]
     optimizers = [tracer.wrap(odometers.V1Odometer()) for _ in range(2)]
     for optimizer in optimizers:
@@ -533,6 +536,29 @@ def test_the_heap_is_searched_once_for_many_variables(monkeypatch: pytest.Monkey
     for optimizer in (*optimizers, *optimizers):
         tracer.trace_of(optimizer)
     assert len(searches) == (libraries.keras3 is not None)
+
+
+@pytest.mark.parametrize("kind", odometers.KINDS)
+def test_a_variable_that_was_never_updated_has_no_count_of_another(
+    kind: str, tmp_path: Path
+) -> None:
+    """The trace holds a variable of the same name, alive or gone; a loaded one knows names only."""
+    make = libraries.keras3.Variable if kind == "keras3" else tf.Variable
+    frozen, trained = (make(np.zeros(1, "float32"), name="weight") for _ in range(2))
+    optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
+    with tracer.assert_never_updated(frozen), tracer.assert_all_updated([trained]):
+        optimizer.apply_gradients([(tf.zeros(1), trained)])
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates(variable=trained) == trace.updates(variable="weight") == 1
+    trace.save(tmp_path / "trace.json")
+    del trained
+    for _ in range(2):
+        with pytest.raises(tracer.UnknownName, match="no variable 'weight' that is this object"):
+            trace.updates(variable=frozen)
+        gc.collect()
+    loaded = tracer.load(tmp_path / "trace.json")
+    assert loaded.updates(variable=frozen) == 1
+    assert not tracer.assert_updates(total=1, variable=frozen).check(loaded)
 
 
 @libraries.needs_keras3

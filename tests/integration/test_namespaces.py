@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from libraries import BROKEN, keras3
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "namespace_optimizers.py"
 NAMES = {"Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD"}
 """The optimizers that every Keras has."""

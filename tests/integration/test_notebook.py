@@ -33,6 +33,7 @@ def htmls(outputs: Sequence[Any]) -> list[str]:
     return [each.data["text/html"] for each in outputs if "text/html" in each.get("data", {})]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_notebook_shows_traces() -> None:
     last_line, magic, named = run(
@@ -53,6 +54,7 @@ tracer.trace_of(optimizer)
     assert "3 executions in 3 steps" in htmls(named)[0]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_trace_has_a_name_and_a_cell_may_fail() -> None:
     cells = ("%%trace mine\ntrain(keras.optimizers.SGD(1.0), 3)", "mine.steps, int(variable[0])")

@@ -15,6 +15,8 @@ from twins import STEPS, assert_twins
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 MAKERS: dict[str, Callable[..., Any]] = {
     "legacy": lambda **options: keras2.optimizers.legacy.Adam(0.1, **options),
     "keras2": lambda **options: keras2.optimizers.Adam(0.1, **options),

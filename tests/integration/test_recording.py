@@ -12,7 +12,8 @@ import tensorflow as tf
 from libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
-from tracer import kinds, wrapping
+from tracer import kinds
+from tracer.hooks import registry
 
 legacy = keras2.optimizers.legacy
 
@@ -44,7 +45,7 @@ def test_made_before_and_in_the_block_wrapped_or_not() -> None:
     assert (trace.updates(), trace.complete, len(trace.variables)) == (4, True, 1)
     assert trace.count("updates", by="optimizer") == {("SGD",): 1, ("SGD#2",): 2, ("SGD#3",): 1}
     assert trace.updates(variable=weight) == 4
-    assert [wrapping.is_traced(each) for each in (before, wrapped, inside)] == [False, True, False]
+    assert [registry.is_traced(each) for each in (before, wrapped, inside)] == [False, True, False]
     assert tracer.trace_of(wrapped).updates() == 5
     assert _inits() == inits
 
@@ -98,7 +99,7 @@ def test_however_it_is_made(how: str) -> None:
             _step(optimizer, weight)
     trace = recording.trace()
     assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
-    assert not wrapping.is_traced(optimizer)
+    assert not registry.is_traced(optimizer)
 
 
 @needs_keras3
@@ -141,7 +142,10 @@ def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
         run()
     trace = recording.trace()
     assert not trace.complete
-    assert "2 calls of '<lambda>', a function traced before the tracer came, are not counted" in trace.notes[0]
+    assert (
+        "2 calls of '<lambda>', a function traced before the tracer came, are not counted"
+        in trace.notes[0]
+    )
 
 
 def test_an_optimizer_that_died_is_still_counted() -> None:

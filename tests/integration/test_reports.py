@@ -2,6 +2,7 @@
 
 import inspect
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ def rows_of(case: Case) -> list[how_often.Row]:
     ]
 
 
+def quick(cases: Iterable[Case]) -> list[Any]:
+    """The cases; those that are no first of a model, a kind or a mode are long."""
+    seen: set[str] = set()
+    found: list[Any] = []
+    for case in cases:
+        new = {case.model, case.kind, case.mode, f"{case.replicas}"} - seen
+        seen |= new
+        small = case.model not in ("`LSTM`, `Dense`", "`GRU`, `Dense`")
+        found.append(case if new and small else pytest.param(case, marks=pytest.mark.long))
+    return found
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("question", make.QUESTIONS)
 def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> None:
     output_of("reports/make.py", question, "--folder", str(tmp_path))
@@ -56,7 +70,7 @@ def test_the_page_for_forums_has_the_short_table_and_links_every_report() -> Non
         assert f"({question}.md)" in page
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", quick(CASES), ids=lambda case: case.name)
 def test_an_odometer_counts_the_same_executions(case: Case) -> None:
     with measuring.strategy_of(case.replicas).scope():
         optimizer = ODOMETERS[case.kind]()
@@ -86,7 +100,7 @@ def method(kind: str, gradient: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.brief or case.built], ids=lambda case: case.name
+    "case", quick(case for case in CASES if case.brief or case.built), ids=lambda case: case.name
 )
 def test_a_counter_in_a_subclass_counts_the_same_python_calls(case: Case) -> None:
     calls: Counter[str] = Counter()

@@ -58,21 +58,26 @@ print(sys.modules["__main__"].__dict__ is globals(), os.getcwd(), sys.excepthook
 """
 
 
+QUICK_PROGRAMS = (
+    ["./look.py", "a", "-o", "b", "--help", "-m", "--", "--by"],
+    ["-m", "below.look"],
+)
+LONG_PROGRAMS = (
+    ["look.py"],
+    ["below/../below/look.py", "-q"],
+    ["link.py"],
+    ["-m", "look", "--version"],
+    ["-m", "below"],
+    ["below"],
+    ["program.zip", "x"],
+    ["-m", "no.such.module"],
+    ["-m", "look.too_deep"],
+)
+
+
 @pytest.mark.parametrize(
     "program",
-    [
-        ["look.py"],
-        ["./look.py", "a", "-o", "b", "--help", "-m", "--", "--by"],
-        ["below/../below/look.py", "-q"],
-        ["link.py"],
-        ["-m", "look", "--version"],
-        ["-m", "below.look"],
-        ["-m", "below"],
-        ["below"],
-        ["program.zip", "x"],
-        ["-m", "no.such.module"],
-        ["-m", "look.too_deep"],
-    ],
+    [*QUICK_PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG_PROGRAMS)],
     ids=" ".join,
 )
 def test_what_a_program_sees(tmp_path: Path, program: list[str]) -> None:
@@ -121,9 +126,13 @@ ENDS = {
     "warning": "import warnings\nwarnings.warn('mind the gap')",
     "closed": "import sys\nsys.stdout.close()\nsys.stderr.close()",
 }
+QUICK = ("nothing", "int", "exception")
+"""The ends that the quick tests have."""
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize(
+    "how", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ENDS]
+)
 def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
     (tmp_path / "end.py").write_text(ENDS[how], encoding="utf-8")
     both(tmp_path, "end.py")
@@ -166,6 +175,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_other_processes(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(PROCESSES)
     assert "[4]" in both(tmp_path, "jobs.py").stdout
@@ -206,6 +216,7 @@ def test_a_users_mistake(tmp_path: Path, arguments: list[str], reason: str) -> N
 # A disk that fails.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["vanishes", "permission", "full", "file"])
 def test_a_trace_that_cannot_be_written_is_told_of_once(tmp_path: Path, how: str) -> None:
     (tmp_path / "out").mkdir()
@@ -404,6 +415,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_training(tmp_path: Path, name: str) -> None:
     source, arguments = PROGRAMS[name]
@@ -416,6 +428,7 @@ def test_training(tmp_path: Path, name: str) -> None:
     assert (trace.complete, trace.notes) == (True, ())
 
 
+@pytest.mark.long
 def test_a_module_of_a_package_that_trains(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
@@ -429,6 +442,7 @@ def test_a_module_of_a_package_that_trains(tmp_path: Path) -> None:
     assert tracer.load(tmp_path / "run.json").updates() == 9
 
 
+@pytest.mark.long
 def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> None:
     source = KERAS3.replace("epochs=3", "epochs=10**6").replace("verbose=2", "verbose=0")
     (tmp_path / "train.py").write_text(source)
@@ -450,5 +464,5 @@ def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> N
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT  # 130 in a shell
     assert "KeyboardInterrupt" in stderr and "update_step ran" in stderr
-    assert "tracer/" not in stderr.split("How often")[0]
+    assert str(Path(tracer.__file__).parent) not in stderr.split("How often")[0]
     assert tracer.load(tmp_path / "tracer.json").finished

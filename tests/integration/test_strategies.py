@@ -10,6 +10,8 @@ from libraries import with_loss_scale
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 v1 = tf.compat.v1
 
 STEPS = 200

@@ -8,7 +8,7 @@ from odometers import ODOMETERS
 
 import tracer
 from tracer.model.records import Graph
-from tracer.tracings import MOST, OTHERS
+from tracer.recorder.tensorflow.graph_tracings import MOST, OTHERS
 
 
 def figures(graph: Graph) -> tuple[str, int, int, int, int, int]:

@@ -27,6 +27,8 @@ from odometers import (
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 v1 = tf.compat.v1
 
 

@@ -1,30 +1,47 @@
 """Keeping a trace in a file while the program runs."""
 
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import traces
+from patience import wait_until
 
 import tracer
 from tracer.api import CallTrace
 from tracer.cli.autosave import Autosave
 
 
+class Snapshots:
+    """Gives the trace that is its `trace` then, and counts how often it was asked."""
+
+    def __init__(self, trace: Callable[[], CallTrace]) -> None:
+        self.trace = trace
+        self.taken = 0
+
+    def __call__(self) -> CallTrace:
+        self.taken += 1
+        return self.trace()
+
+    def wait_for_a_save(self) -> None:
+        """Wait until what `trace` gives was saved, or could not be."""
+        # The next snapshot may be under way; when the one after it begins, the next is dealt with.
+        last = self.taken + 2
+        wait_until(lambda: self.taken >= last)
+
+
 def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Path) -> None:
-    steps = 8
-
-    def snapshot() -> CallTrace:
-        return traces.accumulation(steps)
-
     path = tmp_path / "run.json"
-    autosave = Autosave(snapshot, path, folder=False, seconds=0.2)
+    snapshots = Snapshots(lambda: traces.accumulation(8))
+    autosave = Autosave(snapshots, path, folder=False, seconds=0.05)
     autosave.start()
     for steps in (8, 16, 24):
-        time.sleep(0.3)
+        trace = traces.accumulation(steps)
+        snapshots.trace = lambda trace=trace: trace  # type: ignore[misc]
+        snapshots.wait_for_a_save()
         found = tracer.load(path)
         assert (found.steps, found.finished) == (steps, False)
-    steps = 64
+    snapshots.trace = lambda: traces.accumulation(64)
     assert autosave.finish() == path
     found = tracer.load(path)
     assert (found.steps, found.finished) == (64, True)
@@ -32,15 +49,15 @@ def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Pa
 
 
 def test_a_file_in_a_folder_is_named_by_the_worker_when_it_is_known(tmp_path: Path) -> None:
-    trace = traces.nothing()
-    autosave = Autosave(lambda: trace, tmp_path, folder=True, seconds=0.2)
+    snapshots = Snapshots(traces.nothing)
+    autosave = Autosave(snapshots, tmp_path, folder=True, seconds=0.05)
     autosave.start()
-    time.sleep(0.3)
+    snapshots.wait_for_a_save()
     assert not list(tmp_path.iterdir())
-    trace = traces.eager()
-    time.sleep(0.3)
-    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
-    trace = traces.uneven_replicas()
+    snapshots.trace = traces.eager
+    snapshots.wait_for_a_save()
+    wait_until(lambda: [each.name for each in tmp_path.iterdir()] == ["trace.json"])
+    snapshots.trace = traces.uneven_replicas
     autosave.finish()
     assert [each.name for each in tmp_path.iterdir()] == ["worker-0+worker-1.json"]
 
@@ -54,10 +71,11 @@ def test_what_goes_wrong_is_said_once(
             raise error
         return traces.eager()
 
+    snapshots = Snapshots(snapshot)
     path = tmp_path / "gone" / "run.json"
-    autosave = Autosave(snapshot, path, folder=False, seconds=0.1)
+    autosave = Autosave(snapshots, path, folder=False, seconds=0.05)
     autosave.start()
-    time.sleep(0.4)
+    snapshots.wait_for_a_save()
     assert autosave.finish() is None
     said = capfd.readouterr().err
     assert said.count("\n") == 1 and said.startswith("tracer: ")
@@ -66,9 +84,10 @@ def test_what_goes_wrong_is_said_once(
 
 def test_it_goes_on_when_the_folder_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "run.json"
-    autosave = Autosave(traces.eager, path, folder=False, seconds=0.1)
+    snapshots = Snapshots(traces.eager)
+    autosave = Autosave(snapshots, path, folder=False, seconds=0.05)
     autosave.start()
-    time.sleep(0.2)
+    snapshots.wait_for_a_save()
     path.parent.mkdir()
     assert autosave.finish() == path
     assert tracer.load(path).finished

@@ -12,6 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.model.excerpt import select
+from tracer.model.names import Objects, plain_name
 from tracer.model.records import (
     Block,
     Calls,
@@ -23,7 +25,6 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.trace import plain_name
 
 # A busy machine is no failure.
 settings.register_profile("exact", deadline=None)
@@ -412,12 +413,69 @@ def test_variables_with_one_name_are_told_apart_by_the_object_they_are() -> None
     block = Block(0, 0, "graph", "f", True, entries, 1, (Run(1, 1, 1),))
     data = TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ())
     first, second = KerasVariable("kernel"), KerasVariable("kernel")
-    live = CallTrace(data, identify=lambda each: {id(first): 0, id(second): 1}.get(id(each)))
+    known = {id(first): 0, id(second): 1}
+    live = CallTrace(data, Objects(index_of=lambda each: known.get(id(each))))
     assert (live.updates(variable=first), live.updates(variable=second)) == (2, 5)
     assert (live.updates(variable="kernel"), live.updates(variable="kernel#2")) == (2, 5)
     assert live.updates(variable="kernel*") == 7
     with pytest.raises(UnknownName, match="by the object alone"):
         CallTrace(data).updates(variable=first)  # a loaded trace has only names
+
+
+def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: CallTrace) -> None:
+    own, other = TensorFlowVariable("encoder/bias:0"), TensorFlowVariable("encoder/bias:0")
+    live = CallTrace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
+    assert live.updates(variable=own) == live.updates(variable="encoder/bias") == 126
+    with pytest.raises(UnknownName, match="no variable 'encoder/bias' that is this object"):
+        live.updates(variable=other)
+    with pytest.raises(UnknownName, match=r"no variable 'encoder/bios': .*encoder/bias"):
+        live.updates(variable=TensorFlowVariable("encoder/bios:0"))
+    with pytest.raises(TypeError, match="variable must be a name, a glob or a variable"):
+        live.updates(variable=3)
+
+
+def test_an_excerpt_knows_the_same_variables(trace: CallTrace) -> None:
+    own = TensorFlowVariable("encoder/bias:0")
+    live = CallTrace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
+    part = select(live, steps=range(1, 9))
+    assert part.updates(variable=own) == part.updates(variable="encoder/bias") > 0
+    with pytest.raises(UnknownName):
+        part.updates(variable=TensorFlowVariable("encoder/bias:0"))
+
+
+class ShardedVariable:
+    """As TensorFlow's: it has no name, its shards have."""
+
+    def __init__(self, *variables: TensorFlowVariable) -> None:
+        self.variables = variables
+
+
+def sharded() -> CallTrace:
+    """One step on the shards of two tables, and on a variable that has the name of the second."""
+    names = ("users/table/part_0", "users/table/part_1", "items/part_0", "items")
+    wholes = ("users/table", "users/table", "items", "")
+    variables = tuple(
+        Variable(name, (2,), "float32", part_of=whole)
+        for name, whole in zip(names, wholes, strict=True)
+    )
+    entry = Entry(0, 1, "update", "sparse", (0, 1, 2, 3), times=5)
+    block = Block(0, 0, "eager", "", True, (entry,), 1, (Run(1, 1, 1),))
+    return CallTrace(TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ()))
+
+
+def test_a_sharded_variable_stands_for_its_shards() -> None:
+    trace = sharded()
+    shards = [TensorFlowVariable(f"users/table/part_{number}:0") for number in range(2)]
+    assert trace.updates(variable="users/table") == 10
+    assert trace.updates(variable="*table") == 10
+    assert trace.updates(variable=ShardedVariable(*shards)) == 10
+    assert trace.updates(variable=shards[1]) == 5
+    assert trace.updates(variable="items") == 5, "the variable of this name, not the shard"
+    assert trace.updates(variable="items*") == 10
+    with pytest.raises(UnknownName, match="no variable 'users/tabel': the trace holds users/table"):
+        trace.updates(variable="users/tabel")
+    with pytest.raises(UnknownName, match="users/table/part_7"):
+        trace.updates(variable=ShardedVariable(TensorFlowVariable("users/table/part_7:0")))
 
 
 @pytest.mark.parametrize("variable", [3, object(), TensorFlowVariable(3)])  # type: ignore[arg-type]  # the point

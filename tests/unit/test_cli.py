@@ -199,7 +199,7 @@ def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
             0,
             "holds  updates[dense/*]",
         ),
-        ("sparse = 1", 1, "FAILS  sparse=1: it is 0"),
+        ("sparse = 1", 1, "FAILS  sparse=1: sparse updates: expected 1, got 0"),
         ("dense = [4]", 2, "is no expectation"),
         ("dense = ", 2, "pyproject.toml"),
     ):

@@ -6,8 +6,9 @@ import traces
 from traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.compare import differences, match
-from tracer.model.records import Run
+from tracer.model.compare import differences, executions
+from tracer.model.matching import match
+from tracer.model.records import Replica, Run
 
 
 @pytest.mark.parametrize("name", traces.ALL)
@@ -53,9 +54,9 @@ def test_a_trace_does_not_differ_from_itself(name: str) -> None:
 def test_names(
     before: list[str], after: list[str], renamed: list[tuple[str, str]], single: int
 ) -> None:
-    pairs, found, only = match(before, after)
-    assert (found, len(only)) == (renamed, single)
-    assert len(pairs) == (len(before) + len(after) - single) // 2
+    pairs, found = match(before, after)
+    assert found == renamed
+    assert len(before) + len(after) - 2 * len(pairs) == single
 
 
 def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), sparse: bool = False) -> CallTrace:
@@ -100,3 +101,112 @@ def test_optimizers_are_matched_by_class() -> None:
     other = CallTrace(msgspec.structs.replace(both.data, optimizers=swapped))
     assert [bool(each) for each in differences(both, other)] == [False, True]
     assert len(differences(traces.eager(), traces.nothing())) == 1
+
+
+def test_a_worker_is_named_where_there_are_several() -> None:
+    def steps(*counts: tuple[str, int]) -> CallTrace:
+        blocks = [block([step()], Run(1, 1, n), replica=i) for i, (_, n) in enumerate(counts)]
+        data = traces.keras3((), tuple(blocks), ()).data
+        replicas = tuple(Replica(worker, 0, "") for worker, _ in counts)
+        return CallTrace(msgspec.structs.replace(data, replicas=replicas))
+
+    def changes(before: CallTrace, after: CallTrace) -> list[tuple[str, int | None, int | None]]:
+        (found,) = differences(before, after)
+        return [(each.name, each.before, each.after) for each in found.steps]
+
+    one, other = steps(("worker:0", 3)), steps(("worker:0", 4))
+    assert changes(one, other) == [("replica 0", 3, 4)]
+    both = steps(("worker:0", 4), ("worker:1", 4))
+    assert changes(one, both) == [
+        ("worker:0 replica 0", 3, 4),
+        ("worker:1 replica 0", None, 4),
+    ]
+    assert [each[0] for each in changes(both, one)] == ["worker:0 replica 0", "worker:1 replica 0"]
+
+
+def _named(*names: str) -> CallTrace:
+    ids = range(len(names))
+    return traces.keras3(names, (block([step(), request(*ids), update(*ids)], Run(1, 1, 5)),), ())
+
+
+def test_a_layer_more_leaves_the_others_what_they_are() -> None:
+    before = _named("dense/kernel", "dense_1/kernel")
+    after = _named("dense_4/kernel", "dense_5/kernel", "dense_6/kernel")
+    (found,) = differences(before, after)
+    assert found.renamed == [("dense", "dense_4"), ("dense_1", "dense_5")]
+    assert found.only == ["dense_6/kernel is only in the second trace"]
+    assert not found.variables
+    assert [(work.variable, one) for work, one, _ in executions(before, after)] == [
+        ("dense_6/kernel", None)
+    ]
+    assert [(work.variable, other) for work, _, other in executions(after, before)] == [
+        ("dense_6/kernel", None)
+    ]
+
+
+def test_a_name_that_means_another_layer_in_the_other_trace() -> None:
+    before = _named("a_1/kernel", "a_9/kernel")
+    after = _named("a_2/kernel", "a_3/kernel", "a_9/kernel")
+    works = [(work.variable, one) for work, one, _ in executions(before, after)]
+    assert works == [("a_9/kernel#2", None)]
+
+
+def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
+    gan = traces.two_optimizers()
+    ((name, *counts),) = [
+        (work.optimizer, work.variable, one, other)
+        for work, one, other in executions(_only_generator(gan), gan)
+        if work.kind
+    ]
+    assert name == "Adam#2" and counts[:2] == ["discriminator/kernel", None]
+
+
+def _only_generator(gan: CallTrace) -> CallTrace:
+    data = gan.data
+    return CallTrace(
+        msgspec.structs.replace(
+            data,
+            optimizers=data.optimizers[:1],
+            variables=data.variables[:2],
+            blocks=data.blocks[:1],
+            calls=data.calls[:1],
+        )
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) -> None:
+    gan = traces.two_optimizers().data
+    kinds = ["keras.Adam", "tf_keras.Adam"]
+    one, other = (
+        CallTrace(
+            msgspec.structs.replace(
+                gan,
+                optimizers=tuple(
+                    msgspec.structs.replace(each, class_name=name)
+                    for each, name in zip(gan.optimizers, names, strict=True)
+                ),
+            )
+        )
+        for names in (kinds, kinds[:: -1 if swapped else 1])
+    )
+    assert [each.only == [] for each in differences(one, other)] == [not swapped, not swapped]
+
+
+def test_one_replica_more_leaves_the_other_what_it_is() -> None:
+    def trained(replicas: int) -> CallTrace:
+        work = [step(), request(0), update(0)]
+        blocks = [block(work, Run(1, 1, 5), replica=index) for index in range(replicas)]
+        data = traces.keras3(("a",), tuple(blocks), ()).data
+        return CallTrace(msgspec.structs.replace(data, replicas=traces.replicas(replicas)))
+
+    works = {(work.replica, one) for work, one, _ in executions(trained(1), trained(2))}
+    assert works == {("replica 1", None)}
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_what_is_executed_is_the_same_in_a_trace_and_itself(name: str) -> None:
+    assert not list(executions(traces.ALL[name](), traces.ALL[name]()))
+    assert traces.ALL[name]().executions() == 0 or list(
+        executions(traces.nothing(), traces.ALL[name]())
+    )

@@ -13,11 +13,12 @@ from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
+from tracer.cli import watch
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
 from tracer.model.excerpt import select
 from tracer.model.records import Block, Calls, Graph, Method, Optimizer, Remark, Run, Setting
-from tracer.reporters import explanations
+from tracer.reporters import explanations, markdown
 from tracer.reporters.text import render
 
 ROOT = Path(__file__).parents[2]
@@ -522,3 +523,25 @@ def _seconds(large: CallTrace) -> float:
     start = time.thread_time()
     large.findings()
     return time.thread_time() - start
+
+
+def test_one_is_singular() -> None:
+    behind = trace(healthy(Run(1, 1, 1)), healthy(Run(1, 1, 3), replica=1))
+    (finding,) = behind.findings()
+    assert finding.text == "replica 0 ran 1 step, replica 1 3: they differ from step 2 on."
+    idle = [graph(f"train_{n}", idle=1, steps=0) for n in range(4)]
+    texts = [each.text for each in trace(TRAINED, graphs=idle).findings()]
+    assert texts == [
+        "train_0, train_1, train_2 and 1 more function: 4 of the 4 graphs that its tracing gave "
+        "never ran."
+    ]
+    one_row = trace(
+        block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1
+    )
+    (finding,) = one_row.findings()
+    assert finding.text.endswith("each update writes all 1 row.")
+    once = trace(healthy(Run(1, 1, 1)))
+    assert "), 1 step\n" in markdown.render(once)
+    (progress,) = watch.progress(once, None, 1.0)
+    line = watch._line(progress)
+    assert line.startswith("adam: 1 step;") and "; 1 graph, " in line

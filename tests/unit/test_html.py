@@ -19,7 +19,8 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Graph, Run, TraceData
-from tracer.model.tally import Stretch, tallies
+from tracer.model.stretches import Stretch
+from tracer.model.tally import tallies_of
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
 
@@ -58,7 +59,7 @@ def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], data: st.D
 @pytest.mark.parametrize("name", traces.ALL)
 def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
     trace = traces.ALL[name]()
-    for found in tallies(trace):
+    for found in tallies_of(trace):
         heat = HeatMap(found)
         together = [view for view in heat.views if "together" in view.name] or heat.views
         for variable, pattern in heat.patterns.items():
@@ -73,12 +74,12 @@ def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
 
 
 def test_replicas_that_are_alike_share_a_view() -> None:
-    alike = HeatMap(tallies(traces.many_variables())[0])
+    alike = HeatMap(tallies_of(traces.many_variables())[0])
     assert [view.name for view in alike.views] == [
         "each of 8 replicas",
         "all 8 replicas together",
     ]
-    uneven = HeatMap(tallies(traces.uneven_replicas())[0])
+    uneven = HeatMap(tallies_of(traces.uneven_replicas())[0])
     assert [view.name for view in uneven.views] == [
         "all 4 replicas together",
         "worker:0 replica 0, and 1 like it",

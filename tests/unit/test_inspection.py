@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracer import inspection
+from tracer.hooks import inspection
 from tracer.kinds import KINDS, OptimizerKind
 
 KERAS3 = next(kind for kind in KINDS if kind.name == "keras3")

@@ -5,16 +5,19 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from weakref import ref
 
 import msgspec
 import pytest
 
 import tracer
 from tracer.api import CallTrace
+from tracer.model.merge import combine
 from tracer.model.records import (
     Block,
     Calls,
     Entry,
+    Graph,
     Method,
     Optimizer,
     Replica,
@@ -110,7 +113,7 @@ def test_notes_say_whose_they_are() -> None:
     ("parts", "message"),
     [
         ([], "there is no trace to merge"),
-        ([ALL[0], ALL[0]], "two of the traces are of worker:10, replica 0"),
+        ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
         (
             [ALL[0], worker("worker:1", 3, ("a", "c"))],
             "worker:10 has the variable b, worker:1 has not",
@@ -194,3 +197,62 @@ def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
     assert (workers, updates) == (1024, 1024 * 8 * 500 * 100_000)
     assert megabytes < 1000
     assert seconds < 5
+
+
+class _Object:
+    """Stands for a variable's object."""
+
+
+def test_optimizers_of_one_process_are_renumbered() -> None:
+    one, other, shared = _Object(), _Object(), _Object()
+    nested = TraceData(
+        optimizers=(Optimizer("adam", "Scale", "keras3", 0), Optimizer("inner", "A", "keras3", 0)),
+        variables=(Variable("b", (1,), "float32"), Variable("own", (1,), "float32")),
+        methods=(Method("update_step", "apply"), Method("apply", "step")),
+        replicas=(Replica("", 1, ""),),
+        blocks=(
+            Block(
+                root=0,
+                replica=0,
+                context="graph",
+                function="f",
+                step=True,
+                entries=(Entry(1, 0, "update", "dense", (0, 1), 2), Entry(0, 1, "step", None, ())),
+                total=3,
+                runs=(Run(1, 1, 3),),
+            ),
+        ),
+        calls=(Calls(1, 0, "dense", 0, (1,), 0, 5),),
+        graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0, 1),),
+        notes=("seen once",),
+    )
+    data, objects = combine(
+        [(worker(""), [ref(one), ref(shared)]), (nested, [ref(shared), ref(other)])], ["more"]
+    )
+    assert [(each.name, each.root) for each in data.optimizers] == [
+        ("adam", 0),
+        ("adam#2", 1),
+        ("inner", 1),
+    ]
+    assert [each.name for each in data.variables] == ["a", "b", "own"]
+    assert [each and each() for each in objects] == [one, shared, other]
+    assert [each.name for each in data.methods] == ["apply", "update_step"]
+    assert [(each.id, each.device) for each in data.replicas] == [(0, "CPU:0"), (1, "CPU:1")]
+    moved = data.blocks[-1]
+    assert (moved.root, moved.replica, moved.total) == (1, 1, 3)
+    assert moved.entries == (
+        Entry(2, 1, "update", "dense", (1, 2), 2),
+        Entry(1, 0, "step", None, ()),
+    )
+    assert data.calls[-1] == Calls(2, 1, "dense", 1, (2,), 0, 5)
+    assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0, 1),)
+    assert data.notes == ("seen once", "more") and not data.complete
+    assert data.blocks[:2] == worker("").blocks
+
+
+def test_variables_without_an_object_stay_apart() -> None:
+    gone = ref(_Object())  # nothing holds it any longer
+    data, objects = combine([(worker(""), [None, gone]), (worker(""), [None, gone])], [])
+    assert [each.name for each in data.variables] == ["a", "b", "a#2", "b#2"]
+    assert objects == [None, gone, None, gone]
+    assert data.complete

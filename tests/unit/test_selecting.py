@@ -1,6 +1,7 @@
 """A part of a trace holds what the trace's own filters count."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import traces
 
 from tracer.errors import UnknownName
 from tracer.model.excerpt import select
+from tracer.model.tracefile import load, save
 from tracer.reporters.text import render
 
 
@@ -69,6 +71,18 @@ def _with_steps(part: Any, per_step: Mapping[Any, int], first: int) -> dict[Any,
 def test_nothing_chosen_is_the_trace() -> None:
     trace = traces.eager()
     assert select(trace) is trace
+
+
+def test_an_excerpt_is_another_trace_also_when_it_was_saved(tmp_path: Path) -> None:
+    trace = traces.eager()
+    late, early = select(trace, steps=range(6, 11)), select(trace, steps=range(1, 6))
+    assert late != early, "they count the same, but not in the same steps"
+    save(late.data, tmp_path / "late.json")
+    loaded = load(tmp_path / "late.json")
+    assert loaded == late
+    assert (loaded.first_step, loaded.only) == (6, late.only)
+    assert render(loaded) == render(late) != render(early)
+    assert (trace.first_step, trace.only) == (1, "")
 
 
 def test_steps_keep_their_numbers() -> None:

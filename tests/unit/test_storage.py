@@ -345,6 +345,7 @@ def damaged(path: Path, place: str, value: object) -> str:
     ("place", "value", "reason"),
     [
         ("complete", 1, "Expected `bool`, got `int` - at `$.complete`"),
+        ("first_step", 0, "first_step holds 0, less than 1"),
         ("notes", "a", "Expected `array`, got `str` - at `$.notes`"),
         ("environment", [], "Expected `object`, got `array` - at `$.environment`"),
         ("blocks.0.total", "7", "Expected `int`, got `str` - at `$.blocks[0].total`"),

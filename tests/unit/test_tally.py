@@ -11,7 +11,8 @@ from traces import block, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Run
-from tracer.model.tally import Tally, Values, folded
+from tracer.model.stretches import Values, folded
+from tracer.model.tally import Tally
 from tracer.reporters.text import render
 
 
@@ -99,6 +100,13 @@ def test_variables_of_the_same_entries_are_alike() -> None:
     found = Tally(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
     counts = {
         tuple(each.variables): [entry.times * of.total for _, of, entry in each.entries]
-        for each in found.alike
+        for each in found.groups
     }
     assert counts == {(0, 1): [4, 2], (2,): [4], (3,): [4, 2, 2]}
+
+
+def test_equal_runs_of_many_replicas_are_not_compared_with_each_other() -> None:
+    begun = time.perf_counter()
+    (stretch,) = folded([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1)
+    assert stretch.cycle == ((10**6, (30_000,)),)
+    assert time.perf_counter() - begun < 10  # a minute and more, if each is

@@ -11,8 +11,10 @@ from traces import block, called, request, step, update
 
 import tracer
 from tracer.api import CallTrace
+from tracer.model.names import Objects
 from tracer.model.records import Run, TraceData
 from tracer.model.trace import Trace
+from tracer.testing import expressions
 from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
 from tracer.testing.snapshots import difference
 
@@ -71,7 +73,7 @@ def all_updated(trace: Trace) -> str:
     names = ["shared/kernel", "branch/kernel", "unused/kernel"]
     variables = [Named(f"{name}:0") for name in (*names, "forgotten/kernel")]
     known = {id(each): index for index, each in enumerate(variables[:3])}
-    live = CallTrace(trace._data, identify=lambda variable: known.get(id(variable)))
+    live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
     return tracer.assert_all_updated(variables).check(live)
 
 
@@ -175,6 +177,32 @@ def test_what_holds(number: int) -> None:
     assert check(trace()) == ""
 
 
+def test_of_several_optimizers_those_count_that_have_the_variable() -> None:
+    generator = [each for each in traces.two_optimizers().variables if "generator/" in each.name]
+    assert generator, "the other optimizer ran steps too, without these"
+    check = expect_updates(dense=1, per_step=True, variable="discriminator/kernel")
+    assert check(traces.two_optimizers()) == ""
+
+
+def test_a_name_that_is_not_there_lists_the_near_ones() -> None:
+    text = expect_updates(dense=1, variable="encoder/layer_42/attention/self/bias")
+    assert "layer_42/attention/self/query/bias" in text(traces.many_variables())
+
+
+def test_a_sharded_variable_is_asserted_by_its_name() -> None:
+    trace = traces.keras3(
+        ("table/part_0", "table/part_1", "bias"),
+        (block([step(), request(0, 1, 2), update(0, 1, 2)], Run(1, 1, 3)),),
+        (called(1, (0, 1, 2), eager=3),),
+    )
+    shards = [msgspec.structs.replace(each, part_of="table") for each in trace.variables[:2]]
+    trace = replaced(trace, variables=(*shards, trace.variables[2]))
+    assert expect_updates(total=6, variable="table")(trace) == ""
+    assert expect_updates(total=2, per_step=True, variable="table")(trace) == ""
+    assert tracer.assert_calls("update_step", 6, variable="table").check(trace) == ""
+    assert "expected 0, got 6" in tracer.assert_never_updated("table").check(trace)
+
+
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("name", ["dense", "total", "at_least", "at_most"])
 @pytest.mark.parametrize("off", [-1, 0, 1])
@@ -254,6 +282,98 @@ def test_what_makes_no_sense(
     assert str(caught.value) == message
 
 
+# Expressions: the same expectations, with the same texts.
+
+
+def reasons(trace: Trace, *texts: str) -> list[str]:
+    """The first line of why each expression does not hold; empty if it does."""
+    verdicts = expressions.check(trace, [expressions.read(text) for text in texts])
+    return [verdict.reason.partition("\n")[0] for verdict in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "make"),
+    [
+        ("dense=2/step", expect_updates(dense=2, per_step=True), loss_scaled),
+        ("dense=4/step", expect_updates(dense=4, per_step=True), traces.accumulation),
+        ("dense=60", expect_updates(dense=60), traces.no_gradients),
+        ("updates>20", expect_updates(at_least=21), traces.eager),
+        ("updates<20", expect_updates(at_most=19), traces.eager),
+        ("dense=2/step", expect_updates(dense=2, per_step=True), applied_twice),
+        ("dense=2", expect_updates(dense=2), traces.never_ran),
+        ("dense=1/step", expect_updates(dense=1, per_step=True), traces.direct_calls),
+        ("update_step=65", executions("update_step", 65), traces.accumulation),
+        (
+            "_resource_apply_dense=64",
+            executions("_resource_apply_dense", 64),
+            traces.eager,
+        ),
+        (
+            "updates[dense/*]=3/step",
+            expect_updates(total=3, per_step=True, per_replica=True, variable="dense/*"),
+            traces.uneven_replicas,
+        ),
+        (
+            "updates[*/kernel]=2/step",
+            expect_updates(total=2, per_step=True, variable="*/kernel"),
+            traces.two_optimizers,
+        ),
+    ],
+)
+def test_an_expression_fails_as_the_assertion_does(
+    text: str, expected: Check, make: Callable[[], CallTrace]
+) -> None:
+    """But for the hints, which name what else could be written."""
+    (verdict,) = expressions.check(make(), [expressions.read(text)])
+    said, _, causes = verdict.reason.partition("Likely cause")
+    assert said == expected(make()).partition("Likely cause")[0] != ""
+    assert "per_step=" not in causes and "tracer.assert_" not in causes
+
+
+@pytest.mark.parametrize(
+    ("relation", "holding"),
+    [("=", {20}), ("==", {20}), ("<=", {20, 21}), (">=", {19, 20}), ("<", {21}), (">", {19})],
+)
+def test_relations_are_exact(relation: str, holding: set[int]) -> None:
+    numbers = (19, 20, 21)
+    found = reasons(traces.eager(), *(f"updates{relation}{number}" for number in numbers))
+    assert {number for number, reason in zip(numbers, found, strict=True) if not reason} == holding
+
+
+def test_expressions_hint_at_expressions() -> None:
+    (verdict,) = expressions.check(traces.eager(), [expressions.read("dense=2")])
+    assert "did you mean 2/step?" in verdict.reason
+    trace = replaced(
+        traces.uneven_replicas(),
+        blocks=traces.uneven_replicas().blocks[:2],
+        replicas=traces.uneven_replicas().replicas[:2],
+        calls=(),
+    )
+    (verdict,) = expressions.check(trace, [expressions.read("dense=2")])
+    assert "2 in each of 10 steps on each of 2 replicas: did you" in verdict.reason
+    (verdict,) = expressions.check(traces.accumulation(), [expressions.read("updates=8")])
+    assert "tracer check" in verdict.reason and "assert_calls" not in verdict.reason
+
+
+def test_a_method_that_was_never_called_ran_0_times() -> None:
+    assert reasons(traces.eager(), "_resource_apply_dense=0", "_resource_apply_dense=0/step") == [
+        "",
+        "",
+    ]
+    with pytest.raises(tracer.UnknownName, match=r"no count 'update_stepp': .*update_step"):
+        reasons(traces.eager(), "update_stepp=0")
+    with pytest.raises(tracer.UnknownName, match=r"no variable 'dense/kernle': .*dense/kernel"):
+        reasons(traces.eager(), "updates[dense/kernle]=0")
+
+
+def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
+    assert reasons(traces.incomplete(), "update_step=200", "update_step=201")[:2] == [
+        "",
+        "executions of update_step: expected 201, got 200",
+    ]
+    assert len(reasons(traces.incomplete(), "update_step=200")) == 2
+
+
 # Snapshots.
 
 
@@ -281,6 +401,18 @@ def test_numbers_of_automatic_names_make_no_difference() -> None:
     assert difference(one, named("dense_6/kernel", "dense_7/kernel")) == ""
     assert difference(one, named("dense_7/kernel", "dense_7/kernel#2")) != ""
     assert difference(one, named("dense/kernel", "head/kernel")) != ""
+
+
+def test_a_layer_more_is_all_that_differs() -> None:
+    def named(*names: str) -> CallTrace:
+        ids = range(len(names))
+        work = [step(), request(*ids), update(*ids)]
+        return traces.keras3(names, (block(work, Run(1, 1, 3)),), ())
+
+    two = named("dense_1/kernel", "dense_2/kernel")
+    assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
+        "+update_step on dense_9/kernel (dense): 1 in each of steps 1-3"
+    )
 
 
 def test_versions_calls_and_graphs_make_no_difference() -> None:

@@ -16,12 +16,14 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.model.measures import updates
 from tracer.model.records import Run, TraceData
-from tracer.model.tally import Stretch, Tally, Values, folded, updates
+from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.tally import Tally
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.layout import distinct, shown
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By
 from tracer.reporters.text import render
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -2,12 +2,12 @@
 
 import io
 import threading
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 import traces
+from patience import LONGEST, wait_until
 from rich.console import Console
 
 from tracer.api import CallTrace
@@ -21,24 +21,27 @@ def test_progress() -> None:
     assert (found.steps, found.rate, found.a_step, found.skipped) == (64, 6.0, "0-4", 48)
     (found,) = progress(traces.uneven_replicas(), None, 1.0)
     assert found.rate is None
-    assert found.replicas[0] == ("worker:0 0", 10) and found.replicas[3] == ("worker:1 1", 8)
+    assert found.replicas[0] == ("worker:0 replica 0", 10)
+    assert found.replicas[3] == ("worker:1 replica 1", 8)
 
 
-def _write(folder: Path) -> None:
+def _write(folder: Path, out: io.StringIO) -> None:
+    """Write a trace, and another one each time that something was said of the last."""
     for steps, finished in ((8, False), (16, False), (64, True)):
+        length = len(out.getvalue())
         data = msgspec.structs.replace(traces.accumulation(steps).data, finished=finished)
         CallTrace(data).save(folder / "run.json")
-        time.sleep(0.6)
+        wait_until(lambda length=length: len(out.getvalue()) > length)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("name", ["run.json", ""])
 def test_watch_ends_with_the_run(tmp_path: Path, terminal: bool, name: str) -> None:
-    writer = threading.Timer(0.5, _write, [tmp_path])
-    writer.start()
     out = io.StringIO()
+    writer = threading.Timer(0.1, _write, [tmp_path, out])
+    writer.start()
     console = Console(file=out, force_terminal=terminal, width=100)
-    assert watch(tmp_path / name, console, patience=10)
+    assert watch(tmp_path / name, console, patience=LONGEST)
     writer.join()
     if terminal:
         assert "finished" in out.getvalue() and "64" in out.getvalue()

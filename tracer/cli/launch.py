@@ -14,7 +14,7 @@ from tracer.cli import program
 from tracer.cli.autosave import Autosave, say
 from tracer.errors import TraceFileError
 from tracer.reporters import console
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By
 
 DEFAULT = "tracer.json"
 """Where the trace is written if nothing else is asked for."""

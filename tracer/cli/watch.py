@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer.errors import TraceFileError
-from tracer.model import tally
-from tracer.model.tally import Tally
+from tracer.model import measures
+from tracer.model.labels import replica_names
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
+from tracer.model.wording import some
 from tracer.reporters.layout import shown
 
 _POLL = 0.25  # seconds
@@ -41,13 +43,13 @@ class Progress:
 
 def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`."""
-    earlier = tally.tallies(before) if before is not None else []
+    earlier = tallies_of(before) if before is not None else []
     found = []
-    for number, each in enumerate(tally.tallies(trace)):
+    for number, each in enumerate(tallies_of(trace)):
         rate = None
         if number < len(earlier) and seconds > 0:
             rate = max(0, each.steps - earlier[number].steps) / seconds
-        spreads = [each.spread(tally.updates, replica=replica) for replica in each.replicas]
+        spreads = [each.spread(measures.updates, replica=replica) for replica in each.replicas]
         counts = {count for spread in spreads for (count,) in spread} or {0}
         graphs, idle = each.graphs(lambda block: 1)
         found.append(
@@ -66,10 +68,9 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progres
 
 
 def _replicas(found: Tally) -> Iterator[tuple[str, int]]:
+    names = replica_names(found.trace)
     for index in found.replicas:
-        replica = found.trace.replicas[index]
-        worker = f"{shown(replica.worker)} " if replica.worker else ""
-        yield f"{worker}{replica.id}", found.steps_on[index]
+        yield shown(names[index]), found.steps_on[index]
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:
@@ -124,14 +125,14 @@ def _written(path: Path) -> float:
 
 def _line(found: Progress) -> str:
     parts = [
-        f"{found.name}: {found.steps:,} steps",
+        f"{found.name}: {some(found.steps, 'step')}",
         *([] if found.rate is None else [f"{found.rate:,.1f} steps/s"]),
         f"{found.a_step} updates a step",
         f"{found.skipped:,} skipped",
-        f"{found.graphs:,} graphs, {found.idle:,} never ran",
+        f"{some(found.graphs, 'graph')}, {found.idle:,} never ran",
     ]
     if len(found.replicas) > 1:
-        parts.append("by replica " + ", ".join(f"{r}: {n:,}" for r, n in found.replicas))
+        parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in found.replicas))
     return "; ".join(parts)
 
 
@@ -148,5 +149,5 @@ def _table(path: Path, found: list[Progress], state: str) -> Table:
         table.add_row(name, f"{each.steps:,}", rate, each.a_step, *counts)
         if len(each.replicas) > 1:
             for replica, steps in each.replicas:
-                table.add_row(Text(f"  replica {replica}"), f"{steps:,}")
+                table.add_row(Text(f"  {replica}"), f"{steps:,}")
     return table

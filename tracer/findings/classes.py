@@ -1,12 +1,13 @@
-"""Rules on the classes of the optimizers, from what `tracer.inspection` remarked at `wrap`."""
+"""Rules on the classes of the optimizers, from what `hooks.inspection` remarked at `wrap`."""
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, some
+from tracer.findings.cases import Case, class_of
 from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
 from tracer.kinds import KINDS
 from tracer.model.records import Optimizer, Remark
-from tracer.model.wording import times
+from tracer.model.wording import some, times
 
 _LABELS = {
     "legacy": "a legacy Keras optimizer",
@@ -23,9 +24,27 @@ _SIGNATURES = {
 }
 
 
-def override_unreached(found: Evidence) -> Iterator[Case]:
+@rule(
+    "override-unreached",
+    severity="error",
+    title="a method is defined that nothing calls",
+    why=(
+        "The code in the method never runs; training goes on with what the base class does, or "
+        "fails because the method that is called is missing."
+    ),
+    advice="Define the method that the base class calls.",
+    explanation=(
+        "Legacy Keras and tf.compat.v1 optimizers call `_resource_apply_dense` and "
+        "`_resource_apply_sparse`; those of Keras 2.11 and later, and of Keras 3, call "
+        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none. "
+        "It is found when the optimizer is wrapped, before any training. Not reported is a class "
+        "that also defines the method that is called, as one for several versions of Keras does, "
+        "or that calls the method itself."
+    ),
+)
+def override_unreached(evidence: Evidence) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
-    for optimizer, remark in _remarked(found, "override-unreached"):
+    for optimizer, remark in _remarked(evidence, "override-unreached"):
         yield Case(
             "error",
             f"{class_of(optimizer)}.{remark.method} overrides nothing: the base class, "
@@ -35,10 +54,27 @@ def override_unreached(found: Evidence) -> Iterator[Case]:
         )
 
 
-def wrong_signature(found: Evidence) -> Iterator[Case]:
+@rule(
+    "wrong-signature",
+    severity="error",
+    title="a method cannot take what it is passed",
+    why=(
+        "Python raises TypeError when the method is called, in the first step or with the first "
+        "sparse gradient."
+    ),
+    advice="Give the method the parameters of the base class.",
+    explanation=(
+        "The signature is compared with what the base class really passes: `indices` as the third "
+        "argument of the sparse methods, `learning_rate` as that of Keras 3's `update_step`, and "
+        "`apply_state` by name to a legacy method that has such a parameter. It is found when the "
+        "optimizer is wrapped. A sparse method is a warning while an `Embedding` layer is alive, "
+        "an error when a sparse gradient came, and no finding otherwise."
+    ),
+)
+def wrong_signature(evidence: Evidence) -> Iterator[Case]:
     """A method cannot be called with what its base class passes."""
-    for optimizer, remark in _remarked(found, "wrong-signature"):
-        sparse, _, embeddings = _sparse(found, optimizer, remark)
+    for optimizer, remark in _remarked(evidence, "wrong-signature"):
+        sparse, _, embeddings = _sparse(evidence, optimizer, remark)
         if "sparse" in remark.method and not sparse and not embeddings:
             continue
         passed, _, error = remark.detail.partition("): ")
@@ -56,10 +92,26 @@ def wrong_signature(found: Evidence) -> Iterator[Case]:
         )
 
 
-def sparse_missing(found: Evidence) -> Iterator[Case]:
+@rule(
+    "sparse-missing",
+    severity="error",
+    title="there is no method for sparse gradients",
+    why=(
+        "An embedding gives sparse gradients (`tf.IndexedSlices`); without the method the first "
+        "one raises NotImplementedError."
+    ),
+    advice="Define `_resource_apply_sparse(self, grad, var, indices, apply_state=None)`.",
+    explanation=(
+        "For subclasses of legacy Keras and tf.compat.v1 optimizers that define "
+        "`_resource_apply_dense` and none of the sparse methods. It is a warning, when the "
+        "optimizer is wrapped, while an `Embedding` layer of Keras is alive, and an error when a "
+        "sparse gradient came. A model without sparse gradients needs no such method."
+    ),
+)
+def sparse_missing(evidence: Evidence) -> Iterator[Case]:
     """A subclass has no method for sparse gradients, and they come, or an embedding waits."""
-    for optimizer, remark in _remarked(found, "sparse-missing"):
-        sparse, variables, embeddings = _sparse(found, optimizer, remark)
+    for optimizer, remark in _remarked(evidence, "sparse-missing"):
+        sparse, variables, embeddings = _sparse(evidence, optimizer, remark)
         if sparse:
             of = f" of {variables[0]}" if variables else ""
             yield Case(
@@ -76,11 +128,28 @@ def sparse_missing(found: Evidence) -> Iterator[Case]:
             )
 
 
-def python_side_effect(found: Evidence) -> Iterator[Case]:
+@rule(
+    "python-side-effect",
+    severity="warning",
+    title="Python state changed while a graph was traced",
+    why=(
+        "Python runs the method only while a graph is traced, once for each variable, and not in "
+        "each step: what it counts or keeps is not what happened."
+    ),
+    advice="Keep such state in a tf.Variable of the optimizer, and change it with `assign`.",
+    explanation=(
+        "The source of the apply methods is read for `self.x += 1`, `self.x = ...` that the method "
+        "does not read itself, `self.x.append(...)` and counters that are `global` or `nonlocal`. "
+        "What is under a condition that asks for the attribute itself (`if self.x is None`) or for "
+        "eager mode is left out, and so is a method that ran in eager mode only, or whose source "
+        "cannot be read."
+    ),
+)
+def python_side_effect(evidence: Evidence) -> Iterator[Case]:
     """An apply method changes Python state, and was traced into a graph."""
-    for optimizer, remark in _remarked(found, "python-side-effect"):
-        calls = _calls(found, optimizer, remark.method)
-        executions = _executions(found, optimizer, remark.method)
+    for optimizer, remark in _remarked(evidence, "python-side-effect"):
+        calls = _calls(evidence, optimizer, remark.method)
+        executions = _executions(evidence, optimizer, remark.method)
         if executions > calls:
             yield Case(
                 "warning",
@@ -90,14 +159,31 @@ def python_side_effect(found: Evidence) -> Iterator[Case]:
             )
 
 
-def step_per_variable(found: Evidence) -> Iterator[Case]:
+@rule(
+    "step-per-variable",
+    severity="warning",
+    title="a step variable moves once for each variable",
+    why=(
+        "With n variables it goes on by n in each step: a decay is n times too fast, and a bias "
+        "correction is wrong."
+    ),
+    advice="Use `self.iterations`, or move the variable once a step, in `apply_gradients`.",
+    explanation=(
+        "The source of the apply methods is read for `self.NAME.assign_add(...)`, `assign_sub`, or "
+        "an `assign` of a value made of itself, where NAME says step, iteration, epoch, decay, "
+        "count, rate or the like, and nothing decides whether it runs. It takes two variables or "
+        "more."
+    ),
+)
+def step_per_variable(evidence: Evidence) -> Iterator[Case]:
     """An apply method moves on a variable of the optimizer's own, once for each variable."""
-    for optimizer, remark in _remarked(found, "step-per-variable"):
-        index = found.trace.optimizers.index(optimizer)
+    for optimizer, remark in _remarked(evidence, "step-per-variable"):
+        index = evidence.trace.optimizers.index(optimizer)
         variables = {
             variable
-            for calls in found.trace.data.calls
-            if calls.optimizer == index and found.trace.methods[calls.method].name == remark.method
+            for calls in evidence.trace.data.calls
+            if calls.optimizer == index
+            and evidence.trace.methods[calls.method].name == remark.method
             for variable in calls.variables
         }
         if len(variables) > 1:
@@ -109,10 +195,10 @@ def step_per_variable(found: Evidence) -> Iterator[Case]:
             )
 
 
-def _remarked(found: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
+def _remarked(evidence: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
     """The remarks with a code, those on several optimizers of one class once."""
     seen = set()
-    for optimizer in found.optimizers:
+    for optimizer in evidence.optimizers:
         for remark in optimizer.remarks:
             key = optimizer.class_name, remark
             if remark.code == code and key not in seen:
@@ -121,40 +207,40 @@ def _remarked(found: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
 
 
 def _sparse(
-    found: Evidence, optimizer: Optimizer, remark: Remark
+    evidence: Evidence, optimizer: Optimizer, remark: Remark
 ) -> tuple[bool, tuple[str, ...], str]:
     """Whether Python called a sparse method, for which variables, and the living embeddings."""
-    index = found.trace.optimizers.index(optimizer)
+    index = evidence.trace.optimizers.index(optimizer)
     variables = {
         variable
-        for calls in found.trace.data.calls
-        if calls.optimizer == index and "sparse" in found.trace.methods[calls.method].name
+        for calls in evidence.trace.data.calls
+        if calls.optimizer == index and "sparse" in evidence.trace.methods[calls.method].name
         for variable in calls.variables
     }
-    names = tuple(found.trace.variables[each].name for each in sorted(variables))
+    names = tuple(evidence.trace.variables[each].name for each in sorted(variables))
     layers = next((each.detail for each in optimizer.remarks if each.code == "embedding"), "")
     known = f", and there is an Embedding layer ({layers})" if layers else ""
     return bool(variables), names, known
 
 
-def _calls(found: Evidence, optimizer: Optimizer, method: str) -> int:
-    index = found.trace.optimizers.index(optimizer)
+def _calls(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
+    index = evidence.trace.optimizers.index(optimizer)
     return sum(
         (calls.eager + calls.tracing) * len(calls.variables)
-        for calls in found.trace.data.calls
-        if calls.optimizer == index and found.trace.methods[calls.method].name == method
+        for calls in evidence.trace.data.calls
+        if calls.optimizer == index and evidence.trace.methods[calls.method].name == method
     )
 
 
-def _executions(found: Evidence, optimizer: Optimizer, method: str) -> int:
-    index = found.trace.optimizers.index(optimizer)
+def _executions(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
+    index = evidence.trace.optimizers.index(optimizer)
     return sum(
         block.total * entry.times * len(entry.variables)
-        for block in found.blocks
+        for block in evidence.blocks
         for entry in block.entries
         if entry.optimizer == index
         and entry.role in ("update", "apply")
-        and found.trace.methods[entry.method].name == method
+        and evidence.trace.methods[entry.method].name == method
     )
 
 
@@ -172,7 +258,7 @@ def _or(method: str) -> str:
         ("keras3", "keras.optimizers.Optimizer"),
         ("v1", "tf.compat.v1.train.Optimizer"),
     ):
-        for each in KINDS:
-            if each.name == kind and any(apply.name == method for apply in each.apply_methods):
+        for known in KINDS:
+            if known.name == kind and any(each.name == method for each in known.apply_methods):
                 return f", or derive the class from {name}"
     return ""

@@ -2,44 +2,72 @@
 
 from collections.abc import Iterator, Sequence
 
-from tracer.findings.cases import Case, Severity, listed, of_optimizer, some
+from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
 from tracer.model.records import Graph
-from tracer.model.wording import times
+from tracer.model.wording import some, times
 
 _OFTEN = 5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 _EACH = 20  # steps: who traces more rarely loses little time by it
 _FEW = 3
 
 
-def apply_gradients_twice(found: Evidence) -> Iterator[Case]:
+@rule(
+    "apply-gradients-twice",
+    severity="warning",
+    title="a train step calls apply_gradients twice",
+    why=(
+        "Each call is a step of its own: iterations, learning-rate schedules and the bias "
+        "correction of Adam go on several times for one batch."
+    ),
+    advice="Call apply_gradients once, with all gradients, or use an optimizer for each part.",
+    explanation=(
+        "Counted in the graph of the function: the body of a loop counts once, and of the branches "
+        "of a condition the one that has most."
+    ),
+)
+def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     most: dict[str, int] = {}
-    for graph in _graphs(found):
+    for graph in _graphs(evidence):
         if graph.step_calls > 1:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
     for function, calls in most.items():
         yield Case(
             "warning",
-            f"{function} calls apply_gradients{of_optimizer(found)} {times(calls)}: each time it "
-            f"runs, that is {calls:,} steps.",
+            f"{function} calls apply_gradients{of_optimizer(evidence)} {times(calls)}: each time "
+            f"it runs, that is {calls:,} steps.",
         )
 
 
-def graph_never_ran(found: Evidence) -> Iterator[Case]:
+@rule(
+    "graph-never-ran",
+    severity="warning",
+    title="a graph was traced and never ran",
+    why="Python was called while it was traced, and nothing came of it.",
+    advice="Nothing: TensorFlow traces a function that makes variables twice, and runs one graph.",
+    explanation=(
+        "It is info where another graph, or eager steps, did run, and a warning where nothing of "
+        "the optimizer ever ran."
+    ),
+)
+def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
-    rows = [each for each in _graphs(found) if each.idle]
-    ran = any(block.total for block in found.blocks)
+    rows = [each for each in _graphs(evidence) if each.idle]
+    ran = any(block.total for block in evidence.blocks)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
         idle, tracings = sum(each.idle for each in rows), sum(each.tracings for each in rows)
-        which = f"{listed([*functions][:_FEW])} and {len(functions) - _FEW:,} more functions"
+        which = (
+            f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
+        )
         rows = []
-        yield _idle(which + of_optimizer(found), tracings, idle, ran)
+        yield _idle(which + of_optimizer(evidence), tracings, idle, ran)
     for function in functions if rows else ():
-        mine = [each for each in _graphs(found) if each.function == function]
+        mine = [each for each in _graphs(evidence) if each.function == function]
         idle, tracings = sum(each.idle for each in mine), sum(each.tracings for each in mine)
-        yield _idle(function + of_optimizer(found), tracings, idle, ran)
+        yield _idle(function + of_optimizer(evidence), tracings, idle, ran)
 
 
 def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
@@ -50,33 +78,63 @@ def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
     return Case("warning", text, "Call the function: tracing it alone trains nothing.")
 
 
-def retraced(found: Evidence) -> Iterator[Case]:
+@rule(
+    "retraced",
+    severity="warning",
+    title="traced again for another signature",
+    why="Each tracing takes as long as many steps, and the graphs stay in memory.",
+    advice=(
+        "Pass tensors instead of Python numbers, use `drop_remainder=True`, or give the "
+        "tf.function an input_signature with None for the sizes that change."
+    ),
+    explanation=(
+        "The signatures are those of the outermost function that holds the steps. It is info "
+        "unless there were five tracings or more, and one for each 20 steps or more; a last batch "
+        "that is smaller gives one."
+    ),
+)
+def retraced(evidence: Evidence) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
-    for rows in _by_function(found):
+    for rows in _by_function(evidence):
         signatures = [each for each in rows if each.signature]
         later = [each for each in signatures if each.after > 0]
         if len(signatures) < 2 or not later:
             continue
         tracings = sum(each.tracings for each in later)
         first = min(later, key=lambda each: each.after)
-        place = signatures.index(first)
-        before = signatures[place - 1 if place else 1]
+        index = signatures.index(first)
+        before = signatures[index - 1 if index else 1]
         change = _change(before.signature, first.signature)
         text = (
-            f"{first.function}{of_optimizer(found)} was traced anew {times(tracings)} in training, "
-            f"first after step {first.after:,}{change}"
+            f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
+            f"training, first after step {first.after:,}{change}"
         )
         yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
 
 
-def traced_again(found: Evidence) -> Iterator[Case]:
+@rule(
+    "traced-again",
+    severity="warning",
+    title="traced several times for one signature",
+    why=(
+        "Each tracing takes as long as many steps. It mostly means that a new tf.function is made "
+        "again and again."
+    ),
+    advice="Make the tf.function once, outside of the loop; do not compile the model again.",
+    explanation=(
+        "Only graphs that ran count: TensorFlow traces a function that makes variables twice, and "
+        "runs one of them. It is info unless there were five tracings or more, and one for each 20 "
+        "steps or more."
+    ),
+)
+def traced_again(evidence: Evidence) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""
-    for rows in _by_function(found):
+    for rows in _by_function(evidence):
         again = [each for each in rows if each.tracings - each.idle > 1]
         tracings = sum(each.tracings - each.idle for each in again)
         if again:
             text = (
-                f"{again[0].function}{of_optimizer(found)} was traced {times(tracings)} for "
+                f"{again[0].function}{of_optimizer(evidence)} was traced {times(tracings)} for "
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
             yield Case(_costly(tracings, rows), f"{text}.")
@@ -87,24 +145,24 @@ def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
     return "warning" if tracings >= _OFTEN and tracings * _EACH >= steps else "info"
 
 
-def _graphs(found: Evidence) -> list[Graph]:
+def _graphs(evidence: Evidence) -> list[Graph]:
     """The graphs of the optimizer; those of several workers, which do the same, stand for one."""
     first: dict[tuple[str, str], Graph] = {}
-    for graph in found.trace.graphs:
-        if graph.root == found.root:
+    for graph in evidence.trace.graphs:
+        if graph.root == evidence.root:
             first.setdefault((graph.function, graph.signature), graph)
     return list(first.values())
 
 
-def _by_function(found: Evidence) -> list[list[Graph]]:
+def _by_function(evidence: Evidence) -> list[list[Graph]]:
     groups: dict[str, list[Graph]] = {}
-    for graph in sorted(_graphs(found), key=lambda each: each.after):
+    for graph in sorted(_graphs(evidence), key=lambda each: each.after):
         groups.setdefault(graph.function, []).append(graph)
     return list(groups.values())
 
 
 def _change(before: str, after: str) -> str:
-    """`: x: float32[32, 4] became x: float32[7, 4]`, of what is not the same in both."""
+    """`: x: float32[32, 4] became x: float32[7, 4]`, with the arguments that changed."""
     old, new = _arguments(before), _arguments(after)
     if len(old) == len(new):
         pairs = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
@@ -121,10 +179,10 @@ def _arguments(signature: str) -> list[str]:
     >>> _arguments("x: float32[32, 4], training: True")
     ['x: float32[32, 4]', 'training: True']
     """
-    parts, depth, start = [], 0, 0
-    for place, char in enumerate(signature):
+    arguments, depth, start = [], 0, 0
+    for index, char in enumerate(signature):
         depth += (char in "([{") - (char in ")]}")
         if char == "," and not depth:
-            parts.append(signature[start:place].strip())
-            start = place + 1
-    return [*parts, signature[start:].strip()]
+            arguments.append(signature[start:index].strip())
+            start = index + 1
+    return [*arguments, signature[start:].strip()]

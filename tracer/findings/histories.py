@@ -10,14 +10,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.records import Kind, Role, Run
-from tracer.model.tally import Stretch, Tally, folded
+from tracer.model.stretches import Stretch, folded
+from tracer.model.tally import Tally
 
 GIVEN: tuple[Kind, Kind] = ("dense", "sparse")
 """The kinds of a gradient that is not `None`."""
 
 
-class Part(NamedTuple):
-    """What one block, or several alike, did to the variable in its runs."""
+class Share(NamedTuple):
+    """What one block, or several that do the same, did to the variable in its runs."""
 
     replica: int
     role: Role
@@ -27,7 +28,7 @@ class Part(NamedTuple):
     total: int
     """Executions of the block."""
     runs: int
-    """The place of the block's runs in the list of all different ones."""
+    """The index of the block's runs in the list of all different ones."""
 
 
 class Step(NamedTuple):
@@ -69,23 +70,23 @@ class History:
     """What happened to some variables, the same to each of them."""
 
     def __init__(
-        self, found: Tally, variables: Sequence[int], parts: Sequence[Part], runs: Sequence[Runs]
+        self, tally: Tally, variables: Sequence[int], shares: Sequence[Share], runs: Sequence[Runs]
     ) -> None:
         self.variables = tuple(variables)
-        self._found = found
-        self._parts = parts
-        self._on: dict[int, list[Part]] = {}  # by replica
-        for part in parts:
-            self._on.setdefault(part.replica, []).append(part)
+        self._tally = tally
+        self._shares = shares
+        self._on: dict[int, list[Share]] = {}  # by replica
+        for share in shares:
+            self._on.setdefault(share.replica, []).append(share)
         self._runs = runs
         self._spans: dict[int, list[Span]] = {}
 
     def count(self, role: Role, *kinds: Kind, replica: int | None = None) -> int:
         """How many updates or requests of these kinds, or with any gradient, there were."""
         return sum(
-            part.times * part.total
-            for part in (self._parts if replica is None else self._on.get(replica, ()))
-            if part.role == role and part.kind in (kinds or GIVEN)
+            share.times * share.total
+            for share in (self._shares if replica is None else self._on.get(replica, ()))
+            if share.role == role and share.kind in (kinds or GIVEN)
         )
 
     @cached_property
@@ -97,29 +98,30 @@ class History:
     def placed(self) -> bool:
         """Whether it is known of everything in which step it was."""
         return all(
-            part.total == sum(run.total for run in self._runs[part.runs]) for part in self._parts
+            share.total == sum(run.total for run in self._runs[share.runs])
+            for share in self._shares
         )
 
     def spans(self, replica: int) -> list[Span]:
-        """All steps of a replica, equal ones together; those of a cycle are told of in turn."""
+        """All steps of a replica, equal ones together; those of a cycle are listed in turn."""
         if replica not in self._spans:
             weighted = [
-                (run, self._weights(part))
-                for part in self._on.get(replica, ())
-                for run in self._runs[part.runs]
+                (run, self._weights(share))
+                for share in self._on.get(replica, ())
+                for run in self._runs[share.runs]
             ]
-            steps = folded(weighted, self._found.steps_on[replica], len(Step._fields))
+            steps = folded(weighted, self._tally.steps_on[replica], len(Step._fields))
             self._spans[replica] = [each for stretch in steps for each in _spans(stretch)]
         return self._spans[replica]
 
     def difference(self, one: int, other: int) -> tuple[int, Step, Step] | None:
         """The first step, of those that both replicas ran, in which the updates differ."""
         weighted = []
-        for part in self._parts:
-            if part.role == "update" and part.replica in (one, other):
-                times = (part.times, 0) if part.replica == one else (0, part.times)
-                weighted += [(run, times) for run in self._runs[part.runs]]
-        steps = min(self._found.steps_on[each] for each in (one, other))
+        for share in self._shares:
+            if share.role == "update" and share.replica in (one, other):
+                times = (share.times, 0) if share.replica == one else (0, share.times)
+                weighted += [(run, times) for run in self._runs[share.runs]]
+        steps = min(self._tally.steps_on[each] for each in (one, other))
         for stretch in folded(weighted, steps, 2):
             first = stretch.first
             for length, (mine, its) in stretch.cycle:
@@ -129,10 +131,10 @@ class History:
         return None
 
     @staticmethod
-    def _weights(part: Part) -> Step:
-        if part.role == "update":
-            return Step(part.times, 0, 0)
-        return Step(0, 0, part.times) if part.kind == "none" else Step(0, part.times, 0)
+    def _weights(share: Share) -> Step:
+        if share.role == "update":
+            return Step(share.times, 0, 0)
+        return Step(0, 0, share.times) if share.kind == "none" else Step(0, share.times, 0)
 
 
 def _spans(stretch: Stretch) -> Iterator[Span]:
@@ -154,30 +156,41 @@ class Evidence(Tally):
         return _histories(self)
 
 
-def _histories(found: Tally) -> list[History]:
+def _histories(tally: Tally) -> list[History]:
     runs: dict[Runs, int] = {}
-    together: dict[tuple[tuple[Part, int], ...], list[int]] = {}
-    for alike in found.alike:
-        parts: Counter[Part] = Counter()
-        for _, block, entry in alike.entries:
+    together: dict[tuple[tuple[Share, int], ...], list[int]] = {}
+    for group in tally.groups:
+        shares: Counter[Share] = Counter()
+        for _, block, entry in group.entries:
             if entry.role in ("update", "request"):
-                place = runs.setdefault(block.runs, len(runs))
-                parts[
-                    Part(block.replica, entry.role, entry.kind, entry.times, block.total, place)
+                index = runs.setdefault(block.runs, len(runs))
+                shares[
+                    Share(block.replica, entry.role, entry.kind, entry.times, block.total, index)
                 ] += 1
-        plain = [each for each in alike.variables if not found.trace.variables[each].argument]
-        if parts and plain:
-            together.setdefault(tuple(sorted(parts.items(), key=_order)), []).extend(plain)
+        plain = [each for each in group.variables if not tally.trace.variables[each].argument]
+        if shares and plain:
+            together.setdefault(tuple(sorted(shares.items(), key=_order)), []).extend(plain)
     tables = list(runs)
     histories = [
         History(
-            found, sorted(variables), [part for part, times in parts for _ in range(times)], tables
+            tally,
+            sorted(variables),
+            [share for share, times in shares for _ in range(times)],
+            tables,
         )
-        for parts, variables in together.items()
+        for shares, variables in together.items()
     ]
     return sorted(histories, key=lambda each: each.variables)
 
 
-def _order(item: tuple[Part, int]) -> tuple[object, ...]:
-    part, times = item
-    return (part.replica, part.role, part.kind or "", part.runs, part.total, part.times, times)
+def _order(item: tuple[Share, int]) -> tuple[object, ...]:
+    share, times = item
+    return (
+        share.replica,
+        share.role,
+        share.kind or "",
+        share.runs,
+        share.total,
+        share.times,
+        times,
+    )

@@ -3,28 +3,47 @@
 import math
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, of_optimizer, some
+from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
+from tracer.model.measures import updates
 from tracer.model.records import Optimizer
-from tracer.model.tally import updates
+from tracer.model.wording import some
 
 _HALVINGS = 15
 """How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
 
 
-def steps_skipped(found: Evidence) -> Iterator[Case]:
+@rule(
+    "steps-skipped",
+    severity="warning",
+    title="a loss scale skipped steps",
+    why=(
+        "A skipped step updates nothing. Some at the beginning are usual; many in a row mean that "
+        "the gradients are infinite or NaN whatever the scale is."
+    ),
+    advice=(
+        "If it goes on, look for the layer that gives inf or NaN: tf.debugging.check_numerics, a "
+        "lower learning rate, that layer in float32."
+    ),
+    explanation=(
+        "It is info until more steps in a row were skipped than halve the initial scale to 1 (15 "
+        "for the default of 2**15), a warning from then on."
+    ),
+)
+def steps_skipped(evidence: Evidence) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    scales = [each for each in found.optimizers if _scales(each)]
-    if not scales or not found.trace.complete or found.unplaced(updates):
+    scales = [each for each in evidence.optimizers if _scales(each)]
+    if not scales or not evidence.trace.complete or evidence.unplaced(updates):
         return
-    if _accumulation(found) > 1:
-        yield from _skipped_while_accumulating(found)
+    if _accumulation(evidence) > 1:
+        yield from _skipped_while_accumulating(evidence)
         return
-    for replica in found.replicas[:1]:  # a loss scale decides for all replicas
-        number = found.spread(updates, replica=replica)[(0,)]
+    for replica in evidence.replicas[:1]:  # a loss scale decides for all replicas
+        number = evidence.spread(updates, replica=replica)[(0,)]
         if not number:
             return
-        streaks = list(_streaks(found, replica))
+        streaks = list(_streaks(evidence, replica))
         first, last = max(streaks, key=lambda each: each[1] - each[0])
         longest = last - first + 1
         which = f"the first of them step {streaks[0][0]:,}"
@@ -34,33 +53,33 @@ def steps_skipped(found: Evidence) -> Iterator[Case]:
             row = f"in a row, from step {first:,} to {last:,}"
             which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
         text = (
-            f"{some(number, 'step')} of {found.steps_on[replica]:,}{of_optimizer(found)} "
+            f"{some(number, 'step')} of {evidence.steps_on[replica]:,}{of_optimizer(evidence)} "
             f"{'was' if number == 1 else 'were'} skipped by the loss scale, {which}"
         )
         hopeless = longest > _halvings(scales[0])
         yield Case("warning" if hopeless else "info", f"{text}.", step=streaks[0][0])
 
 
-def _skipped_while_accumulating(found: Evidence) -> Iterator[Case]:
+def _skipped_while_accumulating(evidence: Evidence) -> Iterator[Case]:
     """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    inner = [each.iterations for each in found.optimizers if not _scales(each)]
+    inner = [each.iterations for each in evidence.optimizers if not _scales(each)]
     known = [each for each in inner if each is not None]
-    if known and found.steps > max(known) > 0:
-        number = found.steps - max(known)
+    if known and evidence.steps > max(known) > 0:
+        number = evidence.steps - max(known)
         yield Case(
             "info",
-            f"{some(number, 'step')} of {found.steps:,}{of_optimizer(found)} "
+            f"{some(number, 'step')} of {evidence.steps:,}{of_optimizer(evidence)} "
             f"{'was' if number == 1 else 'were'} skipped by the loss scale.",
         )
 
 
-def _streaks(found: Evidence, replica: int) -> Iterator[tuple[int, int]]:
+def _streaks(evidence: Evidence, replica: int) -> Iterator[tuple[int, int]]:
     """The first and the last step of those in a row that updated nothing.
 
     Of steps that repeat a cycle, those of its first two turns and of its last.
     """
     begin = end = 0
-    for stretch in found.stretches(updates, replica=replica):
+    for stretch in evidence.stretches(updates, replica=replica):
         for turn in sorted({0, min(1, stretch.turns - 1), stretch.turns - 1}):
             first = stretch.first + turn * stretch.period
             for length, (count,) in stretch.cycle:
@@ -90,53 +109,68 @@ def _halvings(scale: Optimizer) -> int:
     return math.ceil(math.log2(initial))
 
 
-def _accumulation(found: Evidence) -> int:
+def _accumulation(evidence: Evidence) -> int:
     """Of how many steps the gradients are accumulated."""
-    settings = (each.settings.get("gradient_accumulation_steps") for each in found.optimizers)
+    settings = (each.settings.get("gradient_accumulation_steps") for each in evidence.optimizers)
     return max((each for each in settings if isinstance(each, int)), default=1)
 
 
-def steps_differ(found: Evidence) -> Iterator[Case]:
+@rule(
+    "steps-differ",
+    severity="warning",
+    title="steps, updates and iterations differ",
+    why="Learning-rate schedules, the bias correction of Adam and logs go by iterations.",
+    advice=(
+        "Call the apply_gradients of the base class, or do `self.iterations.assign_add(1)` in your "
+        "own."
+    ),
+    explanation=(
+        "It is a warning if iterations stayed at 0, or moved several times for each step; and info "
+        "if gradients are accumulated, or if iterations moved otherwise, as a checkpoint does it. "
+        "Steps that a loss scale skipped are reported by steps-skipped."
+    ),
+)
+def steps_differ(evidence: Evidence) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
-    if not found.steps or not found.trace.complete or found.unplaced(updates):
+    if not evidence.steps or not evidence.trace.complete or evidence.unplaced(updates):
         return
-    replica = found.replicas[0]
-    steps = found.steps_on[replica]
-    applied = steps - found.spread(updates, replica=replica)[(0,)]
-    for index, made in _made(found, replica).items() if applied else ():
-        optimizer = found.trace.optimizers[index]
+    replica = evidence.replicas[0]
+    steps = evidence.steps_on[replica]
+    applied = steps - evidence.spread(updates, replica=replica)[(0,)]
+    for index, made in _made(evidence, replica).items() if applied else ():
+        optimizer = evidence.trace.optimizers[index]
         moved = optimizer.iterations
         if moved is None or moved == made:
             continue
-        told = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
+        begin = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
         if moved == 0:
-            yield Case("warning", f"{told}stayed at 0.")
+            yield Case("warning", f"{begin}stayed at 0.")
         elif moved > made and moved % made == 0:
             yield Case(
                 "warning",
-                f"{told}moved by {moved:,}, {moved // made:,} for each step.",
+                f"{begin}moved by {moved:,}, {moved // made:,} for each step.",
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         else:
-            yield Case("info", f"{told}moved by {moved:,}{_why(moved, applied)}.", _FINE)
-    every = _accumulation(found)
-    if applied < steps and (every > 1 or not any(map(_scales, found.optimizers))):
+            yield Case("info", f"{begin}moved by {moved:,}{_why(moved, applied)}.", _FINE)
+    every = _accumulation(evidence)
+    if applied < steps and (every > 1 or not any(map(_scales, evidence.optimizers))):
         reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
         yield Case(
             "info",
-            f"{applied:,} of {some(steps, 'step')}{of_optimizer(found)} updated anything: "
+            f"{applied:,} of {some(steps, 'step')}{of_optimizer(evidence)} updated anything: "
             f"{reason}.",
             _FINE,
         )
 
 
-def _made(found: Evidence, replica: int) -> dict[int, int]:
+def _made(evidence: Evidence, replica: int) -> dict[int, int]:
     """For each optimizer that updates variables, how often its step method ran on a replica."""
     making: set[int] = set()
     ran: dict[tuple[int, int], int] = {}
-    for block in found.blocks:
+    for block in evidence.blocks:
         for entry in block.entries:
             if entry.role == "update" and not block.outside:
                 making.add(entry.optimizer)
@@ -158,11 +192,26 @@ def _why(moved: int, applied: int) -> str:
     return " (a checkpoint, or an assignment, sets them too)"
 
 
-def never_used(found: Evidence) -> Iterator[Case]:
+@rule(
+    "never-used",
+    severity="warning",
+    title="an optimizer was built and never used",
+    why=(
+        "It holds memory for each variable, and the program may train with another optimizer than "
+        "it seems to."
+    ),
+    advice="Look which optimizer the train step calls; compile keeps the one that it was given.",
+    explanation=(
+        "The optimizer was wrapped, and built for its variables (as by loading a model), and "
+        "apply_gradients was not called so far. `tracer.record` and `tracer run` leave out what "
+        "was not used, so this is for optimizers that were wrapped by `tracer.wrap`."
+    ),
+)
+def never_used(evidence: Evidence) -> Iterator[Case]:
     """An optimizer was given its variables, and made no step."""
-    root = found.optimizers[0]
+    root = evidence.optimizers[0]
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not found.blocks and not any(each.iterations for each in found.optimizers)
-    if built and idle and found.trace.complete:
+    idle = not evidence.blocks and not any(each.iterations for each in evidence.optimizers)
+    if built and idle and evidence.trace.complete:
         text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
         yield Case("warning", f"{text}.")

@@ -7,96 +7,132 @@ from tracer.findings.cases import (
     Fact,
     Severity,
     class_of,
-    fact,
+    fact_of,
     folded,
-    listed,
     names_of,
     of_optimizer,
-    replica_of,
-    some,
-    span,
     subject,
     was,
 )
 from tracer.findings.histories import Evidence, History, Span
-from tracer.model.tally import Tally
-from tracer.model.wording import times
+from tracer.findings.rules import rule
+from tracer.model.labels import replica_names
+from tracer.model.wording import listed, some, some_between, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""
 
 
-def no_gradient(found: Evidence) -> Iterator[Case]:
+@rule(
+    "no-gradient",
+    severity="warning",
+    title="the gradient was always None",
+    why="The loss does not depend on the variable, so it never learns.",
+    advice=(
+        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused output, a "
+        "rounding or numpy in between), or take it out of the list."
+    ),
+    explanation=(
+        "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
+        "variable out, and Keras warns once. That of a frozen layer is not handed over at all, so "
+        "it is not reported."
+    ),
+)
+def no_gradient(evidence: Evidence) -> Iterator[Case]:
     """Every gradient that was handed over for a variable was `None`."""
-    if not found.trace.complete:
+    if not evidence.trace.complete:
         return
     facts = [
-        fact(
+        fact_of(
             history.variables,
             max(history.count("request", "none", replica=r) for r in history.replicas),
         )
-        for history in found.histories
+        for history in evidence.histories
         if history.count("request", "none")
         and not history.count("request")
         and not history.count("update")
     ]
-    for each in folded(facts):
-        steps = span(each.numbers[0]) + (" step" if each.numbers[0] == (1, 1) else " steps")
+    for fact in folded(facts):
+        steps = some_between(fact.numbers[0], "step")
         text = (
-            f"{subject(found, each.variables)} {was(each.variables)} never updated: "
+            f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated: "
             f"the gradient was None each time, in {steps}"
         )
-        yield Case("warning", f"{text}.", variables=names_of(found, each.variables), step=1)
+        yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables), step=1)
 
 
-def gradient_missing(found: Evidence) -> Iterator[Case]:
+@rule(
+    "gradient-missing",
+    severity="info",
+    title="the gradient was None in some steps",
+    why="In these steps the variable was not updated.",
+    advice="If a branch of the model is not used in each step, this is as it should be.",
+    explanation=(
+        "See no-gradient for a gradient that was always None, and updates-stopped for one that was "
+        "None from some step on."
+    ),
+)
+def gradient_missing(evidence: Evidence) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
-    if not found.trace.complete:
+    if not evidence.trace.complete:
         return
     facts = []
-    for history in found.histories:
+    for history in evidence.histories:
         if not history.count("request", "none") or not history.count("request"):
             continue
         replica = history.replicas[0]
         spans = [each for each in history.spans(replica) if each.step.missing]
-        if spans and history.placed and _silent(history, replica, found) is None:
+        if spans and history.placed and _silent(history, replica, evidence) is None:
             steps, first = sum(each.steps for each in spans), min(each.first for each in spans)
-            facts.append(fact(history.variables, steps, step=first))
-    for each in folded(facts):
+            facts.append(fact_of(history.variables, steps, step=first))
+    for fact in folded(facts):
         text = (
-            f"{subject(found, each.variables)} had no gradient (None) in "
-            f"{span(each.numbers[0])} of {some(found.steps, 'step')}, "
-            f"first in step {each.step:,}"
+            f"{subject(evidence, fact.variables)} had no gradient (None) in "
+            f"{span(fact.numbers[0])} of {some(evidence.steps, 'step')}, "
+            f"first in step {fact.step:,}"
         )
-        yield Case("info", f"{text}.", variables=names_of(found, each.variables), step=each.step)
+        yield Case("info", f"{text}.", variables=names_of(evidence, fact.variables), step=fact.step)
 
 
-def never_updated(found: Evidence) -> Iterator[Case]:
+@rule(
+    "never-updated",
+    severity="warning",
+    title="gradients came, and no update did",
+    why="The variable keeps its first value, although the program asked for its update.",
+    advice="Look for what takes gradients away in the optimizer's own apply_gradients.",
+    explanation=(
+        "apply_gradients got gradients for it that were not None, other variables were updated, "
+        "this one never was. Variables that Keras overwrites itself (those of float8 scales) are "
+        "reported too. A variable that is not handed to apply_gradients, as that of a frozen "
+        "layer, is not."
+    ),
+)
+def never_updated(evidence: Evidence) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
-    if not found.trace.complete:
+    if not evidence.trace.complete:
         return
-    every = found.histories
+    every = evidence.histories
     if not any(history.count("update") for history in every):
         return
     facts = [
-        fact(
+        fact_of(
             history.variables,
             max(history.count("request", replica=r) for r in history.replicas),
         )
         for history in every
         if history.count("request") and not history.count("update")
     ]
-    for each in folded(facts):
+    for fact in folded(facts):
         text = (
-            f"{subject(found, each.variables)} {was(each.variables)} never updated, "
-            f"though apply_gradients got a gradient {_times(each.numbers[0])}{_by_itself(found)}"
+            f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
+            f"though apply_gradients got a gradient {_times(fact.numbers[0])}{_by_itself(evidence)}"
         )
-        yield Case("warning", f"{text}.", variables=names_of(found, each.variables), step=1)
+        yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables), step=1)
 
 
-def _by_itself(found: Evidence) -> str:
+def _by_itself(evidence: Evidence) -> str:
     """What else may have updated a variable that no apply method was called for."""
-    for optimizer in found.optimizers:
+    for optimizer in evidence.optimizers:
         for remark in optimizer.remarks:
             if remark.code == "own-step":
                 return (
@@ -105,37 +141,49 @@ def _by_itself(found: Evidence) -> str:
     return ""
 
 
-def stopped(found: Evidence) -> Iterator[Case]:
+@rule(
+    "updates-stopped",
+    severity="warning",
+    title="no more updates from some step on",
+    why="From that step on the variable no longer learns.",
+    advice="Look for what changed at that step.",
+    explanation=(
+        "Other variables went on, and the silence is more than three times as long as any before "
+        "it. It is info if the variable was no longer handed to apply_gradients, as after it was "
+        "frozen."
+    ),
+)
+def stopped(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated up to some step and never again, while others were."""
-    if not found.trace.complete:
+    if not evidence.trace.complete:
         return
-    if not found.replicas:
+    if not evidence.replicas:
         return
-    replica = found.replicas[0]  # of those that do not do the same, see replicas_disagree
+    replica = evidence.replicas[0]  # of those that do not do the same, see replicas_disagree
     every = [
         history
-        for history in found.histories
+        for history in evidence.histories
         if history.count("update", replica=replica) and history.placed
     ]
     latest = max((_last(history.spans(replica)) for history in every), default=0)
     for because, severity, reason, advice in _STOPPED:
         facts = []
         for history in every:
-            silent = _silent(history, replica, found)
+            silent = _silent(history, replica, evidence)
             if silent is not None and silent[1] == because and latest > silent[0] + 1:
-                facts.append(fact(history.variables, step=silent[0] + 1))
-        for each in folded(facts):
-            since = f"from step {each.step:,} on" + " or later" * (len(facts) > 3)
+                facts.append(fact_of(history.variables, step=silent[0] + 1))
+        for fact in folded(facts):
+            since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
             text = (
-                f"{subject(found, each.variables)} {was(each.variables)} no longer updated "
-                f"{since} (of {some(found.steps, 'step')}): {reason}"
+                f"{subject(evidence, fact.variables)} {was(fact.variables)} no longer updated "
+                f"{since} (of {some(evidence.steps, 'step')}): {reason}"
             )
             yield Case(
                 severity,
                 f"{text}.",
                 advice,
-                names_of(found, each.variables),
-                each.step,
+                names_of(evidence, fact.variables),
+                fact.step,
             )
 
 
@@ -163,14 +211,14 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
 )
 
 
-def _silent(history: History, replica: int, found: Tally) -> tuple[int, str] | None:
+def _silent(history: History, replica: int, evidence: Evidence) -> tuple[int, str] | None:
     """The last step with an update and what came after, if no update is due any more.
 
     None if the steps since then are not many more than there ever were between two updates.
     """
     spans = history.spans(replica)
     last = _last(spans)
-    silent = found.steps_on[replica] - last
+    silent = evidence.steps_on[replica] - last
     if not last or silent < max(3, 3 * _gap(spans, last) + 1):
         return None
     after = [each.step for each in spans if each.last > last and not each.step.updates]
@@ -187,23 +235,41 @@ def _last(spans: Iterable[Span]) -> int:
 def _gap(spans: Iterable[Span], last: int) -> int:
     """At least the longest stretch of steps without an update before the last one."""
     longest = current = 0
-    for each in spans:
-        if each.turns > 1:
+    for stretch in spans:
+        if stretch.turns > 1:
             current = 0
-            longest = max(longest, each.period)
-        elif each.step.updates:
+            longest = max(longest, stretch.period)
+        elif stretch.step.updates:
             current = 0
-        elif each.last < last:
-            current += each.length
+        elif stretch.last < last:
+            current += stretch.length
         longest = max(longest, current)
     return longest
 
 
-def updated_twice(found: Evidence) -> Iterator[Case]:
+@rule(
+    "updated-twice",
+    severity="warning",
+    title="several updates of a variable in one step",
+    why=(
+        "The step is applied twice: a learning rate that is twice as high, and momentum that moves "
+        "twice."
+    ),
+    advice=(
+        "Look for a variable that is twice in the list of gradients, or for an apply_gradients of "
+        "your own that calls the inherited one twice."
+    ),
+    explanation=(
+        "Counted are updates of one variable in one step on one replica, where all replicas do the "
+        "same; where they do not, see replicas-disagree. That a train step calls apply_gradients "
+        "twice makes two steps of it: see apply-gradients-twice."
+    ),
+)
+def updated_twice(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
     facts = []
-    for history in found.histories:
-        if _uneven(found, history):
+    for history in evidence.histories:
+        if _uneven(evidence, history):
             continue
         for replica in history.replicas[:1]:
             spans = [each for each in history.spans(replica) if each.step.updates > 1]
@@ -211,115 +277,152 @@ def updated_twice(found: Evidence) -> Iterator[Case]:
                 most = max(each.step.updates for each in spans)
                 steps = sum(each.steps for each in spans)
                 first = min(each.first for each in spans)
-                facts.append(fact(history.variables, most, steps, step=first))
-    for each in folded(facts):
-        in_step, in_steps = each.numbers
-        where = f"in step {each.step:,}"
+                facts.append(fact_of(history.variables, most, steps, step=first))
+    for fact in folded(facts):
+        in_step, in_steps = fact.numbers
+        where = f"in step {fact.step:,}"
         if in_steps[1] > 1:
-            of = some(found.steps, "step")
-            where = f"a step in {span(in_steps)} of {of}, first in step {each.step:,}"
+            of = some(evidence.steps, "step")
+            where = f"a step in {span(in_steps)} of {of}, first in step {fact.step:,}"
         text = (
-            f"{subject(found, each.variables)} {was(each.variables)} updated "
+            f"{subject(evidence, fact.variables)} {was(fact.variables)} updated "
             f"{_times(in_step)} {where}"
         )
-        yield Case("warning", f"{text}.", variables=names_of(found, each.variables), step=each.step)
+        yield Case(
+            "warning", f"{text}.", variables=names_of(evidence, fact.variables), step=fact.step
+        )
 
 
-def replicas_disagree(found: Evidence) -> Iterator[Case]:
+@rule(
+    "replicas-disagree",
+    severity="error",
+    title="replicas or workers did not do the same",
+    why="Each replica has a copy of the variable, and the copies are no longer the same.",
+    advice="Look for a condition on the replica or on its own data around apply_gradients.",
+    explanation=(
+        "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
+        "than another is a warning. Strategies with one copy of each variable "
+        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out."
+    ),
+)
+def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
-    if not found.trace.complete:
+    if not evidence.trace.complete:
         return
-    if len(found.replicas) < 2 or _one_copy(found):
+    if len(evidence.replicas) < 2 or _one_copy(evidence):
         return
-    yield from _steps_disagree(found)
+    yield from _steps_disagree(evidence)
     apart: dict[tuple[int, int], list[Fact]] = {}
-    for history in found.histories:
-        counts = {r: history.count("update", replica=r) for r in found.replicas}
+    for history in evidence.histories:
+        counts = {r: history.count("update", replica=r) for r in evidence.replicas}
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
         first = history.difference(most, least) if counts[most] > counts[least] else None
         if first is not None and history.placed:
             step, here, there = first
             numbers = (here.updates, there.updates, counts[most], counts[least])
-            known = fact(history.variables, *numbers, step=step, replica=least)
+            known = fact_of(history.variables, *numbers, step=step, replica=least)
             apart.setdefault((most, least), []).append(known)
+    name_of = replica_names(evidence.trace)
     for (most, least), facts in apart.items():
-        for each in folded(facts):
-            in_step, in_step_less, in_all, in_all_less = each.numbers
+        for fact in folded(facts):
+            in_step, in_step_less, in_all, in_all_less = fact.numbers
             text = (
-                f"{subject(found, each.variables)} {was(each.variables)} updated "
-                f"{_times(in_step)} on {replica_of(found, most)} and {_times(in_step_less)} on "
-                f"{replica_of(found, least)} in step {each.step:,}, where they first differ; "
+                f"{subject(evidence, fact.variables)} {was(fact.variables)} updated "
+                f"{_times(in_step)} on {name_of[most]} and {_times(in_step_less)} on "
+                f"{name_of[least]} in step {fact.step:,}, where they first differ; "
                 f"{_times(in_all)} and {_times(in_all_less)} in all"
             )
             yield Case(
                 "error",
                 f"{text}.",
                 "",
-                names_of(found, each.variables),
-                each.step,
-                found.trace.replicas[least].id,
+                names_of(evidence, fact.variables),
+                fact.step,
+                evidence.trace.replicas[least].id,
             )
 
 
-def _steps_disagree(found: Tally) -> Iterator[Case]:
-    if not found.trace.finished:
+def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
+    if not evidence.trace.finished:
         return
-    steps = found.steps_on
-    most = max(found.replicas, key=lambda r: steps[r])
-    behind = [each for each in found.replicas if steps[each] < steps[most]]
+    steps = evidence.steps_on
+    most = max(evidence.replicas, key=lambda r: steps[r])
+    behind = [each for each in evidence.replicas if steps[each] < steps[most]]
     if behind:
         low = min(steps[each] for each in behind)
-        names = [replica_of(found, each) for each in behind]
+        name_of = replica_names(evidence.trace)
+        names = [name_of[each] for each in behind]
         which = listed(names) if len(names) <= 3 else f"{len(names):,} replicas"
-        counts = span((low, max(steps[each] for each in behind)))
+        ran = some_between((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
-            f"{which}{of_optimizer(found)} ran {counts} steps, {replica_of(found, most)} "
+            f"{which}{of_optimizer(evidence)} ran {ran}, {name_of[most]} "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
             "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look "
             "for a worker that left the loop early.",
             step=low + 1,
-            replica=found.trace.replicas[behind[0]].id,
+            replica=evidence.trace.replicas[behind[0]].id,
         )
 
 
-def densified(found: Evidence) -> Iterator[Case]:
+@rule(
+    "densified",
+    severity="warning",
+    title="a sparse gradient was applied as a dense one",
+    why=(
+        "A sparse update writes the rows that a batch used, a dense one all of them, and the "
+        "gradient takes the memory of the whole table."
+    ),
+    advice=(
+        "Clip or accumulate in a way that keeps tf.IndexedSlices, or take the embedding's gradient "
+        "out of it, with an optimizer of its own."
+    ),
+    explanation=(
+        "Every gradient of the variable reached apply_gradients as `tf.IndexedSlices` and every "
+        "update was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` do "
+        "this; `clipnorm`, `clipvalue` and `LossScaleOptimizer` do not, and none of them does in "
+        "tf_keras 2.21, as the tests show."
+    ),
+)
+def densified(evidence: Evidence) -> Iterator[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
     facts = []
-    for history in found.histories:
+    for history in evidence.histories:
         sparse = history.count("request", "sparse")
         dense = history.count("update", "dense")
         mixed = history.count("request", "dense") or history.count("update", "sparse")
         if sparse and dense and not mixed:
-            facts += [fact([index], _rows(found, index)) for index in history.variables]
-    for each in folded(facts):
+            facts += [fact_of([index], _rows(evidence, index)) for index in history.variables]
+    for fact in folded(facts):
         text = (
-            f"{subject(found, each.variables)}: the gradient was sparse when it reached "
-            f"apply_gradients and dense when it was applied{_densifier(found)}, so each update "
-            f"writes all {span(each.numbers[0])} rows"
+            f"{subject(evidence, fact.variables)}: the gradient was sparse when it reached "
+            f"apply_gradients and dense when it was applied{_densifier(evidence)}, so each update "
+            f"writes all {some_between(fact.numbers[0], 'row')}"
         )
-        yield Case("warning", f"{text}.", variables=names_of(found, each.variables))
+        yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables))
 
 
-def _rows(found: Tally, variable: int) -> int:
-    shape = found.trace.variables[variable].shape
+def _rows(evidence: Evidence, variable: int) -> int:
+    shape = evidence.trace.variables[variable].shape
     return (shape[0] or 0) if shape else 1
 
 
-def _densifier(found: Tally) -> str:
+def _densifier(evidence: Evidence) -> str:
     """` (global_clipnorm is set)`: what may have done it."""
     names = ("gradient_accumulation_steps", "global_clipnorm")
-    causes = [name for name in names if any(each.settings.get(name) for each in found.optimizers)]
+    causes = [
+        name for name in names if any(each.settings.get(name) for each in evidence.optimizers)
+    ]
     return f" ({listed(causes)} {'is' if len(causes) == 1 else 'are'} set)" if causes else ""
 
 
-def _one_copy(found: Tally) -> bool:
-    return any(name in found.trace.environment.get("strategy", "") for name in _ONE_COPY)
+def _one_copy(evidence: Evidence) -> bool:
+    return any(name in evidence.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 
-def _uneven(found: Tally, history: History) -> bool:
-    counts = {history.count("update", replica=each) for each in found.replicas}
-    return len(counts) > 1 and not _one_copy(found)
+def _uneven(evidence: Evidence, history: History) -> bool:
+    counts = {history.count("update", replica=each) for each in evidence.replicas}
+    return len(counts) > 1 and not _one_copy(evidence)
 
 
 def _times(numbers: tuple[int, int]) -> str:

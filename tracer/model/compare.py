@@ -1,18 +1,29 @@
-"""What is different between two traces: steps, variables, step runs and methods. No TensorFlow."""
+"""What is different between two traces, for `tracer diff` and for the snapshots of tests.
 
-import re
+What is the same in both, `matching` says; two views count it. `differences` has steps, variables,
+step runs and methods in all, for people. `executions` has every method on every variable, with
+kind, replica and steps, where a test wants all of it. No TensorFlow.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from typing import NamedTuple
 
-from tracer.model import tally
-from tracer.model.labels import labelled
-from tracer.model.records import Run
-from tracer.model.tally import Stretch, Tally, Values
+from tracer.model import measures
+from tracer.model.labels import replica_names, steps_label
+from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
+from tracer.model.names import free_name
+from tracer.model.records import Block, Entry, Kind, Run, segments
+from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.tally import Tally, Weights, tallies_of
 from tracer.model.trace import Trace
 
 _FEW = 3
 """The stretches of steps that are named for a variable."""
+
+
+# In all.
 
 
 @dataclass(frozen=True)
@@ -46,66 +57,53 @@ class Difference:
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
-    """How each optimizer of the one trace differs from that of the other, in their order.
-
-    Optimizers are matched by class, else by order; variables by name or, where the layers are
-    numbered differently, as Keras does in a process that made others before, by their order.
-    """
-    return [_compare(a, b) for a, b in _optimizers(before, after)]
-
-
-def _optimizers(before: Trace, after: Trace) -> Iterator[tuple[Tally | None, Tally | None]]:
-    ours, theirs = tally.tallies(before), tally.tallies(after)
-    left: list[Tally] = []
-    for mine in ours:
-        same = (other for other in theirs if _class(other) == _class(mine))
-        found = next(same, None)
-        if found is None:
-            left.append(mine)
-        else:
-            theirs.remove(found)
-            yield mine, found
-    yield from zip_longest(left, theirs)
-
-
-def _class(found: Tally) -> str:
-    return found.optimizers[0].class_name
-
-
-def _compare(a: Tally | None, b: Tally | None) -> Difference:
-    if a is None or b is None:
-        one = a or b
-        assert one is not None
-        which = "first" if b is None else "second"
-        said = f"the optimizer {_class(one)} is only in the {which} trace"
-        return Difference(one.optimizers[0].name, only=[said])
-    title = a.optimizers[0].name
-    if b.optimizers[0].name != title:
-        title += f" and {b.optimizers[0].name}"
-    found = Difference(title)
-    if _class(a) != _class(b):
-        found.only.append(f"the class is {_class(a)} in the first and {_class(b)} in the second")
-    found.steps = list(_steps(a, b))
-    pairs, found.renamed, single = match(
-        [a.trace.variables[index].name for index in a.variables],
-        [b.trace.variables[index].name for index in b.variables],
-    )
-    found.only += single
-    found.variables = list(_variables(a, b, pairs))
-    found.runs = list(_runs(a, b))
-    found.methods = list(_methods(a, b))
-    return found
-
-
-def _steps(a: Tally, b: Tally) -> Iterator[Change]:
-    counts: list[dict[str, int]] = [
-        {
-            f"{each.worker + ', ' * bool(each.worker)}replica {each.id}": found.steps_on[index]
-            for index in found.replicas
-            for each in [found.trace.replicas[index]]
-        }
-        for found in (a, b)
+    """How each optimizer of the one trace differs from that of the other: see `matched`."""
+    pairs, only_before, only_after = matched(before, after)
+    return [
+        *map(_difference, pairs),
+        *(_alone(each, "first") for each in only_before),
+        *(_alone(each, "second") for each in only_after),
     ]
+
+
+def _alone(single: Tally, which: str) -> Difference:
+    only = f"the optimizer {class_name(single)} is only in the {which} trace"
+    return Difference(single.optimizers[0].name, only=[only])
+
+
+def _difference(pair: Pair) -> Difference:
+    before, after = pair.before, pair.after
+    title = before.optimizers[0].name
+    if after.optimizers[0].name != title:
+        title += f" and {after.optimizers[0].name}"
+    return Difference(
+        title,
+        only=list(_only(pair)),
+        renamed=pair.renamed,
+        steps=list(_steps(before, after)),
+        variables=list(_variables(pair)),
+        runs=list(_runs(before, after)),
+        methods=list(_methods(before, after)),
+    )
+
+
+def _only(pair: Pair) -> Iterator[str]:
+    before, after = pair.before, pair.after
+    classes = class_name(before), class_name(after)
+    if classes[0] != classes[1]:
+        yield f"the class is {classes[0]} in the first and {classes[1]} in the second"
+    in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
+    for which, tally, paired in (("first", before, in_both[0]), ("second", after, in_both[1])):
+        for index in tally.variables:
+            if index not in paired:
+                yield f"{tally.trace.variables[index].name} is only in the {which} trace"
+
+
+def _steps(before: Tally, after: Tally) -> Iterator[Change]:
+    counts = []
+    for mine, other in ((before, after), (after, before)):
+        names = replica_names(mine.trace, other.trace)
+        counts.append({names[index]: mine.steps_on[index] for index in mine.replicas})
     yield from _changed(*counts)
 
 
@@ -115,135 +113,91 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
             yield Change(name, before.get(name), after.get(name))
 
 
-# Names.
+class _Updates(NamedTuple):
+    """The updates of a variable by the blocks that make them: see `Group.weights`."""
 
-_NUMBER = re.compile(r"_(\d+)(?=/|$)")
-
-
-def match(
-    before: Sequence[str], after: Sequence[str]
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]], list[str]]:
-    """Pairs of variables, pairs of layers that are named differently, and what has no partner.
-
-    >>> match(["dense_3/kernel", "dense_4/kernel"], ["dense/kernel", "dense_1/kernel"])[1]
-    [('dense_3', 'dense'), ('dense_4', 'dense_1')]
-    """
-    to_layer = _layers(before, after)
-    wanted = {_renamed(name, to_layer): name for name in before}
-    pairs = [(wanted[name], name) for name in after if name in wanted]
-    paired = {name for pair in pairs for name in pair}
-    renamed = [
-        (mine, other)
-        for mine, other in to_layer.items()
-        if mine != other and any(_layer(a) == mine for a, _ in pairs)
-    ]
-    single = [f"{name} is only in the first trace" for name in before if name not in paired]
-    partners = {other for _, other in pairs}
-    single += [f"{name} is only in the second trace" for name in after if name not in partners]
-    return pairs, renamed, single
+    dense: Weights = ()
+    sparse: Weights = ()
 
 
-def _layer(name: str) -> str:
-    """The part of a name that Keras numbers: all but the last word, or the only one."""
-    return name.rpartition("/")[0] or name
-
-
-def _renamed(name: str, to_layer: dict[str, str]) -> str:
-    layer = _layer(name)
-    return to_layer.get(layer, layer) + name[len(layer) :]
-
-
-def _layers(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
-    """For each layer of the one its name in the other: its own or, in order, one alike.
-
-    Layers that differ in their numbers only are alike. Where one trace has all of the other's, each
-    keeps its name: then a layer was added or taken away.
-    """
-    groups: tuple[dict[str, list[str]], dict[str, list[str]]] = ({}, {})
-    for names, group in zip((before, after), groups, strict=True):
-        for layer in dict.fromkeys(_layer(name) for name in names):
-            group.setdefault(_NUMBER.sub("", layer), []).append(layer)
-    found: dict[str, str] = {}
-    for pattern, mine in groups[0].items():
-        others = groups[1].get(pattern, [])
-        if set(mine) <= set(others) or set(others) <= set(mine):
-            found.update((name, name) for name in mine)
-        else:
-            found.update(
-                zip(sorted(mine, key=_numbers), sorted(others, key=_numbers), strict=False)
-            )
-    return found
-
-
-def _numbers(layer: str) -> list[int]:
-    """The numbers of a layer and those around it: `dense_2` comes before `dense_10`."""
-    words = (_NUMBER.search(word) for word in layer.split("/"))
-    return [int(found[1]) if found else 0 for found in words]
-
-
-# Counts.
-
-
-def _variables(a: Tally, b: Tally, pairs: Sequence[tuple[str, str]]) -> Iterator[Change]:
-    index_a = {a.trace.variables[index].name: index for index in a.variables}
-    index_b = {b.trace.variables[index].name: index for index in b.variables}
-    weights_a, weights_b = _weights(a), _weights(b)
-    nothing: dict[int, Values] = {}
-    known: dict[object, tuple[int, int, str]] = {}
-    for name_a, name_b in pairs:
-        mine = weights_a.get(index_a[name_a], nothing)
-        other = weights_b.get(index_b[name_b], nothing)
-        key = (tuple(mine.items()), tuple(other.items()))
+def _variables(pair: Pair) -> Iterator[Change]:
+    before, after = pair.before, pair.after
+    updates_before, updates_after = _updates_by_variable(before), _updates_by_variable(after)
+    none = _Updates()
+    known: dict[tuple[int, int], tuple[int, int, str]] = {}  # by the ids of the updates
+    for index, other in pair.variables:
+        mine, its = updates_before.get(index, none), updates_after.get(other, none)
+        key = (id(mine), id(its))
         if key not in known:
-            totals = (_total(a, mine), _total(b, other))
-            stretches = _folded(a, mine, b, other)
-            known[key] = (*totals, _some(list(_differing(stretches, a, b))))
-        before, after, where = known[key]
-        if before != after or where:
-            yield Change(name_b, before, after, where)
+            changes = list(_differing(before, mine, after, its))
+            known[key] = (_total(before, mine), _total(after, its), _some(changes))
+        total, other_total, where = known[key]
+        if total != other_total or where:
+            yield Change(after.trace.variables[other].name, total, other_total, where)
 
 
-def _weights(found: Tally) -> dict[int, dict[int, Values]]:
-    """For each variable the dense and the sparse updates that one execution of a block makes."""
-    weights: dict[int, dict[int, Values]] = {}
-    for number, block in enumerate(found.blocks):
-        for entry in block.entries:
-            if entry.role == "update":
-                more = (entry.times, 0) if entry.kind == "dense" else (0, entry.times)
-                for index in entry.variables:
-                    own = weights.setdefault(index, {})
-                    dense, sparse = own.get(number, (0, 0))
-                    own[number] = (dense + more[0], sparse + more[1])
-    return weights
+def _updates_by_variable(tally: Tally) -> dict[int, _Updates]:
+    """The updates of each variable; equal ones are the same object."""
+    known: dict[_Updates, _Updates] = {}
+    updates: dict[int, _Updates] = {}
+    for group in tally.groups:
+        own = _Updates(group.weights("update", "dense"), group.weights("update", "sparse"))
+        updates.update(dict.fromkeys(group.variables, known.setdefault(own, own)))
+    return updates
 
 
-def _total(found: Tally, weights: dict[int, Values]) -> int:
-    return sum(found.blocks[number].total * sum(each) for number, each in weights.items())
+def _total(tally: Tally, updates: _Updates) -> int:
+    return sum(tally.blocks[number].total * times for kind in updates for number, times in kind)
 
 
-def _folded(a: Tally, mine: dict[int, Values], b: Tally, other: dict[int, Values]) -> list[Stretch]:
-    """What each step counts in the one (dense, sparse) and in the other (dense, sparse)."""
-    weighted: list[tuple[Run, Values]] = []
-    for number, weights in mine.items():
-        weighted += [(run, (*weights, 0, 0)) for run in a.blocks[number].runs]
-    for number, weights in other.items():
-        weighted += [(run, (0, 0, *weights)) for run in b.blocks[number].runs]
-    return tally.folded(weighted, max(a.steps, b.steps), 4)
+class _Step(NamedTuple):
+    """The updates in one step of each trace."""
+
+    dense_before: int = 0
+    sparse_before: int = 0
+    dense_after: int = 0
+    sparse_after: int = 0
+
+    @property
+    def before(self) -> int:
+        return self.dense_before + self.sparse_before
+
+    @property
+    def after(self) -> int:
+        return self.dense_after + self.sparse_after
 
 
-def _differing(stretches: Iterable[Stretch], a: Tally, b: Tally) -> Iterator[Change]:
-    for stretch in stretches:
-        begin = stretch.first
-        for label, (length, counts) in labelled(stretch):
-            dense_a, sparse_a, dense_b, sparse_b = counts
-            if (dense_a, sparse_a) != (dense_b, sparse_b):
-                kinds = ""
-                if dense_a + sparse_a == dense_b + sparse_b:
-                    kinds = f"dense {dense_a} to {dense_b}, sparse {sparse_a} to {sparse_b}"
-                before = None if begin > a.steps else dense_a + sparse_a
-                after = None if begin > b.steps else dense_b + sparse_b
-                yield Change(label, before, after, kinds)
-            begin += length
+def _differing(before: Tally, mine: _Updates, after: Tally, its: _Updates) -> Iterator[Change]:
+    """The steps in which the updates differ."""
+    weighted: list[tuple[Run, Values]] = [
+        *((run, _Step(dense_before=times)) for run, times in _runs_of(before, mine.dense)),
+        *((run, _Step(sparse_before=times)) for run, times in _runs_of(before, mine.sparse)),
+        *((run, _Step(dense_after=times)) for run, times in _runs_of(after, its.dense)),
+        *((run, _Step(sparse_after=times)) for run, times in _runs_of(after, its.sparse)),
+    ]
+    for stretch in folded(weighted, max(before.steps, after.steps), len(_Step._fields)):
+        yield from _differing_in(stretch, before.steps, after.steps)
+
+
+def _runs_of(tally: Tally, weights: Weights) -> Iterator[tuple[Run, int]]:
+    for number, times in weights:
+        for run in tally.blocks[number].runs:
+            yield run, times
+
+
+def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iterator[Change]:
+    for steps, counts in stretch.parts():
+        step = _Step(*counts)
+        if step[:2] != step[2:]:
+            kinds = ""
+            if step.before == step.after:
+                kinds = (
+                    f"dense {step.dense_before} to {step.dense_after}, "
+                    f"sparse {step.sparse_before} to {step.sparse_after}"
+                )
+            count_before = None if steps.first > steps_before else step.before
+            count_after = None if steps.first > steps_after else step.after
+            yield Change(steps_label(steps), count_before, count_after, kinds)
 
 
 def _some(changes: Sequence[Change]) -> str:
@@ -259,27 +213,175 @@ def _count(value: int | None) -> str:
     return "no step" if value is None else f"{value:,}"
 
 
-def _runs(a: Tally, b: Tally) -> Iterator[Change]:
-    weights: list[dict[int, Values]] = [
-        {
-            number: (tally.dense(block), tally.sparse(block))
-            for number, block in enumerate(found.blocks)
-            if tally.updates(block) and not block.outside
-        }
-        for found in (a, b)
+def _runs(before: Tally, after: Tally) -> Iterator[Change]:
+    return _differing(before, _all_updates(before), after, _all_updates(after))
+
+
+def _all_updates(tally: Tally) -> _Updates:
+    """The updates of all variables in steps."""
+    inside = [(number, block) for number, block in enumerate(tally.blocks) if not block.outside]
+    dense, sparse = (
+        tuple((number, times) for number, block in inside if (times := measure(block)))
+        for measure in (measures.dense, measures.sparse)
+    )
+    return _Updates(dense, sparse)
+
+
+def _methods(before: Tally, after: Tally) -> Iterator[Change]:
+    yield from _changed(_method_counts(before), _method_counts(after))
+
+
+def _method_counts(tally: Tally) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for index in tally.methods:
+        name = tally.trace.methods[index].name
+        eager, tracing = tally.calls(index)
+        counts[f"{name}: executions"] = tally.total(measures.of_methods([index]))
+        counts[f"{name}: eager calls"] = eager
+        counts[f"{name}: calls while tracing"] = tracing
+    return counts
+
+
+# Each method on each variable.
+
+
+class Work(NamedTuple):
+    """What executions have in common: a method on a variable, with a kind, on a replica."""
+
+    optimizer: str
+    """The class of the optimizer; empty if there is only one."""
+    method: str
+    variable: str | None
+    """The name in the first trace, if it is in both; None for a step method."""
+    kind: Kind | None
+    replica: str
+    """Empty if there is only one."""
+
+
+class Executed(NamedTuple):
+    """How often something was executed."""
+
+    steps: tuple[tuple[int, int, int], ...]
+    """First step, last step, and the count in each, where it is not 0."""
+    outside: int
+    """Outside any step."""
+
+
+def executions(
+    before: Trace, after: Trace
+) -> Iterator[tuple[Work, Executed | None, Executed | None]]:
+    """What was not executed equally often in the same steps; None where a trace does not have it.
+
+    Python calls do not count, nor how the work was spread over graphs. What belongs together is
+    `matched`, and has the names that it has in the first trace.
+    """
+    pair_of = {id(pair.after): pair for pair in matched(before, after).pairs}
+    name_of = {id(each): name for each, name in _optimizer_names(before, after, pair_of.values())}
+    counts_before: dict[Work, Executed] = {}
+    replicas = _replica_names(before, after)
+    for tally in tallies_of(before):
+        variables = {index: name for name, index in variables_by_name(tally).items()}
+        counts_before.update(_executed(tally, name_of[id(tally)], variables, replicas))
+    counts_after: dict[Work, Executed] = {}
+    replicas = _replica_names(after, before)
+    for tally in tallies_of(after):
+        variables = _names_before(tally, pair_of.get(id(tally)))
+        counts_after.update(_executed(tally, name_of[id(tally)], variables, replicas))
+    for work in dict.fromkeys((*counts_before, *counts_after)):
+        executed, executed_after = counts_before.get(work), counts_after.get(work)
+        if executed != executed_after:
+            yield work, executed, executed_after
+
+
+def _optimizer_names(
+    before: Trace, after: Trace, pairs: Iterable[Pair]
+) -> Iterator[tuple[Tally, str]]:
+    """What each optimizer is called: by its class, where one of the traces has several.
+
+    The partner of an optimizer of the first trace has its name, if it is of the same class.
+    """
+    ours, theirs = tallies_of(before), tallies_of(after)
+    if max(len(ours), len(theirs)) <= 1:
+        yield from ((each, "") for each in (*ours, *theirs))
+        return
+    partner_of = {id(pair.after): pair.before for pair in pairs}
+    taken: set[str] = set()
+    names = {id(each): free_name(short_class(each), taken) for each in ours}
+    for tally in ours:
+        yield tally, names[id(tally)]
+    for tally in theirs:
+        partner = partner_of.get(id(tally))
+        if partner is not None and short_class(partner) == short_class(tally):
+            yield tally, names[id(partner)]
+        else:
+            yield tally, free_name(short_class(tally), taken)
+
+
+def _names_before(tally: Tally, pair: Pair | None) -> dict[int, str]:
+    """The names of variables of the second trace: of those that are in both, those of the first."""
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    if pair is not None:
+        before = pair.before.trace.variables
+        names = {other: before[mine].name for mine, other in pair.variables}
+        taken = {before[index].name for index in pair.before.variables}
+    for index in tally.variables:
+        if index not in names:
+            names[index] = free_name(tally.trace.variables[index].name, taken)
+    return names
+
+
+def _replica_names(trace: Trace, other: Trace) -> list[str]:
+    several = len(trace.replicas) > 1 or len(other.replicas) > 1
+    return replica_names(trace, other) if several else [""] * len(trace.replicas)
+
+
+def _executed(
+    tally: Tally, optimizer: str, names: dict[int, str], replicas: Sequence[str]
+) -> Iterator[tuple[Work, Executed]]:
+    """What was executed, by variable and method."""
+    groups: list[tuple[Sequence[int], list[tuple[Block, Entry]]]] = [
+        (group.variables, [(block, entry) for _, block, entry in group.entries])
+        for group in tally.groups
     ]
-    return _differing(_folded(a, weights[0], b, weights[1]), a, b)
+    without = [(b, entry) for b in tally.blocks for entry in b.entries if not entry.variables]
+    groups.append(((-1,), without))
+    known: dict[_Weighted, Executed] = {}
+    rows: list[tuple[tuple[int, int, str, int], Work, Executed]] = []
+    for variables, entries in groups:
+        for (method, kind, replica), weighted in _by_work(entries).items():
+            if weighted not in known:
+                known[weighted] = _placed(weighted, tally.steps)
+            for index in variables:
+                name = tally.trace.methods[method].name
+                work = Work(optimizer, name, names.get(index), kind, replicas[replica])
+                rows.append(((index, method, str(kind), replica), work, known[weighted]))
+    for _, work, executed in sorted(rows, key=lambda row: row[0]):
+        yield work, executed
 
 
-def _methods(a: Tally, b: Tally) -> Iterator[Change]:
-    counts: list[dict[str, int]] = []
-    for found in (a, b):
-        by_name: dict[str, int] = {}
-        for index in found.methods:
-            name = found.trace.methods[index].name
-            eager, tracing = found.calls(index)
-            by_name[f"{name}: executions"] = found.total(tally.of_methods([index]))
-            by_name[f"{name}: eager calls"] = eager
-            by_name[f"{name}: calls while tracing"] = tracing
-        counts.append(by_name)
-    yield from _changed(*counts)
+class _Weighted(NamedTuple):
+    """In which steps, and how often outside any."""
+
+    runs: tuple[tuple[Run, int], ...]
+    outside: int
+
+
+def _by_work(
+    entries: Iterable[tuple[Block, Entry]],
+) -> dict[tuple[int, Kind | None, int], _Weighted]:
+    """What was executed by method, kind and replica."""
+    runs: dict[tuple[int, Kind | None, int], list[tuple[Run, int]]] = {}
+    outside: Counter[tuple[int, Kind | None, int]] = Counter()
+    for block, entry in entries:
+        if entry.role != "request" and block.total:
+            key = (entry.method, entry.kind, block.replica)
+            runs.setdefault(key, []).extend((run, entry.times * run.times) for run in block.runs)
+            if block.outside:
+                outside[key] += block.total * entry.times
+    return {key: _Weighted(tuple(weighted), outside[key]) for key, weighted in runs.items()}
+
+
+def _placed(weighted: _Weighted, steps: int) -> Executed:
+    spans = segments(weighted.runs, steps)
+    return Executed(tuple(span for span in spans if span[2]), weighted.outside)

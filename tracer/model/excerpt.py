@@ -1,11 +1,16 @@
-"""A part of a trace, as a trace: some variables, steps, replicas or methods. No TensorFlow."""
+"""Excerpts: what a trace says of some variables, steps, replicas or methods. No TensorFlow.
+
+The records say that it is one (`TraceData.only`), and which step of the run its first one is.
+"""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
 
 from tracer.errors import UnknownName
-from tracer.model.records import Block, Calls, Entry, Run
+from tracer.model.records import Block, Entry, Run, TraceData
+from tracer.model.selection import Selection
 from tracer.model.trace import Trace
 
 
@@ -17,65 +22,77 @@ def select(
     replica: int | None = None,
     method: str | None = None,
 ) -> Trace:
-    """The part of a trace that the filters leave; they are those of `Trace.executions`.
+    """What the filters leave of a trace; they are those of `Trace.executions`.
 
     `steps` is a range without a stride. What ran outside any step, or in one that is not known, is
-    not in a part of the steps; Python calls have no step, so they stay those of the whole run.
+    not in an excerpt of some steps; Python calls have no step, so they stay those of the whole run.
 
     Raises `tracer.UnknownName` for what the trace does not hold.
     """
-    if all(each is None for each in (variable, steps, replica, method)):
+    if all(given is None for given in (variable, steps, replica, method)):
         return trace
     if steps is not None and not range(max(1, steps.start), min(trace.steps + 1, steps.stop)):
         raise UnknownName(f"no such step: the trace holds the steps 1 to {trace.steps:,}")
-    chosen = trace._filter(None, method, variable, None, replica, None, None)
     data = trace.data
+    kept = trace.selection(method=method, variable=variable, replica=replica)
+    if method is not None:  # a variable that the method never gets is not in the excerpt
+        variables = set(_variables(data, kept))
+        kept = replace(
+            kept,
+            variables=frozenset(
+                variables if kept.variables is None else variables & kept.variables
+            ),
+        )
     blocks = [
-        block
+        msgspec.structs.replace(part, entries=tuple(_entries(block, kept)))
         for block in data.blocks
-        if chosen.replicas is None or block.replica in chosen.replicas
+        if kept.replicas is None or block.replica in kept.replicas
+        for part in _within(block, steps)
     ]
-    methods = frozenset(range(len(data.methods))) if chosen.methods is None else chosen.methods
-    variables = frozenset(range(len(data.variables)))
-    if chosen.variables is not None:
-        variables = chosen.variables
-    if method is not None:  # a variable that the method never gets is not of the part
-        holders: list[Entry | Calls] = [entry for block in blocks for entry in block.entries]
-        holders += data.calls
-        variables &= {i for each in holders if each.method in methods for i in each.variables}
-    kept = [
-        msgspec.structs.replace(block, entries=tuple(_entries(block, methods, variables)))
-        for each in blocks
-        for block in _within(each, steps)
+    if method is not None and not any(
+        e.role == "update" for block in blocks for e in block.entries
+    ):
+        blocks = [_promoted(block) for block in blocks]
+    calls = [
+        msgspec.structs.replace(each, variables=_kept(each.variables, kept))
+        for each in data.calls
+        if kept.holds_calls(each) and (_kept(each.variables, kept) or not each.variables)
     ]
-    if method is not None and not any(e.role == "update" for each in kept for e in each.entries):
-        kept = [_promoted(block) for block in kept]
-    part = msgspec.structs.replace(
+    excerpt = msgspec.structs.replace(
         data,
-        blocks=tuple(kept),
-        calls=tuple(
-            msgspec.structs.replace(
-                calls, variables=tuple(each for each in calls.variables if each in variables)
-            )
-            for calls in data.calls
-            if calls.method in methods
-            and (chosen.replicas is None or calls.replica in chosen.replicas)
-            and (not calls.variables or not variables.isdisjoint(calls.variables))
-        ),
+        blocks=tuple(blocks),
+        calls=tuple(calls),
+        only=_only(variable, steps, replica, method, trace.steps),
+        first_step=1 if steps is None else max(1, steps.start),
     )
-    excerpt = Trace(part)
-    excerpt.only = _only(variable, steps, replica, method, trace.steps)
-    if steps is not None:
-        excerpt.first_step = max(1, steps.start)
-    return excerpt
+    return Trace(excerpt, trace.objects)
 
 
-def _entries(block: Block, methods: frozenset[int], variables: frozenset[int]) -> Iterator[Entry]:
+def _variables(data: TraceData, kept: Selection) -> Iterator[int]:
+    """The variables that the methods got, on the replicas."""
+    for block in data.blocks:
+        if kept.replicas is None or block.replica in kept.replicas:
+            for entry in block.entries:
+                if kept.methods is None or entry.method in kept.methods:
+                    yield from entry.variables
+    for calls in data.calls:
+        if kept.methods is None or calls.method in kept.methods:
+            yield from calls.variables
+
+
+def _kept(variables: tuple[int, ...], kept: Selection) -> tuple[int, ...]:
+    if kept.variables is None:
+        return variables
+    return tuple(index for index in variables if index in kept.variables)
+
+
+def _entries(block: Block, kept: Selection) -> Iterator[Entry]:
+    """The entries that are kept; gradients were handed to no method, so they always are."""
     for entry in block.entries:
-        if entry.role == "request" or entry.method in methods:
-            kept = tuple(each for each in entry.variables if each in variables)
-            if kept or not entry.variables:
-                yield msgspec.structs.replace(entry, variables=kept)
+        if entry.role == "request" or kept.methods is None or entry.method in kept.methods:
+            variables = _kept(entry.variables, kept)
+            if variables or not entry.variables:
+                yield msgspec.structs.replace(entry, variables=variables)
 
 
 def _promoted(block: Block) -> Block:
@@ -94,9 +111,9 @@ def _within(block: Block, steps: range | None) -> Iterator[Block]:
     elif not block.outside:
         before = max(1, steps.start) - 1
         runs = tuple(
-            Run(part.first - before, part.stride, part.count, part.times)
+            Run(within.first - before, within.stride, within.count, within.times)
             for run in block.runs
-            if (part := run.only(steps)) is not None
+            if (within := run.only(steps)) is not None
         )
         total = sum(run.total for run in runs)
         yield msgspec.structs.replace(block, runs=runs, total=total)
@@ -105,15 +122,15 @@ def _within(block: Block, steps: range | None) -> Iterator[Block]:
 def _only(
     variable: str | None, steps: range | None, replica: int | None, method: str | None, last: int
 ) -> str:
-    parts = []
+    named = []
     if variable is not None:
-        parts.append(f"variable {variable}")
+        named.append(f"variable {variable}")
     if steps is not None:
         first, last = max(1, steps.start), min(last, steps.stop - 1)
-        parts.append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
+        named.append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
     if replica is not None:
-        parts.append(f"replica {replica}")
+        named.append(f"replica {replica}")
     if method is not None:
-        parts.append(f"method {method}")
+        named.append(f"method {method}")
     calls = "; Python calls have no step and are those of the whole run" if steps else ""
-    return f"Only {', '.join(parts)}{calls}."
+    return f"Only {', '.join(named)}{calls}."

@@ -1,16 +1,50 @@
-"""What steps are called in every report: `33`, `1-32`, or `4, 8 … 64`. No TensorFlow."""
+"""What steps and replicas are called, the same everywhere. No TensorFlow."""
 
 from collections.abc import Iterator
 
-from tracer.model.tally import Part, Stretch
+from tracer.model.records import Replica
+from tracer.model.stretches import Part, Steps, Stretch
+from tracer.model.trace import Trace
 
 
 def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:
-    """The parts of a stretch, each with its steps: `1-32`, or `4, 8 … 64` in a cycle."""
-    begin = stretch.first + first_step - 1
-    for length, values in stretch.cycle:
-        turns = [begin + stretch.period * turn for turn in (0, 1, stretch.turns - 1)]
-        spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in turns]
-        label = f"{spans[0]}, {spans[1]} … {spans[2]}" if stretch.turns > 1 else spans[0]
-        yield label, (length, values)
-        begin += length
+    """The parts of a stretch, each with the label of its steps."""
+    for steps, values in stretch.parts(first_step):
+        yield steps_label(steps), (steps.length, values)
+
+
+def steps_label(steps: Steps) -> str:
+    """`33`, `1-32`, or `4, 8 … 64` for steps that come again and again.
+
+    >>> steps_label(Steps(1, 63, 3, 4))
+    '1-3, 5-7 … 61-63'
+    """
+    first, last, length, every = steps
+    begins = [first] if every is None else [first, first + every, last - length + 1]
+    spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in begins]
+    return spans[0] if every is None else f"{spans[0]}, {spans[1]} … {spans[2]}"
+
+
+def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
+    """`replica 1`, or `worker:1 replica 0`; without the worker if it has no name.
+
+    >>> replica_name(Replica("worker:1", 0, "CPU:0"))
+    'worker:1 replica 0'
+    """
+    worker = f"{replica.worker} " if replica.worker and with_worker else ""
+    return f"{worker}replica {replica.id}"
+
+
+def replica_names(trace: Trace, *others: Trace) -> list[str]:
+    """The name of each replica of a trace; with its worker if there are several.
+
+    If the names stand beside those of `others`, their workers count too.
+    """
+    workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
+    return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
+
+
+def replica_ids(trace: Trace) -> list[str]:
+    """The same for a column that is headed `replica`: `0`, or `worker:1/0`."""
+    several = len(trace.workers) > 1
+    return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]

@@ -1,12 +1,31 @@
-"""One trace of the traces of a run's workers. No TensorFlow."""
+"""One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+from weakref import ref
 
 import msgspec
 
 from tracer.errors import MergeError
-from tracer.model.records import Block, Calls, Graph, Replica, TraceData
+from tracer.model.labels import replica_name
+from tracer.model.names import distinct
+from tracer.model.records import (
+    Block,
+    Calls,
+    Entry,
+    Graph,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
 from tracer.model.trace import Trace
+
+Reference = ref[Any] | None
+"""A variable's object, held weakly; None for the argument of a function."""
 
 
 def merge(traces: Iterable[Trace]) -> Trace:
@@ -18,52 +37,32 @@ def merge(traces: Iterable[Trace]) -> Trace:
     first = parts[0]
     for other in parts[1:]:
         _same_run(first, other)
+    whole = _Whole()
     replicas: list[Replica] = []
-    blocks: list[Block] = []
-    calls: list[Calls] = []
-    graphs: list[Graph] = []
-    methods = {method: index for index, method in enumerate(first.methods)}
+    known: set[tuple[str, int]] = set()
     of_variable = {variable.name: index for index, variable in enumerate(first.variables)}
-    found: set[tuple[str, int]] = set()
     for data in parts:
-        places = set(_places(data.replicas))
-        if twice := found & places:
-            worker, replica = min(twice)
-            raise MergeError(
-                f"two of the traces are of {worker or 'a local run'}, replica {replica}: give one "
-                "trace for each worker"
-            )
-        found |= places
-        offset = len(replicas)
+        own = {(each.worker, each.id) for each in data.replicas}
+        if twice := known & own:
+            name = replica_name(Replica(*min(twice), ""))
+            raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
+        known |= own
+        begin = len(replicas)
         replicas += data.replicas
-        method_of = [methods.setdefault(method, len(methods)) for method in data.methods]
-        variable_of = [of_variable[variable.name] for variable in data.variables]
-        same = method_of == [*range(len(method_of))] and variable_of == [*range(len(variable_of))]
-        blocks += [_moved(each, offset, same, method_of, variable_of) for each in data.blocks]
-        calls += [
-            msgspec.structs.replace(
-                each,
-                method=method_of[each.method],
-                replica=each.replica + offset,
-                variables=_renumbered(each.variables, variable_of),
-            )
-            for each in data.calls
-        ]
-        graphs += [
-            msgspec.structs.replace(each, replica=each.replica + offset) for each in data.graphs
-        ]
+        whole.add(
+            data,
+            optimizers=range(len(first.optimizers)),
+            variables=[of_variable[variable.name] for variable in data.variables],
+            replicas=range(begin, len(replicas)),
+        )
     missing = sorted(_cluster(parts) - {replica.worker for replica in replicas})
     notes = dict.fromkeys(_of_worker(note, data) for data in parts for note in data.notes)
     for worker in missing:
         notes[f"{worker}: there is no trace of this worker, so what it ran is not counted"] = None
-    merged = TraceData(
+    merged = whole.data(
         optimizers=first.optimizers,
         variables=first.variables,
-        methods=tuple(methods),
         replicas=tuple(replicas),
-        blocks=tuple(blocks),
-        calls=tuple(calls),
-        graphs=tuple(graphs),
         complete=not missing and all(data.complete for data in parts),
         notes=tuple(notes),
         environment=first.environment,
@@ -74,11 +73,11 @@ def merge(traces: Iterable[Trace]) -> Trace:
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:
     """The workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    found = []
+    workers = []
     for name in dict.fromkeys(replica.worker for replica in data.replicas):
         kind, _, number = name.partition(":")
-        found.append((kind, int(number) if number.isdigit() else 0))
-    return sorted(found)
+        workers.append((kind, int(number) if number.isdigit() else 0))
+    return sorted(workers)
 
 
 def _cluster(parts: Sequence[TraceData]) -> set[str]:
@@ -91,10 +90,6 @@ def _cluster(parts: Sequence[TraceData]) -> set[str]:
 def _of_worker(note: str, data: TraceData) -> str:
     workers = ", ".join(dict.fromkeys(replica.worker for replica in data.replicas))
     return f"{workers}: {note}" if workers else note
-
-
-def _places(replicas: Iterable[Replica]) -> Iterable[tuple[str, int]]:
-    return ((replica.worker, replica.id) for replica in replicas)
 
 
 def _same_run(first: TraceData, other: TraceData) -> None:
@@ -124,21 +119,185 @@ def _listed(optimizers: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({cls})" for name, cls in optimizers) or "none"
 
 
-def _moved(
-    block: Block, offset: int, same: bool, method_of: Sequence[int], variable_of: Sequence[int]
-) -> Block:
-    if same:
-        return msgspec.structs.replace(block, replica=block.replica + offset)
-    entries = tuple(
-        msgspec.structs.replace(
-            entry,
-            method=method_of[entry.method],
-            variables=_renumbered(entry.variables, variable_of),
+# The optimizers of one process.
+
+
+def combine(
+    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[str]
+) -> tuple[TraceData, list[Reference]]:
+    """One trace of several optimizers' traces of one process, with `notes` of its own.
+
+    With each trace come its variables' objects: a variable that several optimizers update is one.
+    """
+    whole = _Whole()
+    replicas = _all_replicas(data for data, _ in parts)
+    number_of = {place: index for index, place in enumerate(replicas)}
+    variables = _Variables()
+    optimizers: list[Optimizer] = []
+    for data, references in parts:
+        numbering = whole.add(
+            data,
+            optimizers=range(len(optimizers), len(optimizers) + len(data.optimizers)),
+            variables=variables.add(data.variables, references),
+            replicas=[number_of[each.worker, each.id] for each in data.replicas],
         )
-        for entry in block.entries
+        optimizers += map(numbering.optimizer, data.optimizers)
+    every_note = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
+    combined = whole.data(
+        optimizers=_distinct(optimizers),
+        variables=_distinct(variables.all),
+        replicas=tuple(replicas.values()),
+        complete=not every_note and all(data.complete for data, _ in parts),
+        notes=tuple(every_note),
+        environment={key: text for data, _ in parts for key, text in data.environment.items()},
+        finished=all(data.finished for data, _ in parts),
     )
-    return msgspec.structs.replace(block, replica=block.replica + offset, entries=entries)
+    return combined, variables.references
 
 
-def _renumbered(indices: tuple[int, ...], variable_of: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(variable_of[index] for index in indices))
+def _all_replicas(parts: Iterable[TraceData]) -> dict[tuple[str, int], Replica]:
+    """The replicas by worker and id, in that order; each with its device, if any trace knows it."""
+    replicas: dict[tuple[str, int], Replica] = {}
+    for data in parts:
+        for replica in data.replicas:
+            known = replicas.setdefault((replica.worker, replica.id), replica)
+            if replica.device and not known.device:
+                replicas[replica.worker, replica.id] = replica
+    return dict(sorted(replicas.items()))
+
+
+class _Variables:
+    """The variables of several traces, each once."""
+
+    def __init__(self) -> None:
+        self.all: list[Variable] = []
+        self.references: list[Reference] = []
+        self._index_of: dict[int, int] = {}  # by the id of the object
+
+    def add(self, variables: Sequence[Variable], references: Sequence[Reference]) -> list[int]:
+        """Add one trace's variables, and give back the index of each."""
+        names = {each.name for each in variables}
+        indices = []
+        for variable, reference in zip(variables, references, strict=True):
+            new = len(self.all)
+            held = None if reference is None else reference()
+            index = new if held is None else self._index_of.setdefault(id(held), new)
+            if index == new:
+                plain = _plain(variable.name, names)
+                self.all.append(msgspec.structs.replace(variable, name=plain))
+                self.references.append(reference)
+            indices.append(index)
+        return indices
+
+
+def _plain(name: str, names: Collection[str]) -> str:
+    """The name without the number that it has because others of `names` are the same."""
+    plain, mark, number = name.rpartition("#")
+    return plain if mark and number.isdecimal() and plain in names else name
+
+
+Named = TypeVar("Named", Optimizer, Variable)
+
+
+def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
+    """The records, those of one name with their number."""
+    names = distinct(each.name for each in records)
+    return tuple(
+        msgspec.structs.replace(each, name=name) for each, name in zip(records, names, strict=True)
+    )
+
+
+# Putting records together.
+
+
+class _Whole:
+    """The records of several traces put together: methods, blocks, calls and graphs."""
+
+    def __init__(self) -> None:
+        self._methods: dict[Method, int] = {}
+        self._blocks: list[Block] = []
+        self._calls: list[Calls] = []
+        self._graphs: list[Graph] = []
+
+    def add(
+        self,
+        data: TraceData,
+        *,
+        optimizers: Sequence[int],
+        variables: Sequence[int],
+        replicas: Sequence[int],
+    ) -> "Renumbering":
+        """Add one trace's; given are the indices that its optimizers and the like have here."""
+        methods = [self._methods.setdefault(each, len(self._methods)) for each in data.methods]
+        numbering = Renumbering(optimizers, methods, variables, replicas)
+        self._blocks += map(numbering.block, data.blocks)
+        self._calls += map(numbering.calls, data.calls)
+        self._graphs += map(numbering.graph, data.graphs)
+        return numbering
+
+    def data(self, **rest: Any) -> TraceData:
+        """The whole trace, with the `rest` of its fields."""
+        return TraceData(
+            methods=tuple(self._methods),
+            blocks=tuple(self._blocks),
+            calls=tuple(self._calls),
+            graphs=tuple(self._graphs),
+            **rest,
+        )
+
+
+@dataclass(frozen=True)
+class Renumbering:
+    """What one trace's records become in a larger trace: for each old index the new one."""
+
+    optimizers: Sequence[int]
+    methods: Sequence[int]
+    variables: Sequence[int]
+    replicas: Sequence[int]
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        return msgspec.structs.replace(optimizer, root=self.optimizers[optimizer.root])
+
+    def block(self, block: Block) -> Block:
+        entries = block.entries
+        if not self._same_entries:
+            entries = tuple(map(self._entry, entries))
+        return msgspec.structs.replace(
+            block,
+            root=self.optimizers[block.root],
+            replica=self.replicas[block.replica],
+            entries=entries,
+        )
+
+    def calls(self, calls: Calls) -> Calls:
+        return msgspec.structs.replace(
+            calls,
+            optimizer=self.optimizers[calls.optimizer],
+            method=self.methods[calls.method],
+            replica=self.replicas[calls.replica],
+            variables=self._of(calls.variables),
+        )
+
+    def graph(self, graph: Graph) -> Graph:
+        return msgspec.structs.replace(
+            graph, root=self.optimizers[graph.root], replica=self.replicas[graph.replica]
+        )
+
+    @cached_property
+    def _same_entries(self) -> bool:
+        """Whether entries stay as they are, as those of workers that traced in the same order."""
+        return all(
+            all(old == new for old, new in enumerate(indices))
+            for indices in (self.optimizers, self.methods, self.variables)
+        )
+
+    def _entry(self, entry: Entry) -> Entry:
+        return msgspec.structs.replace(
+            entry,
+            optimizer=self.optimizers[entry.optimizer],
+            method=self.methods[entry.method],
+            variables=self._of(entry.variables),
+        )
+
+    def _of(self, variables: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(self.variables[index] for index in variables))

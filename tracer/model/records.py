@@ -51,8 +51,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         >>> Run(first=4, stride=4, count=4).within(range(2, 100, 6))
         1
         """
-        part = self.only(steps)
-        return part.total if part else 0
+        covered = self.only(steps)
+        return covered.total if covered else 0
 
     def only(self, steps: range) -> "Run | None":
         """The part of the run that is in `steps` (a range with a positive step); None if none is.
@@ -141,7 +141,7 @@ def _changes(run: Run, weight: int) -> Iterator[tuple[int, int]]:
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """What the class of an optimizer shows before it trains: see `tracer.inspection`."""
+    """What the class of an optimizer shows before it trains: see `tracer.hooks.inspection`."""
 
     code: str
     """Which rule of `tracer.findings` it is for."""
@@ -287,6 +287,10 @@ class TraceData(msgspec.Struct, frozen=True):
     finished: bool = True
     """False if the run went on when this was written: it is all that is left of one that was
     killed."""
+    only: str = ""
+    """What an excerpt is limited to, a sentence for people; empty for a whole trace."""
+    first_step: int = 1
+    """The number that the step 1 of an excerpt has in the run."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

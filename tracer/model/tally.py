@@ -1,101 +1,37 @@
-"""The counts behind reports and findings: a `Tally` for each root optimizer, its steps folded.
+"""The counts behind reports and findings: a `Tally` for each root optimizer.
 
-Nothing here walks through the steps one by one: blocks record arithmetic runs of steps, and where
-a run goes on regularly its steps are worked out for one period, so that a trace of a million
-steps takes no longer than one of a hundred.
+Nothing here walks through the steps one by one: blocks record arithmetic runs of steps, and
+`stretches` folds them, so that a trace of a million steps takes no longer than one of a hundred.
 """
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
-from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, contribution, segments
+from tracer.model.measures import Measure, updates
+from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, segments
+from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
-Values = tuple[int, ...]
-Part = tuple[int, Values]
-"""A number of steps in a row, and what each of them counts."""
-Measure = Callable[[Block], int]
-"""What one execution of a block counts."""
-
-_LONGEST_CYCLE = 8  # parts; each is a row of a report
-_TURNS = 3  # a cycle that turns fewer times than this is clearer written out
+Weights = tuple[tuple[int, int], ...]
+"""Numbers of blocks (`Tally.representatives`), each with how often one execution of it counts."""
 
 
-def counting(
-    roles: Iterable[Role],
-    kinds: Iterable[Kind | None] = ("dense", "sparse"),
-    methods: Iterable[int] | None = None,
-    variable: int | None = None,
-) -> Measure:
-    """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
-    some_roles, some_kinds = frozenset(roles), frozenset(kinds)
-    some_methods = None if methods is None else frozenset(methods)
-    only = None if variable is None else frozenset({variable})
-
-    def measure(block: Block) -> int:
-        return sum(
-            contribution(entry, only)
-            for entry in block.entries
-            if entry.role in some_roles
-            and entry.kind in some_kinds
-            and (some_methods is None or entry.method in some_methods)
-        )
-
-    return measure
-
-
-updates = counting(["update"])
-"""Counts updates of either kind."""
-dense = counting(["update"], ["dense"])
-"""Counts dense updates."""
-sparse = counting(["update"], ["sparse"])
-"""Counts sparse updates."""
-requests = counting(["request"])
-"""Counts the gradients handed to the outermost `apply_gradients` that were not `None`."""
-missing = counting(["request"], ["none"])
-"""Counts the gradients handed to the outermost `apply_gradients` that were `None`."""
-
-
-def steps(block: Block) -> int:
-    """Counts steps: executions of the outermost step method, not of those inside it."""
-    return int(block.step)
-
-
-def of_methods(methods: Iterable[int]) -> Measure:
-    """A measure that counts the executions of the methods with these indices."""
-    return counting(("step", "update", "apply"), ("dense", "sparse", "none", None), methods)
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Steps that repeat `cycle`, `turns` times, from step `first` on."""
-
-    first: int
-    cycle: tuple[Part, ...]
-    turns: int = 1
-
-    @property
-    def period(self) -> int:
-        """The steps of one turn."""
-        return sum(length for length, _ in self.cycle)
-
-    @property
-    def last(self) -> int:
-        """The last step."""
-        return self.first + self.period * self.turns - 1
-
-
-class Alike(NamedTuple):
+class Group(NamedTuple):
     """Variables that are in the same entries, so that all that is counted of them is equal."""
 
     variables: list[int]
     entries: list[tuple[int, Block, Entry]]
-    """Each with its block, and the place of that (`Tally.places`)."""
+    """Each with its block, and the number of that (`Tally.representatives`)."""
+
+    def weights(self, role: Role, *kinds: Kind) -> Weights:
+        """What is done to each of the variables: equal for variables that count the same."""
+        weights: Counter[int] = Counter()
+        for number, _, entry in self.entries:
+            if entry.role == role and entry.kind in kinds:
+                weights[number] += entry.times
+        return tuple(sorted(weights.items()))
 
 
 class Tally:
@@ -132,23 +68,23 @@ class Tally:
         return tuple(i for i in range(len(self.trace.variables)) if i in asked or i in called)
 
     @cached_property
-    def alike(self) -> list[Alike]:
+    def groups(self) -> list[Group]:
         """The variables that are in any entry, those together that are in the same ones."""
-        groups: dict[Values, list[tuple[int, Block, Entry]]] = {}
-        for place, block in zip(self.places, self.blocks, strict=True):
+        entries_of: dict[tuple[int, ...], list[tuple[int, Block, Entry]]] = {}
+        for number, block in zip(self.representatives, self.blocks, strict=True):
             for entry in block.entries:
-                groups.setdefault(entry.variables, []).append((place, block, entry))
-        of_variable: dict[int, list[int]] = {}
-        for number, variables in enumerate(groups):
+                entries_of.setdefault(entry.variables, []).append((number, block, entry))
+        sets_with: dict[int, list[int]] = {}  # for each variable the sets that it is in
+        for index, variables in enumerate(entries_of):
             for variable in variables:
-                of_variable.setdefault(variable, []).append(number)
-        found: dict[Values, list[int]] = {}
-        for variable, numbers in sorted(of_variable.items()):
-            found.setdefault(tuple(numbers), []).append(variable)
-        entries = list(groups.values())
+                sets_with.setdefault(variable, []).append(index)
+        in_same_sets: dict[tuple[int, ...], list[int]] = {}
+        for variable, indices in sorted(sets_with.items()):
+            in_same_sets.setdefault(tuple(indices), []).append(variable)
+        entries = list(entries_of.values())
         return [
-            Alike(variables, [each for number in numbers for each in entries[number]])
-            for numbers, variables in found.items()
+            Group(variables, [each for index in indices for each in entries[index]])
+            for indices, variables in in_same_sets.items()
         ]
 
     @cached_property
@@ -170,15 +106,15 @@ class Tally:
 
     @cached_property
     def _blocks_on(self) -> dict[int, list[Block]]:
-        found: dict[int, list[Block]] = {replica: [] for replica in self.replicas}
+        blocks: dict[int, list[Block]] = {replica: [] for replica in self.replicas}
         for block in self.blocks:
-            found[block.replica].append(block)
-        return found
+            blocks[block.replica].append(block)
+        return blocks
 
     def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
         """By how many updates `replicas` are behind `leaders`, and since which step.
 
-        None for the step if their steps are alike as far as they are known.
+        None for the step if their steps are the same as far as they are known.
         """
         missing = sum(self.total(updates, each) for each in leaders) - sum(
             self.total(updates, each) for each in replicas
@@ -243,18 +179,18 @@ class Tally:
             if self.trace.optimizers[calls.optimizer].root == self.root:
                 groups[calls.method, calls.variables, False] += calls.eager
                 groups[calls.method, calls.variables, True] += calls.tracing
-        found: dict[int, dict[int | None, tuple[int, int]]] = {}
+        counts: dict[int, dict[int | None, tuple[int, int]]] = {}
         for (method, variables, tracing), number in groups.items():
-            of_method = found.setdefault(method, {})
+            of_method = counts.setdefault(method, {})
             for variable in variables or (None,):
                 eager, traced = of_method.get(variable, (0, 0))
                 add = (0, number) if tracing else (number, 0)
                 of_method[variable] = (eager + add[0], traced + add[1])
-        return found
+        return counts
 
     def stretches(self, *measures: Measure, replica: int | None = None) -> list[Stretch]:
         """What each step counted by each of `measures`: every step from 1 on, equal ones folded."""
-        return list(_cycles(self._uneven(measures, replica)))
+        return list(cycles(self._uneven(measures, replica)))
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """In how many steps each combination of counts by `measures` occurred."""
@@ -281,7 +217,7 @@ class Tally:
         return {each: self.spread(updates, replica=each)[(0,)] for each in self.replicas}
 
     @cached_property
-    def places(self) -> tuple[int, ...]:
+    def representatives(self) -> tuple[int, ...]:
         """For each block the first block that ran on the same replica in the same steps."""
         first: dict[tuple[int, tuple[Run, ...], int, bool], int] = {}
         return tuple(
@@ -297,42 +233,42 @@ class Tally:
         others, and what they count in a piece is worked out from how often the blocks ran in it.
         """
         zero = (0,) * len(measures)
-        sums: dict[int, Values] = {}  # by the place in `_trains`: replicas do the same in a step
+        sums: dict[int, Values] = {}  # by the index in `_trains`: replicas do the same in a step
         for block in self.blocks if replica is None else self._blocks_on[replica]:
             if not block.outside:
                 weights = tuple(measure(block) for measure in measures)
                 if any(weights):
-                    place = self._train_of[id(block)]
-                    sums[place] = _add(sums.get(place, zero), weights)
+                    index = self._train_of[id(block)]
+                    sums[index] = added(sums.get(index, zero), weights)
         last = self.steps if replica is None else self.steps_on[replica]
-        alike = set(sums.values())
-        if len(alike) != 1:
-            weighted = [(each, sums[place]) for place in sums for each in self._trains[place]]
-            return _merged(_regions(weighted, last, zero))
-        (weights,) = alike
-        return list(_weighed(self._pieces(tuple(sums), last), weights))
+        different = set(sums.values())
+        if len(different) != 1:
+            weighted = [(each, sums[index]) for index in sums for each in self._trains[index]]
+            return pieces(weighted, last, len(measures))
+        (weights,) = different
+        return list(weighed(self._pieces(tuple(sums), last), weights))
 
-    def _pieces(self, places: tuple[int, ...], last: int) -> list[Stretch]:
-        """The steps up to `last`, with how many of the trains at these places ran in each."""
-        known = self._known_pieces.get((places, last))
+    def _pieces(self, indices: tuple[int, ...], last: int) -> list[Stretch]:
+        """The steps up to `last`, with how many of the trains at these indices ran in each."""
+        known = self._known_pieces.get((indices, last))
         if known is None:
-            weighted = [(each, (1,)) for place in places for each in self._trains[place]]
-            known = self._known_pieces[places, last] = _merged(_regions(weighted, last, (0,)))
+            weighted = [(each, (1,)) for index in indices for each in self._trains[index]]
+            known = self._known_pieces[indices, last] = pieces(weighted, last, 1)
         return known
 
     @cached_property
     def _train_of(self) -> dict[int, int]:
-        """For each block, by its id, the place of its runs in `_trains`."""
-        places: dict[tuple[Run, ...], int] = {}
-        return {id(block): places.setdefault(block.runs, len(places)) for block in self.blocks}
+        """For each block, by its id, the index of its runs in `_trains`."""
+        indices: dict[tuple[Run, ...], int] = {}
+        return {id(block): indices.setdefault(block.runs, len(indices)) for block in self.blocks}
 
     @cached_property
-    def _trains(self) -> list[tuple["_Train", ...]]:
+    def _trains(self) -> list[tuple[Train, ...]]:
         """The different runs of blocks."""
-        return [_trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
+        return [trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
 
 
-def tallies(trace: Trace) -> list[Tally]:
+def tallies_of(trace: Trace) -> list[Tally]:
     """One tally for each root optimizer, in the order of the trace."""
     return list(trace.derived(_tallies))
 
@@ -340,206 +276,3 @@ def tallies(trace: Trace) -> list[Tally]:
 def _tallies(trace: Trace) -> tuple[Tally, ...]:
     roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
     return tuple(Tally(trace, root) for root in roots)
-
-
-def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> list[Stretch]:
-    """What each of the steps 1 to `steps` counts, from runs with what each adds to a step.
-
-    >>> for stretch in folded([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2):
-    ...     print(stretch)
-    Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3)
-    """
-    alike: dict[Values, list[Run]] = {}
-    for run, weights in weighted:
-        alike.setdefault(weights, []).append(run)
-    trains = [(train, weights) for weights, runs in alike.items() for train in _trains(runs)]
-    pieces = _merged(_regions(trains, steps, (0,) * size))
-    return list(_cycles(pieces))
-
-
-class _Train(NamedTuple):
-    """`length` steps in a row from `first` on, and again each `period` steps, `turns` times in all.
-
-    One run of steps after the other as a partial batch leaves them, for each epoch one, is one
-    train, and so is a run with a stride.
-    """
-
-    first: int
-    length: int
-    period: int
-    turns: int
-    times: int
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """The steps around it in which it goes on regularly: also the gaps before and after it."""
-        gap = self.period - self.length if self.turns > 1 else 0
-        last = self.first + (self.turns - 1) * self.period + self.length - 1
-        return self.first - gap, last + gap + 1
-
-    def within(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where steps of it begin and end, from `begin` to before `end`."""
-        number = max(0, -((self.first + self.length - 1 - begin) // self.period))
-        for start in range(
-            self.first + number * self.period,
-            min(end, self.first + self.turns * self.period),
-            self.period,
-        ):
-            yield max(start, begin), min(start + self.length, end)
-
-
-def _trains(runs: Iterable[Run]) -> tuple[_Train, ...]:
-    """The same steps in fewer pieces; a million steps are often one."""
-    found = []
-    alike: dict[tuple[int, int], list[int]] = {}
-    for run in runs:
-        if run.stride == 1 or run.count == 1:
-            alike.setdefault((run.count, run.times), []).append(run.first)
-        else:
-            found.append(_Train(run.first, 1, run.stride, run.count, run.times))
-    for (length, times), firsts in alike.items():
-        firsts.sort()
-        at = 0
-        while at < len(firsts):
-            end = at + 1
-            period = firsts[end] - firsts[at] if end < len(firsts) else 0
-            while end < len(firsts) and firsts[end] - firsts[end - 1] == period:
-                end += 1
-            if period <= length or end - at < _TURNS:
-                end, period = at + 1, length
-            found.append(_Train(firsts[at], length, period, end - at, times))
-            at = end
-    return tuple(found)
-
-
-def _regions(
-    weighted: Sequence[tuple[_Train, Values]], steps: int, zero: Values
-) -> Iterator[Stretch]:
-    """Stretches between the steps at which a train starts or ends."""
-    starts: dict[int, list[int]] = {1: [], steps + 1: []}
-    for number, (train, _) in enumerate(weighted):
-        for edge in train.window:
-            starts.setdefault(min(max(edge, 1), steps + 1), []).append(number)
-    active: set[int] = set()
-    edges = sorted(starts)
-    for begin, end in pairwise(edges):
-        for number in starts[begin]:
-            low, high = weighted[number][0].window
-            (active.add if low <= begin < high else active.discard)(number)
-        yield from _region(begin, end, [weighted[number] for number in sorted(active)], zero)
-
-
-def _region(
-    begin: int, end: int, active: Sequence[tuple[_Train, Values]], zero: Values
-) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, in which the trains in `active` go on regularly."""
-    base, strided = zero, []
-    for train, weights in active:
-        values = tuple(weight * train.times for weight in weights)
-        if train.turns == 1:
-            base = _add(base, values)
-        else:
-            strided.append((train, values))
-    if not strided:
-        yield Stretch(begin, ((end - begin, base),))
-        return
-    period = math.lcm(*(train.period for train, _ in strided))
-    turns = (end - begin) // period
-    cycle = _parts(begin, begin + period, base, strided) if turns >= _TURNS else ()
-    if len(cycle) == 1:
-        yield Stretch(begin, ((period * turns, cycle[0][1]),))
-        begin += period * turns
-    elif 1 < len(cycle) <= _LONGEST_CYCLE:
-        yield Stretch(begin, cycle, turns)
-        begin += period * turns
-    for length, values in _parts(begin, end, base, strided):
-        yield Stretch(begin, ((length, values),))
-        begin += length
-
-
-def _weighed(pieces: Iterable[Stretch], weights: Values) -> Iterator[Stretch]:
-    """The pieces, if each of what ran in them counts `weights`."""
-    for piece in pieces:
-        cycle = tuple(
-            (length, tuple(times * weight for weight in weights))
-            for length, (times,) in piece.cycle
-        )
-        yield Stretch(piece.first, cycle, piece.turns)
-
-
-def _parts(
-    begin: int, end: int, base: Values, strided: Sequence[tuple[_Train, Values]]
-) -> tuple[Part, ...]:
-    """Each step from `begin` to before `end`, equal neighbours together."""
-    changes: dict[int, Values] = {}
-    zero = (0,) * len(base)
-    for train, values in strided:
-        less = tuple(-value for value in values)
-        for start, stop in train.within(begin, end):
-            changes[start] = _add(changes.get(start, zero), values)
-            changes[stop] = _add(changes.get(stop, zero), less)
-    parts: list[Part] = []
-
-    def put(length: int, values: Values) -> None:
-        if parts and parts[-1][1] == values:
-            length += parts.pop()[0]
-        if length:
-            parts.append((length, values))
-
-    for step in sorted(changes):
-        put(step - begin, base)
-        begin, base = step, _add(base, changes[step])
-    put(end - begin, base)
-    return tuple(parts)
-
-
-def _add(left: Values, right: Values) -> Values:
-    return tuple(a + b for a, b in zip(left, right, strict=True))
-
-
-def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The same steps, with neighbours that go on in the same way made one."""
-    merged: list[Stretch] = []
-    for stretch in stretches:
-        before = merged[-1] if merged else None
-        if before is None or len(before.cycle) != len(stretch.cycle):
-            merged.append(stretch)
-        elif len(stretch.cycle) == 1 and before.cycle[0][1] == stretch.cycle[0][1]:
-            length = before.period + stretch.period
-            merged[-1] = Stretch(before.first, ((length, stretch.cycle[0][1]),))
-        elif len(stretch.cycle) > 1 and before.cycle == stretch.cycle:
-            merged[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
-        else:
-            merged.append(stretch)
-    return merged
-
-
-def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
-    """The same steps, with parts that come again in the same order made one cycle."""
-    at = 0
-    while at < len(pieces):
-        size, turns = _repeats(pieces, at)
-        if turns >= _TURNS:
-            cycle = tuple(piece.cycle[0] for piece in pieces[at : at + size])
-            yield Stretch(pieces[at].first, cycle, turns)
-            at += size * turns
-        else:
-            yield pieces[at]
-            at += 1
-
-
-def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
-    """The fewest parts that come at least three times from `at` on, and how often they come."""
-    for size in range(2, _LONGEST_CYCLE + 1):
-        if at + _TURNS * size > len(pieces):
-            break
-        if pieces[at].cycle != pieces[at + size].cycle:
-            continue  # the usual case where steps are skipped at random
-        end = at
-        while end < len(pieces) and len(pieces[end].cycle) == 1:
-            if end >= at + size and pieces[end].cycle != pieces[end - size].cycle:
-                break
-            end += 1
-        if (end - at) // size >= _TURNS:
-            return size, (end - at) // size
-    return 1, 1

@@ -125,6 +125,8 @@ class _File(msgspec.Struct, frozen=True):
     calls: tuple[_Calls, ...]
     graphs: tuple[Graph, ...] = ()
     finished: bool = True
+    only: str = ""
+    first_step: int = 1
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -168,7 +170,7 @@ def load(path: str | Path) -> Trace:
         files = sorted(Path(path).glob("*.json"))
         if not files:
             raise _error(path, "is a folder without a trace file (*.json)")
-        return merge(load(each) for each in files)
+        return merge(load(file) for file in files)
     try:
         content = _read(Path(path))
     except OSError as error:
@@ -314,31 +316,34 @@ def _to_file(data: TraceData) -> _File:
         calls,
         data.graphs,
         data.finished,
+        data.only,
+        data.first_step,
     )
 
 
 def _from_file(file: _File) -> TraceData:
     """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
     lists = _expand(file.lists, len(file.variables))
-    for place, optimizer in enumerate(file.optimizers):
-        _inside(file.optimizers, optimizer.root, f"optimizers[{place}].root")
-    for place, variable in enumerate(file.variables):
+    _check(1, "first_step", file.first_step)
+    for number, optimizer in enumerate(file.optimizers):
+        _inside(file.optimizers, optimizer.root, f"optimizers[{number}].root")
+    for number, variable in enumerate(file.variables):
         sizes = [size for size in variable.shape if size is not None]
-        _check(0, f"variables[{place}].shape", *sizes)
-    for place, replica in enumerate(file.replicas):
-        _check(0, f"replicas[{place}].id", replica.id)
-    for place, graph in enumerate(file.graphs):
-        where = f"graphs[{place}]"
+        _check(0, f"variables[{number}].shape", *sizes)
+    for number, replica in enumerate(file.replicas):
+        _check(0, f"replicas[{number}].id", replica.id)
+    for number, graph in enumerate(file.graphs):
+        where = f"graphs[{number}]"
         _inside(file.optimizers, graph.root, f"{where}.root")
         _inside(file.replicas, graph.replica, f"{where}.replica")
         _check(0, where, graph.idle, graph.steps, graph.after, graph.step_calls)
         _check(max(1, graph.idle), f"{where}.tracings", graph.tracings)
     blocks = tuple(
-        _block(file, lists, block, f"blocks[{place}]") for place, block in enumerate(file.blocks)
+        _block(file, lists, block, f"blocks[{number}]") for number, block in enumerate(file.blocks)
     )
     calls = []
-    for place, c in enumerate(file.calls):
-        where = f"calls[{place}]"
+    for number, c in enumerate(file.calls):
+        where = f"calls[{number}]"
         _inside(file.optimizers, c.optimizer, f"{where}.optimizer")
         _inside(file.methods, c.method, f"{where}.method")
         _inside(file.replicas, c.replica, f"{where}.replica")
@@ -358,6 +363,8 @@ def _from_file(file: _File) -> TraceData:
         file.notes,
         file.environment,
         file.finished,
+        file.only,
+        file.first_step,
     )
 
 
@@ -366,15 +373,15 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
     _inside(file.replicas, block.replica, f"{where}.replica")
     _check(0, where, block.total, block.graphs, block.idle)
     entries = []
-    for place, e in enumerate(block.entries):
-        _inside(file.optimizers, e.optimizer, f"{where}.entries[{place}].optimizer")
-        _inside(file.methods, e.method, f"{where}.entries[{place}].method")
-        _inside(lists, e.variables, f"{where}.entries[{place}].variables")
-        _check(1, f"{where}.entries[{place}].times", e.times)
+    for number, e in enumerate(block.entries):
+        _inside(file.optimizers, e.optimizer, f"{where}.entries[{number}].optimizer")
+        _inside(file.methods, e.method, f"{where}.entries[{number}].method")
+        _inside(lists, e.variables, f"{where}.entries[{number}].variables")
+        _check(1, f"{where}.entries[{number}].times", e.times)
         variables = lists[e.variables]
         entries.append(Entry(e.optimizer, e.method, e.role, e.kind, variables, e.times))
-    for place, run in enumerate(block.runs):
-        at = f"{where}.runs[{place}]"
+    for number, run in enumerate(block.runs):
+        at = f"{where}.runs[{number}]"
         _check(1, at, run.first, run.stride, run.count, run.times, run.last)
     if any(before.last >= after.first for before, after in pairwise(block.runs)):
         raise ValueError(f"the steps of {where}.runs do not rise")
@@ -428,17 +435,17 @@ def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
     """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
     expanded = []
     held = 0
-    for place, ranges in enumerate(lists):
-        found: list[int] = []
+    for number, ranges in enumerate(lists):
+        indices: list[int] = []
         for start, stop in ranges:
             if not 0 <= start < stop <= variables:
                 raise ValueError(
-                    f"lists[{place}] holds [{start}, {stop}], "
+                    f"lists[{number}] holds [{start}, {stop}], "
                     f"outside a table of {variables} variables"
                 )
             held += stop - start
             if held > MAX_INDICES:
                 raise ValueError(f"lists hold more than {MAX_INDICES:,} variables")
-            found.extend(range(start, stop))
-        expanded.append(tuple(found))
+            indices.extend(range(start, stop))
+        expanded.append(tuple(indices))
     return expanded

@@ -1,4 +1,6 @@
-"""Numbers as a sentence has them."""
+"""Numbers and lists as a sentence has them."""
+
+from collections.abc import Sequence
 
 
 def times(count: int) -> str:
@@ -13,3 +15,24 @@ def times(count: int) -> str:
 def some(count: int, noun: str) -> str:
     """`1 step`, `1,000 steps`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def span(numbers: tuple[int, int]) -> str:
+    """`3`, or `3 to 10`."""
+    low, high = numbers
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def some_between(numbers: tuple[int, int], noun: str) -> str:
+    """`1 step`, `3 steps`, or `1 to 10 steps`.
+
+    >>> some_between((1, 1), "step"), some_between((1, 10), "step")
+    ('1 step', '1 to 10 steps')
+    """
+    low, high = numbers
+    return some(low, noun) if low == high else f"{span(numbers)} {noun}s"
+
+
+def listed(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

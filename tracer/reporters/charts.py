@@ -231,12 +231,12 @@ def colors(theme: dict[str, Any], levels: list[tuple[int, int]]) -> list[str]:
     return [*(blues[each] for each in chosen), *reversed(theme["odd"])]
 
 
-def picture(found: Tally) -> bytes | None:
+def picture(tally: Tally) -> bytes | None:
     """The heat map of an optimizer's replicas as a PNG; None if it has no steps or no updates.
 
     It has at most 40 rows, in which variables with the same updates are one, and 200 columns.
     """
-    heat = HeatMap(found)
+    heat = HeatMap(tally)
     view = heat.views[0] if heat.views else None
     if view is None or not view.steps or not heat.levels:
         return None
@@ -245,7 +245,7 @@ def picture(found: Tally) -> bytes | None:
     for variable, pattern in heat.patterns.items():
         members.setdefault(pattern, []).append(variable)
     size = -(-view.steps // _COLUMNS)
-    before = found.trace.first_step - 1
+    before = tally.trace.first_step - 1
     cells = []
     for row, pattern in enumerate(rows):
         for first in range(1, view.steps + 1, size):
@@ -260,13 +260,13 @@ def picture(found: Tally) -> bytes | None:
         "from": before + 0.5,
         "to": before + view.steps + 0.5,
         "rows": list(range(len(rows))),
-        "labels": [_label(found, members[pattern]) for pattern in rows],
+        "labels": [_label(tally, members[pattern]) for pattern in rows],
     }
     spec["params"] = [{"name": name, "value": value} for name, value in values.items()]
     color = spec["layer"][0]["encoding"]["color"]
     color["scale"] = {"domain": states(heat.levels), "range": colors(LIGHT, heat.levels)}
     del spec["layer"][0]["encoding"]["tooltip"]
-    where = view.name if len(found.replicas) > 1 else ""
+    where = view.name if len(tally.replicas) > 1 else ""
     columns = f"a column is {size:,} steps" if size > 1 else ""
     more = len(set(heat.patterns.values())) - len(rows)
     left = f"{some(more, 'more row')} left out" if more else ""
@@ -281,8 +281,8 @@ def picture(found: Tally) -> bytes | None:
     return vl_convert.vegalite_to_png(spec)
 
 
-def _label(found: Tally, variables: list[int]) -> str:
-    name = shown(found.trace.variables[variables[0]].name)
+def _label(tally: Tally, variables: list[int]) -> str:
+    name = shown(tally.trace.variables[variables[0]].name)
     more = f" and {len(variables) - 1:,} more" if len(variables) > 1 else ""
     return cut(name, 40, 20) + more
 

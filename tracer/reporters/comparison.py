@@ -46,27 +46,27 @@ def _lines(
     ]
     if versions:
         yield from paragraph(f"Not the same surroundings: {shown(', '.join(versions))}.", width)
-    for each in differences:
-        if each or each.renamed:
-            yield from _one(each, width, named=len(differences) > 1)
+    for difference in differences:
+        if difference or difference.renamed:
+            yield from _one(difference, width, named=len(differences) > 1)
 
 
-def _one(found: Difference, width: int, named: bool) -> Iterator[Text]:
-    if named or found.renamed or found.only:
+def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
+    if named or difference.renamed or difference.only:
         yield Text()
     if named:
-        yield from paragraph(shown(found.title), width, style="bold")
-    if found.renamed:
-        pairs = ", ".join(f"{shown(a)} = {shown(b)}" for a, b in found.renamed)
+        yield from paragraph(shown(difference.title), width, style="bold")
+    if difference.renamed:
+        pairs = ", ".join(f"{shown(a)} = {shown(b)}" for a, b in difference.renamed)
         said = f"Layers are numbered differently, and were matched in their order: {pairs}."
         yield from paragraph(said, width)
-    for only in found.only:
+    for only in difference.only:
         yield from paragraph(shown(only), width, "- ")
     tables = (
-        ("steps on", found.steps, ""),
-        ("variable, updates", found.variables, "in steps "),
-        ("updates in steps", found.runs, ""),
-        ("method", found.methods, ""),
+        ("steps on", difference.steps, ""),
+        ("variable, updates", difference.variables, "in steps "),
+        ("updates in steps", difference.runs, ""),
+        ("method", difference.methods, ""),
     )
     for header, changes, prefix in tables:
         if changes:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from tracer.model.trace import Trace
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By
 from tracer.reporters.text import render
 
 

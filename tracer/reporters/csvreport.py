@@ -5,8 +5,7 @@ import io
 
 from tracer.model.trace import Trace
 from tracer.reporters.layout import shown
-from tracer.reporters.rows import columns, everything
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By, columns, everything
 
 
 def render(trace: Trace, by: By | None = None) -> str:
@@ -15,8 +14,8 @@ def render(trace: Trace, by: By | None = None) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *columns(by)], lineterminator="\n")
     writer.writeheader()
-    for found, _, table in everything(trace, by):
-        for row in table:
-            named = {"optimizer": found.optimizers[0].name, **row}
+    for tally, _, rows in everything(trace, by):
+        for row in rows:
+            named = {"optimizer": tally.optimizers[0].name, **row._asdict()}
             writer.writerow({k: shown(v) if isinstance(v, str) else v for k, v in named.items()})
     return out.getvalue()

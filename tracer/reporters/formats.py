@@ -8,7 +8,7 @@ from typing import Literal
 from tracer.errors import MissingExtra
 from tracer.model.trace import Trace
 from tracer.reporters import console
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By
 
 Format = Literal["text", "json", "csv", "markdown", "html", "tensorboard"]
 

@@ -5,16 +5,19 @@ lane, so that a model of thousands of variables and a million steps is a handful
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tracer.model.records import Run
-from tracer.model.tally import Stretch, Tally, Values, folded
+from tracer.model.labels import replica_names
+from tracer.model.records import Kind, Run
+from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.tally import Group, Tally, Weights
 from tracer.reporters.layout import shown
 
 _MOST_VIEWS = 32
-_MOST_PLACES = 100_000  # patterns times views
+_MOST_CELLS = 100_000  # patterns times views
 
 
 class Cell(NamedTuple):
@@ -54,7 +57,7 @@ class Lane:
         >>> lane.within(3, 8)
         Cell(steps=6, without=4, dense=4, sparse=2, least=0, most=3)
         """
-        found = Cell()
+        cell = Cell()
         at = max(0, bisect_right(self._starts, first) - 1)
         for number in range(at, len(self.stretches)):  # a slice would copy half a million
             stretch = self.stretches[number]
@@ -63,8 +66,8 @@ class Lane:
             low, high = max(first, stretch.first), min(last, stretch.last)
             if low <= high:
                 for steps, values in _parts(stretch, low - stretch.first, high - low + 1):
-                    found = _more(found, steps, values)
-        return found
+                    cell = _more(cell, steps, values)
+        return cell
 
     def runs(self) -> Iterator[tuple[int, int, Values]]:
         """Runs of equal steps, as `(first, last, (dense, sparse))`."""
@@ -122,11 +125,12 @@ class View(NamedTuple):
 class HeatMap:
     """What each variable of one optimizer got in each step."""
 
-    def __init__(self, found: Tally) -> None:
+    def __init__(self, tally: Tally) -> None:
         self.lanes: list[Lane] = []
         self._numbers: dict[object, int] = {}
-        self._found = found
-        self._sets = _Sets(found)
+        self._tally = tally
+        self._patterns = _Patterns(tally)
+        self._replica_names = replica_names(tally.trace)
         self.left_off = 0
         """Replicas that are like none of those shown, and have no view of their own."""
         self.views = self._views()
@@ -136,27 +140,27 @@ class HeatMap:
     @property
     def patterns(self) -> dict[int, int]:
         """The pattern of each variable, by index."""
-        return self._sets.patterns
+        return self._patterns.of_variable
 
     def _views(self) -> list[View]:
-        found = self._found
+        tally = self._tally
         alike: dict[tuple[int, ...], list[int]] = {}
-        most = min(_MOST_VIEWS, max(1, _MOST_PLACES // (1 + len(self._sets.distinct))))
-        for replica in found.replicas:
+        most = min(_MOST_VIEWS, max(1, _MOST_CELLS // (1 + len(self._patterns.sizes))))
+        for replica in tally.replicas:
             if len(alike) == most:
                 self.left_off += 1
             else:
-                steps = found.steps_on[replica]
+                steps = tally.steps_on[replica]
                 key = (steps, *self._lanes([replica], steps))
                 alike.setdefault(key, []).append(replica)
         views = [
             View(self._name(replicas), steps, total, tuple(lanes))
             for (steps, total, *lanes), replicas in alike.items()
         ]
-        if len(found.replicas) > 1:
-            total, *rest = self._lanes(found.replicas, found.steps)
-            name = f"all {len(found.replicas):,} replicas together"
-            views.insert(int(len(alike) == 1), View(name, found.steps, total, tuple(rest)))
+        if len(tally.replicas) > 1:
+            total, *rest = self._lanes(tally.replicas, tally.steps)
+            name = f"all {len(tally.replicas):,} replicas together"
+            views.insert(int(len(alike) == 1), View(name, tally.steps, total, tuple(rest)))
         return views
 
     @cached_property
@@ -167,17 +171,17 @@ class HeatMap:
 
     def _lanes(self, replicas: Sequence[int], steps: int) -> list[int]:
         """The lane of all variables together, then that of each pattern."""
-        runs = [self._sets.runs[replica] for replica in replicas]
+        done = [self._patterns.done[replica] for replica in replicas]
+        sizes = self._patterns.sizes
         everything = [
-            (number, (dense * size, sparse * size))
-            for of in runs
-            for members, pairs in of.items()
-            for size in (len(self._sets.members[members]),)
-            for number, (dense, sparse) in pairs
+            (runs, (dense * sizes[pattern], sparse * sizes[pattern]))
+            for on_replica in done
+            for pattern, pairs in on_replica.items()
+            for runs, (dense, sparse) in pairs
         ]
         return [self._lane(everything, steps)] + [
-            self._lane([pair for of in runs for each in sets for pair in of.get(each, ())], steps)
-            for sets in self._sets.distinct
+            self._lane([pair for each in done for pair in each.get(pattern, ())], steps)
+            for pattern in range(len(sizes))
         ]
 
     def _lane(self, weighted: Sequence[tuple[int, Values]], steps: int) -> int:
@@ -188,59 +192,61 @@ class HeatMap:
             sums[runs] = before[0] + dense, before[1] + sparse
         key = (steps, frozenset(sums.items()))
         if key not in self._numbers:
-            named = self._sets.known
+            named = self._patterns.runs
             pairs = [(run, values) for runs, values in sums.items() for run in named[runs]]
             self._numbers[key] = len(self.lanes)
             self.lanes.append(Lane(folded(pairs, steps, 2)))
         return self._numbers[key]
 
     def _name(self, replicas: Sequence[int]) -> str:
-        found = self._found
-        if len(replicas) == len(found.replicas):
+        tally = self._tally
+        if len(replicas) == len(tally.replicas):
             return f"each of {len(replicas):,} replicas" if len(replicas) > 1 else "the replica"
-        first = found.trace.replicas[replicas[0]]
-        workers = len({each.worker for each in found.trace.replicas}) > 1
-        name = f"{shown(first.worker)} replica {first.id}" if workers else f"replica {first.id}"
+        name = shown(self._replica_names[replicas[0]])
         return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
 
 
-class _Sets:
-    """The sets of variables that are updated together, and what each variable is a member of."""
+_Done = list[tuple[int, Values]]
+"""Numbers of runs (`_Patterns.runs`), and what is done to a variable in each of their steps."""
 
-    def __init__(self, found: Tally) -> None:
-        self.members: list[tuple[int, ...]] = []
-        """The variables of each set."""
-        self.known: list[tuple[Run, ...]] = []
-        """The runs, by number."""
-        numbers: dict[tuple[int, ...], int] = {}
-        names: dict[tuple[Run, ...], int] = {}
-        self.runs: dict[int, dict[int, list[tuple[int, Values]]]] = {
-            replica: {} for replica in found.replicas
+
+class _Patterns:
+    """Which variables get the same in every step, and what they get on each replica."""
+
+    def __init__(self, tally: Tally) -> None:
+        numbers: dict[tuple[Run, ...], int] = {}
+        run_of = [numbers.setdefault(block.runs, len(numbers)) for block in tally.blocks]
+        self.runs = list(numbers)
+        """The different runs of blocks."""
+        pattern_of: dict[tuple[Weights, Weights], int] = {((), ()): 0}
+        of_variable: dict[int, int] = {}
+        for group in tally.groups:
+            weights = _inside(tally, group, "dense"), _inside(tally, group, "sparse")
+            pattern = pattern_of.setdefault(weights, len(pattern_of))
+            of_variable.update(dict.fromkeys(group.variables, pattern))
+        used = Counter(of_variable.get(variable, 0) for variable in tally.variables)
+        self.sizes = list(used.values())
+        """The number of variables of each pattern, in the order of their first variables."""
+        number_of = {pattern: number for number, pattern in enumerate(used)}
+        self.of_variable = {
+            variable: number_of[of_variable.get(variable, 0)] for variable in tally.variables
         }
-        """For each replica what is done to each set: the number of the runs, and how much."""
-        for block in found.blocks:
-            entries = [each for each in block.entries if each.role == "update"]
-            if block.outside or not entries:
-                continue
-            name = names.setdefault(block.runs, len(self.known))
-            if name == len(self.known):
-                self.known.append(block.runs)
-            for entry in entries:
-                number = numbers.setdefault(entry.variables, len(self.members))
-                if number == len(self.members):
-                    self.members.append(entry.variables)
-                values = (0, entry.times) if entry.kind == "sparse" else (entry.times, 0)
-                self.runs[block.replica].setdefault(number, []).append((name, values))
-        of: dict[int, list[int]] = {variable: [] for variable in found.variables}
-        for number, members in enumerate(self.members):
-            for variable in members:
-                of[variable].append(number)
-        patterns: dict[tuple[int, ...], int] = {}
-        self.patterns = {
-            variable: patterns.setdefault(tuple(sets), len(patterns))
-            for variable, sets in of.items()
-        }
-        self.distinct = list(patterns)
+        self.done: dict[int, dict[int, _Done]] = {replica: {} for replica in tally.replicas}
+        """What is done on each replica to each pattern."""
+        for (dense, sparse), pattern in pattern_of.items():
+            updates: list[tuple[int, Values]] = [
+                *((block, (times, 0)) for block, times in dense),
+                *((block, (0, times)) for block, times in sparse),
+            ]
+            for block, values in updates:
+                done = self.done[tally.blocks[block].replica]
+                done.setdefault(number_of[pattern], []).append((run_of[block], values))
+
+
+def _inside(tally: Tally, group: Group, kind: Kind) -> Weights:
+    """The updates of each of the variables in steps."""
+    weights = group.weights("update", kind)
+    return tuple(each for each in weights if not tally.blocks[each[0]].outside)
 
 
 def levels(lanes: Sequence[Lane], most: int = 5) -> list[tuple[int, int]]:

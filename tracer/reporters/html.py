@@ -15,16 +15,17 @@ import jinja2
 from markupsafe import Markup
 
 from tracer.findings.catalogue import findings
-from tracer.model import tally
+from tracer.model import measures
+from tracer.model.labels import replica_names
 from tracer.model.records import Graph
-from tracer.model.tally import Tally, tallies
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters import charts
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
-from tracer.reporters.rows import rows
+from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
 from tracer.reporters.text import headline
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
@@ -39,10 +40,10 @@ _THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
 
 def render(trace: Trace, by: None = None) -> str:
     """The report as a page."""
-    everyone = tallies(trace)
-    found = [(each, HeatMap(each)) for each in everyone[:_OPTIMIZERS]]
-    share = _CHARACTERS // max(1, len(found))
-    most = _ROWS // max(1, len(found))
+    tallies = tallies_of(trace)
+    drawn = [(tally, HeatMap(tally)) for tally in tallies[:_OPTIMIZERS]]
+    share = _CHARACTERS // max(1, len(drawn))
+    most = _ROWS // max(1, len(drawn))
     data = {
         "first": trace.first_step,
         "themes": {n: {**each, "config": charts.config(each)} for n, each in _THEMES.items()},
@@ -57,7 +58,7 @@ def render(trace: Trace, by: None = None) -> str:
             "others": charts.OTHERS,
             "some": charts.SOME,
         },
-        "optimizers": [_optimizer(each, heat, share) for each, heat in found],
+        "optimizers": [_optimizer(tally, heat, share) for tally, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]
     environment = jinja2.Environment(
@@ -82,8 +83,8 @@ def render(trace: Trace, by: None = None) -> str:
             for each in findings(trace)[:_NOTES]
         ],
         facts=_facts(trace),
-        optimizers_left=len(everyone) - len(found),
-        optimizers=[_tables(each, heat, most, named=len(found) > 1) for each, heat in found],
+        optimizers_left=len(tallies) - len(drawn),
+        optimizers=[_tables(tally, heat, most, named=len(drawn) > 1) for tally, heat in drawn],
         environment={shown(k): shown(v) for k, v in trace.environment.items()},
         style=Markup(_resource("report.css")),
         scripts=[Markup(each) for each in scripts],
@@ -122,81 +123,77 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
 
 
-def _tables(found: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str, Any]:
+def _tables(tally: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
-    graphs = _graphs(found)
+    graphs = _graphs(tally)
     lost = []
-    if number := found.unplaced(tally.updates):
+    if number := tally.unplaced(measures.updates):
         lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
-    if number := found.outside(tally.updates):
+    if number := tally.outside(measures.updates):
         lost.append(f"{some(number, 'update')} outside any step: not in the heat map.")
     if heat.left_off:
         lost.append(
             f"{some(heat.left_off, 'replica')} without a view of their own: they are in that of "
             "all replicas together."
         )
-    methods, replicas = rows(found, "method"), rows(found, "replica")
-    workers = rows(found, "worker")
+    methods, replicas, workers = by_method(tally), by_replica(tally), by_worker(tally)
     return {
-        "headline": headline(found, named=named),
-        "name": shown(found.optimizers[0].name),
-        "steps": found.steps,
-        "variables": len(found.variables),
+        "headline": headline(tally, named=named),
+        "name": shown(tally.optimizers[0].name),
+        "steps": tally.steps,
+        "variables": len(tally.variables),
         "lost": lost,
         "workers": workers[:most] if len(workers) > 1 else [],
         "replicas": replicas[:most],
-        "devices": any(row["device"] for row in replicas),
-        "replicas_left": max(0, len(found.replicas) - most),
+        "devices": any(row.device for row in replicas),
+        "replicas_left": max(0, len(tally.replicas) - most),
         "methods": methods[:most],
         "graphs": [(_graph(each), each) for each in graphs[:most]],
         "graphs_left": max(0, len(graphs) - most),
         "idle": sum(each.idle for each in graphs),
-        "traced": any(row["calls_tracing"] for row in methods),
+        "traced": any(row.calls_tracing for row in methods),
     }
 
 
-def _optimizer(found: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
+def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
     """What the script of the page draws of an optimizer, in about `share` characters each."""
     table: list[list[Any]] = []
     taken = 0
-    for index, row in zip(found.variables, rows(found, "variable"), strict=True):
-        values = [shown(value) if isinstance(value, str) else value for value in row.values()]
+    for index, row in zip(tally.variables, by_variable(tally), strict=True):
+        values = [shown(value) if isinstance(value, str) else value for value in row]
         taken += len(json.dumps(values)) + 8
         if taken > share:
             break
         table.append([*values, heat.patterns[index]])
-    grain = _grain(heat.lanes, found.steps, share)
+    grain = _grain(heat.lanes, tally.steps, share)
+    names = replica_names(tally.trace)
     return {
         "views": [each._asdict() for each in heat.views],
         "levels": heat.levels,
         "states": charts.states(heat.levels),
         "colors": {name: charts.colors(theme, heat.levels) for name, theme in _THEMES.items()},
         "grain": grain,
-        "lanes": [_lane(each, found.steps, grain) for each in heat.lanes],
+        "lanes": [_lane(each, tally.steps, grain) for each in heat.lanes],
         "variables": table,
-        "left": len(found.variables) - len(table),
+        "left": len(tally.variables) - len(table),
         "replicas": [
-            [_place(row["worker"], row["replica"]), row["dense"], row["sparse"]]
-            for row in rows(found, "replica")[:_BARS]
+            [shown(names[index]), row.dense, row.sparse]
+            for index, row in zip(tally.replicas[:_BARS], by_replica(tally), strict=False)
         ],
         "graphs": [
             [_graph(each), each.tracings * each.step_calls, each.steps]
-            for each in _graphs(found)[:_BARS]
+            for each in _graphs(tally)[:_BARS]
         ],
     }
 
 
-def _graphs(found: Tally) -> list[Graph]:
-    return [each for each in found.trace.graphs if each.root == found.root]
+def _graphs(tally: Tally) -> list[Graph]:
+    return [each for each in tally.trace.graphs if each.root == tally.root]
 
 
 def _graph(graph: Graph) -> str:
     name = shown(f"{graph.function}({graph.signature})")
     return cut(name, _LONGEST, _LONGEST // 2)
-
-
-def _place(worker: object, replica: object) -> str:
-    return f"{shown(str(worker))} replica {replica}" if worker else f"replica {replica}"
 
 
 def _grain(lanes: Sequence[Lane], steps: int, share: int) -> int:

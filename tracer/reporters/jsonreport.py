@@ -5,11 +5,10 @@ import json
 import msgspec
 
 from tracer.findings.catalogue import findings
-from tracer.model.tally import tallies
+from tracer.model.tally import tallies_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
-from tracer.reporters.rows import TABLES, rows
-from tracer.reporters.tables import By
+from tracer.reporters.rows import TABLES, By, rows
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
@@ -35,14 +34,16 @@ def render(trace: Trace, by: By | None = None) -> str:
         "environment": dict(trace.environment),
         "optimizers": [
             {
-                "name": found.optimizers[0].name,
-                "class": found.optimizers[0].class_name,
-                "kind": found.optimizers[0].kind,
-                "nested": [each.class_name for each in found.optimizers[1:]],
-                "steps": found.steps,
-                "tables": {table: rows(found, table) for table in tables},
+                "name": tally.optimizers[0].name,
+                "class": tally.optimizers[0].class_name,
+                "kind": tally.optimizers[0].kind,
+                "nested": [each.class_name for each in tally.optimizers[1:]],
+                "steps": tally.steps,
+                "tables": {
+                    table: [row._asdict() for row in rows(tally, table)] for table in tables
+                },
             }
-            for found in tallies(trace)
+            for tally in tallies_of(trace)
         ],
     }
     return json.dumps(content, indent=1) + "\n"

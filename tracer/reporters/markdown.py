@@ -1,13 +1,13 @@
 """The report as Markdown, for a pull request or a page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracer.findings.catalogue import to_report
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
-from tracer.reporters.rows import Row, Value, everything
-from tracer.reporters.tables import By
+from tracer.reporters.rows import By, Row, Value, everything
 
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
@@ -31,28 +31,29 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield ""
         yield from (f"- {_plain(note)}" for note in trace.notes)
     before = None
-    for found, table, rows in everything(trace, by):
-        if found is not before:
-            before = found
-            root = found.optimizers[0]
-            yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {found.steps:,} steps"
+    for tally, table, rows in everything(trace, by):
+        if tally is not before:
+            before = tally
+            root = tally.optimizers[0]
+            steps = some(tally.steps, "step")
+            yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {steps}"
         if rows:
             yield f"\nBy {table}:\n"
             yield from _table(rows)
     wrong = to_report(trace)
     if wrong:
         yield "\n### What looks wrong\n"
-    for each in wrong:
-        told = " ".join(_plain(text) for text in (f"{each.code}:", each.text, each.advice))
-        yield f"- **{each.severity}** {told}"
+    for finding in wrong:
+        line = " ".join(_plain(text) for text in (f"{finding.code}:", finding.text, finding.advice))
+        yield f"- **{finding.severity}** {line}"
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
-    text = [isinstance(value, str) for value in rows[0].values()]
-    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]) + " |"
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    text = [isinstance(value, str) for value in rows[0]]
+    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]._fields) + " |"
     yield "|" + "|".join(" --- " if each else " ---: " for each in text) + "|"
     for row in rows:
-        yield "| " + " | ".join(_cell(value) for value in row.values()) + " |"
+        yield "| " + " | ".join(_cell(value) for value in row) + " |"
 
 
 def _cell(value: Value) -> str:

@@ -1,148 +1,214 @@
-"""The tables of a report as rows of plain values, for programs to read."""
+"""The rows of a report's tables as plain values: worked out here once, for every format.
 
-from collections.abc import Iterator
-from typing import get_args
-
-from tracer.model import tally
-from tracer.model.records import Role
-from tracer.model.tally import Measure, Tally, counting
-from tracer.model.trace import Trace
-from tracer.reporters.tables import By
-
-Value = str | int | None
-Row = dict[str, Value]
-
-TABLES: tuple[By, ...] = get_args(By)
-
-_KINDS = {"updates": tally.updates, "dense": tally.dense, "sparse": tally.sparse}
-
-
-def rows(found: Tally, by: By) -> list[Row]:
-    """The rows of one table; all have the same keys, in the same order."""
-    return list(_ROWS[by](found))
-
-
-def columns(by: By) -> list[str]:
-    """The names of the table's columns."""
-    return list(_COLUMNS[by])
-
-
-def everything(trace: Trace, by: By | None) -> Iterator[tuple[Tally, By, list[Row]]]:
-    """Each table of each optimizer, or that one table of each."""
-    for found in tally.tallies(trace):
-        for table in TABLES if by is None else (by,):
-            yield found, table, rows(found, table)
-
-
-_COLUMNS: dict[By, tuple[str, ...]] = {
-    "variable": (
-        *("variable", "shape", "dtype", "updates", "dense", "sparse"),
-        *("least_a_step", "most_a_step", "requests_without_gradient"),
-    ),
-    "step": (
-        *("first", "last", "length", "every", "on_replicas", "updates", "dense", "sparse"),
-        *("requests", "requests_without_gradient"),
-    ),
-    "replica": ("worker", "replica", "device", "steps", "updates", "dense", "sparse"),
-    "worker": ("worker", "replicas", "steps", "updates", "dense", "sparse"),
-    "method": (
-        *("method", "executions", "calls_eager", "calls_tracing", "graphs", "graphs_never_ran"),
-    ),
-}
-"""What the rows hold.
-
-A step row stands for `length` steps in a row from `first` on and, if `every` is not None, for as
-many again each `every` steps, up to the step `last`. `least_a_step` and `most_a_step` are on one
-replica, in the steps that updated anything, and None where the steps are not known.
+The text report adds notes and colours to them; JSON, CSV, Markdown and the page show them as they
+are, by the names of the fields.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
 
-def _by_variable(found: Tally) -> Iterator[Row]:
-    counts: dict[tuple[int, Role, str | None], int] = {}
-    places: dict[int, list[tuple[int, int]]] = {}
-    for number, block in zip(found.places, found.blocks, strict=True):
-        for entry in block.entries:
-            for index in entry.variables:
-                key = (index, entry.role, entry.kind)
-                counts[key] = counts.get(key, 0) + entry.times * block.total
-                if entry.role == "update":
-                    places.setdefault(index, []).append((number, entry.times))
-    rates: dict[tuple[tuple[int, int], ...], tuple[int | None, int | None]] = {}
-    for index in found.variables:
-        variable = found.trace.variables[index]
-        key_ = tuple(places.get(index, ()))
-        if key_ not in rates:
-            rates[key_] = _rate(found, counting(["update"], variable=index))
-        dense, sparse = (counts.get((index, "update", kind), 0) for kind in ("dense", "sparse"))
-        values = (
-            *(variable.name, "x".join("?" if n is None else str(n) for n in variable.shape)),
-            *(variable.dtype, dense + sparse, dense, sparse, *rates[key_]),
-            counts.get((index, "request", "none"), 0),
-        )
-        yield dict(zip(_COLUMNS["variable"], values, strict=True))
+from tracer.model import measures
+from tracer.model.measures import counting
+from tracer.model.records import Kind, Role
+from tracer.model.tally import Group, Tally, Weights, tallies_of
+from tracer.model.trace import Trace
+
+By = Literal["variable", "step", "replica", "worker", "method"]
+TABLES: tuple[By, ...] = get_args(By)
+
+Value = str | int | None
 
 
-def _rate(found: Tally, measure: Measure) -> tuple[int | None, int | None]:
-    if found.unplaced(measure):
+class VariableRow(NamedTuple):
+    """One variable. `least_a_step` and `most_a_step` are on one replica, in the steps that updated
+    anything, and None where the steps are not known.
+    """
+
+    variable: str
+    shape: str
+    dtype: str
+    updates: int
+    dense: int
+    sparse: int
+    least_a_step: int | None
+    most_a_step: int | None
+    requests_without_gradient: int
+
+
+class StepRow(NamedTuple):
+    """`length` steps in a row from `first` on that count the same, each of them this much.
+
+    If `every` is not None, as many again each `every` steps, up to the step `last`.
+    """
+
+    first: int
+    last: int
+    length: int
+    every: int | None
+    on_replicas: int
+    updates: int
+    dense: int
+    sparse: int
+    requests: int
+    requests_without_gradient: int
+
+
+class ReplicaRow(NamedTuple):
+    worker: str
+    replica: int
+    device: str
+    steps: int
+    updates: int
+    dense: int
+    sparse: int
+
+
+class WorkerRow(NamedTuple):
+    worker: str
+    replicas: int
+    steps: int
+    updates: int
+    dense: int
+    sparse: int
+
+
+class MethodRow(NamedTuple):
+    method: str
+    executions: int
+    calls_eager: int
+    calls_tracing: int
+    graphs: int
+    graphs_never_ran: int
+
+
+Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow
+
+
+def rows(tally: Tally, by: By) -> Sequence[Row]:
+    """The rows of one table."""
+    return _ROWS[by](tally)
+
+
+def columns(by: By) -> tuple[str, ...]:
+    """The names of the table's columns."""
+    return _COLUMNS[by]._fields
+
+
+def everything(trace: Trace, by: By | None) -> Iterator[tuple[Tally, By, Sequence[Row]]]:
+    """Each table of each optimizer, or that one table of each."""
+    for tally in tallies_of(trace):
+        for table in TABLES if by is None else (by,):
+            yield tally, table, rows(tally, table)
+
+
+def by_variable(tally: Tally) -> list[VariableRow]:
+    """A row for each of `Tally.variables`, in that order."""
+    rates: dict[Weights, tuple[int | None, int | None]] = {}
+    of_variable: dict[int, tuple[int, int, int | None, int | None, int]] = {}
+    for group in tally.groups:
+        totals: Counter[tuple[Role, Kind | None]] = Counter()
+        for _, block, entry in group.entries:
+            totals[entry.role, entry.kind] += entry.times * block.total
+        weights = group.weights("update", "dense", "sparse")
+        if weights not in rates:
+            rates[weights] = _rate(tally, group)
+        dense, sparse = totals["update", "dense"], totals["update", "sparse"]
+        one = (dense, sparse, *rates[weights], totals["request", "none"])
+        of_variable.update(dict.fromkeys(group.variables, one))
+    made = []
+    for index in tally.variables:
+        variable = tally.trace.variables[index]
+        shape = "x".join("?" if size is None else str(size) for size in variable.shape)
+        dense, sparse, least, most, without = of_variable.get(index, (0, 0, 0, 0, 0))
+        figures = (dense + sparse, dense, sparse, least, most, without)
+        made.append(VariableRow(variable.name, shape, variable.dtype, *figures))
+    return made
+
+
+def _rate(tally: Tally, group: Group) -> tuple[int | None, int | None]:
+    """The fewest and the most updates of one of the variables in a step."""
+    measure = counting(["update"], variable=group.variables[0])
+    if tally.unplaced(measure):
         return None, None
-    counts = {count for each in found.replicas for count in found.rates(measure, each)} or {0}
-    return min(counts), max(counts)
+    occurring = {n for replica in tally.replicas for n in tally.rates(measure, replica)} or {0}
+    return min(occurring), max(occurring)
 
 
-def _by_step(found: Tally) -> Iterator[Row]:
-    measures = (tally.steps, tally.updates, tally.dense, tally.sparse, tally.requests)
-    for stretch in found.stretches(*measures, tally.missing):
-        begin = stretch.first + found.trace.first_step - 1
-        for length, counts in stretch.cycle:
-            last = begin + length - 1 + stretch.period * (stretch.turns - 1)
-            every = stretch.period if stretch.turns > 1 else None
-            on, updates, dense, sparse, requests, missing = counts
-            requests += missing
-            values = (begin, last, length, every, on, updates, dense, sparse, requests, missing)
-            yield dict(zip(_COLUMNS["step"], values, strict=True))
-            begin += length
+def by_step(tally: Tally) -> list[StepRow]:
+    """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
+    kinds = (measures.dense, measures.sparse)
+    handed_over = (measures.requests, measures.missing)
+    return [
+        StepRow(*steps, on, dense + sparse, dense, sparse, requests + missing, missing)
+        for stretch in tally.stretches(measures.steps, *kinds, *handed_over)
+        for steps, (on, dense, sparse, requests, missing) in stretch.parts(tally.trace.first_step)
+    ]
 
 
-def _by_replica(found: Tally) -> Iterator[Row]:
-    for index in found.replicas:
-        replica = found.trace.replicas[index]
-        yield {
-            "worker": replica.worker,
-            "replica": replica.id,
-            "device": replica.device,
-            "steps": found.steps_on[index],
-            **{name: found.total(measure, index) for name, measure in _KINDS.items()},
-        }
+def by_replica(tally: Tally) -> list[ReplicaRow]:
+    """A row for each of `Tally.replicas`, in that order."""
+    made = []
+    for index in tally.replicas:
+        replica = tally.trace.replicas[index]
+        updates = (tally.total(measure, index) for measure in _UPDATES)
+        steps = tally.steps_on[index]
+        made.append(ReplicaRow(replica.worker, replica.id, replica.device, steps, *updates))
+    return made
 
 
-def _by_worker(found: Tally) -> Iterator[Row]:
+_UPDATES = (measures.updates, measures.dense, measures.sparse)
+
+
+def by_worker(tally: Tally) -> list[WorkerRow]:
+    """A row for each of `workers`, in that order, with its replicas together."""
+    of_replica = dict(zip(tally.replicas, by_replica(tally), strict=True))
+    made = []
+    for worker, indices in workers(tally).items():
+        own = [of_replica[index] for index in indices]
+        made.append(
+            WorkerRow(
+                worker,
+                len(own),
+                max(row.steps for row in own),
+                sum(row.updates for row in own),
+                sum(row.dense for row in own),
+                sum(row.sparse for row in own),
+            )
+        )
+    return made
+
+
+def workers(tally: Tally) -> dict[str, list[int]]:
+    """The replicas of each worker."""
     replicas: dict[str, list[int]] = {}
-    for index in found.replicas:
-        replicas.setdefault(found.trace.replicas[index].worker, []).append(index)
-    for worker, own in replicas.items():
-        yield {
-            "worker": worker,
-            "replicas": len(own),
-            "steps": max(found.steps_on[index] for index in own),
-            **{
-                name: sum(found.total(measure, index) for index in own)
-                for name, measure in _KINDS.items()
-            },
-        }
+    for index in tally.replicas:
+        replicas.setdefault(tally.trace.replicas[index].worker, []).append(index)
+    return replicas
 
 
-def _by_method(found: Tally) -> Iterator[Row]:
-    for index in found.methods:
-        measure = tally.of_methods([index])
-        name = found.trace.methods[index].name
-        values = (name, found.total(measure), *found.calls(index), *found.graphs(measure))
-        yield dict(zip(_COLUMNS["method"], values, strict=True))
+def by_method(tally: Tally) -> list[MethodRow]:
+    """A row for each method: executions, and beside them the Python calls and their graphs."""
+    made = []
+    for index in tally.methods:
+        measure = measures.of_methods([index])
+        name = tally.trace.methods[index].name
+        figures = (tally.total(measure), *tally.calls(index), *tally.graphs(measure))
+        made.append(MethodRow(name, *figures))
+    return made
 
 
-_ROWS = {
-    "variable": _by_variable,
-    "step": _by_step,
-    "replica": _by_replica,
-    "worker": _by_worker,
-    "method": _by_method,
+_COLUMNS: dict[By, type[Row]] = {
+    "variable": VariableRow,
+    "step": StepRow,
+    "replica": ReplicaRow,
+    "worker": WorkerRow,
+    "method": MethodRow,
+}
+_ROWS: dict[By, Callable[[Tally], Sequence[Row]]] = {
+    "variable": by_variable,
+    "step": by_step,
+    "replica": by_replica,
+    "worker": by_worker,
+    "method": by_method,
 }

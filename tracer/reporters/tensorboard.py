@@ -16,8 +16,8 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tracer.model import tally
-from tracer.model.tally import Tally, tallies
+from tracer.model import measures
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.reporters import charts
 from tracer.reporters.heatmap import Cell, Lane
@@ -37,7 +37,7 @@ def write(trace: Trace, folder: Path) -> None:
     step that updated nothing), of all replicas together; of several optimizers each has its name in
     between. Raises `OSError` if it cannot be written.
     """
-    found = tallies(trace)
+    tallies = tallies_of(trace)
     run = folder / "tracer"
     run.mkdir(parents=True, exist_ok=True)
     now = time.time()
@@ -45,26 +45,26 @@ def write(trace: Trace, folder: Path) -> None:
     with unfinished.open("wb") as file:
         records = RecordWriter(file)
         records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
-        for step, summary in _summaries(trace, found):
+        for step, summary in _summaries(trace, tallies):
             event = Event(wall_time=now, step=step, summary=summary)
             records.write(event.SerializeToString())
     unfinished.replace(run / FILE)
 
 
-def _summaries(trace: Trace, found: list[Tally]) -> Iterator[tuple[int, Summary]]:
+def _summaries(trace: Trace, tallies: list[Tally]) -> Iterator[tuple[int, Summary]]:
     """What is written, with its step."""
     before = trace.first_step - 1
     last = trace.steps + before
     folded = []
-    for each in found:
-        tag = f"tracer/{shown(each.optimizers[0].name)}" if len(found) > 1 else "tracer"
-        lane = Lane(each.stretches(tally.dense, tally.sparse))
-        points, size = _points(lane, each.steps)
+    for tally in tallies:
+        tag = f"tracer/{shown(tally.optimizers[0].name)}" if len(tallies) > 1 else "tracer"
+        lane = Lane(tally.stretches(measures.dense, measures.sparse))
+        points, size = _points(lane, tally.steps)
         if size > 1:
             folded.append(f"{tag}: a point is the mean of {size:,} steps")
         for step, cell in points:
             yield step + before, _scalars(tag, cell)
-        picture = charts.picture(each)
+        picture = charts.picture(tally)
         if picture is not None:
             width, height = struct.unpack(">II", picture[16:24])  # as a PNG begins
             image = Summary.Image(

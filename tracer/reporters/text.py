@@ -10,12 +10,13 @@ from rich.text import Text
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
 from tracer.model.records import Optimizer
-from tracer.model.tally import Tally, tallies
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
-from tracer.reporters.tables import ODD, TABLES, WRONG, By
+from tracer.reporters.rows import By
+from tracer.reporters.tables import ODD, TABLES, WRONG
 
 _MANY_REPLICAS = 16
 
@@ -35,12 +36,12 @@ def render(
         raise UnknownName(f"no table {by!r}: by is one of {', '.join(get_args(By))}")
     width = max(20, width or 80)
     lines = [*_head(trace, width)]
-    found = tallies(trace)
-    for each in found:
-        named = headline(each, named=len(found) > 1)
-        lines += [Text(), *paragraph(named, width, style="bold")]
-        for table in _tables(each, by):
-            lines += [Text(), *TABLES[table](each, width, by is not None)]
+    tallies = tallies_of(trace)
+    for tally in tallies:
+        heading = headline(tally, named=len(tallies) > 1)
+        lines += [Text(), *paragraph(heading, width, style="bold")]
+        for table in _tables(tally, by):
+            lines += [Text(), *TABLES[table](tally, width, by is not None)]
     lines += _findings(trace, width)
     return printed(lines, width, color)
 
@@ -86,31 +87,31 @@ def _head(trace: Trace, width: int) -> Iterator[Text]:
 
 
 def _findings(trace: Trace, width: int) -> Iterator[Text]:
-    found = to_report(trace)
-    if found:
+    findings = to_report(trace)
+    if findings:
         yield Text()
         yield from paragraph("What looks wrong (tracer explain CODE tells more)", width, "", "bold")
-    for each in found:
-        style = WRONG if each.severity == "error" else ODD
-        told = f"{each.severity}[{each.code}]: {shown(each.text)}"
-        yield from paragraph(told, width, "  ", style)
-        yield from paragraph(shown(each.advice), width, "    ")
+    for finding in findings:
+        style = WRONG if finding.severity == "error" else ODD
+        sentence = f"{finding.severity}[{finding.code}]: {shown(finding.text)}"
+        yield from paragraph(sentence, width, "  ", style)
+        yield from paragraph(shown(finding.advice), width, "    ")
 
 
-def headline(found: Tally, named: bool) -> str:
+def headline(tally: Tally, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
-    trace = found.trace
-    root, *nested = found.optimizers
+    trace = tally.trace
+    root, *nested = tally.optimizers
     around = f" around {', '.join(map(_class, nested))}" if nested else ""
     unlike = root.name.replace("_", "").lower() != _class(root).replace("_", "").lower()
     name = f' "{shown(root.name)}"' if named or unlike else ""
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""
     least = "" if trace.complete else "at least "
-    counts = [least + some(found.steps, "step"), some(len(found.variables), "variable")]
-    if len(found.replicas) > 1:
-        counts.append(some(len(found.replicas), "replica"))
-    if (workers := len({trace.replicas[each].worker for each in found.replicas})) > 1:
+    counts = [least + some(tally.steps, "step"), some(len(tally.variables), "variable")]
+    if len(tally.replicas) > 1:
+        counts.append(some(len(tally.replicas), "replica"))
+    if (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
         counts.append(some(workers, "worker"))
     return f"{_class(root)}{name}{around} ({_made_by(root, trace)}){under}: {', '.join(counts)}"
 
@@ -130,12 +131,12 @@ def _made_by(root: Optimizer, trace: Trace) -> str:
     return {**names, "v1": "tf.compat.v1"}.get(root.kind, shown(root.kind))
 
 
-def _tables(found: Tally, by: By | None) -> list[By]:
+def _tables(tally: Tally, by: By | None) -> list[By]:
     if by is not None:
         return [by]
-    tables: list[By] = ["variable"] if found.variables else []
-    if found.steps:
+    tables: list[By] = ["variable"] if tally.variables else []
+    if tally.steps:
         tables.append("step")
-    if len(found.replicas) > 1:
-        tables.append("worker" if len(found.replicas) > _MANY_REPLICAS else "replica")
-    return [*tables, "method"] if found.methods else tables
+    if len(tally.replicas) > 1:
+        tables.append("worker" if len(tally.replicas) > _MANY_REPLICAS else "replica")
+    return [*tables, "method"] if tally.methods else tables

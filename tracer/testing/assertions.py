@@ -6,30 +6,25 @@ exception that leaves the block is left alone; nothing is asserted then. A trace
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-import functools
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from tracer.api import CallTrace, Recording, record, recording_of
+from tracer.api import CallTrace, Recording, name_of, record, recording_of
 from tracer.errors import UnknownName
-from tracer.kinds import KINDS
-from tracer.model.records import Role
-from tracer.model.trace import Trace, plain_name
+from tracer.model.names import shards_of, variables_meant
+from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure
-from tracer.testing.failure_rows import Expected, Scope, Wanted
+from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
 from tracer.testing.snapshots import difference
 
 Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
-
-_UPDATES: frozenset[Role] = frozenset({"update"})
-_EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "apply"})
 
 
 class Assertion:
@@ -156,15 +151,15 @@ def assert_executions(
     _require_method(method)
     what = f"executions of {method}{_of(variable, ' on ')}"
     wanted = _wanted("assert_executions", what, count, at_least, at_most)
-
-    def check(trace: Trace) -> str:
-        methods = frozenset(i for i, each in enumerate(trace.methods) if each.name == method)
-        scope = Scope(_EXECUTIONS, methods, _indices(trace, variable))
-        if scope.variables == frozenset():
-            return failure.of_unknown(trace, wanted)
-        return failure.of_executions(trace, Expected(scope, wanted, per_step, per_replica))
-
-    return Assertion(optimizer, check)
+    expected = Expected(
+        "executions",
+        wanted,
+        method=method,
+        variable=variable,
+        per_step=per_step,
+        per_replica=per_replica,
+    )
+    return Assertion(optimizer, _check(expected))
 
 
 def assert_calls(
@@ -200,14 +195,8 @@ def assert_calls(
     way = {None: "", "eager": ", eager", "tracing": ", while tracing"}[context]
     what = f"calls of {method}{_of(variable, ' on ')}{way}"
     wanted = _wanted("assert_calls", what, count, at_least, at_most)
-
-    def check(trace: Trace) -> str:
-        variables = _indices(trace, variable)
-        if variables == frozenset():
-            return failure.of_unknown(trace, wanted)
-        return failure.of_calls(trace, method, wanted[0], context=context, variables=variables)
-
-    return Assertion(optimizer, check)
+    expected = Expected("calls", wanted, method=method, variable=variable, context=context)
+    return Assertion(optimizer, _check(expected))
 
 
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
@@ -225,8 +214,8 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
     def check(trace: Trace) -> str:
         wanted = [
-            (plain_name(each), trace.index_of(each))
-            for each in _variables(model_or_variables, "trainable_variables")
+            (name_of(variable), next(iter(_indices(trace, [variable])), None))
+            for variable in _variables(model_or_variables, "trainable_variables")
         ]
         if not wanted and trace.complete:
             return "updates: expected at least 1 of each variable, but there is no variable"
@@ -248,18 +237,14 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     >>> with tracer.assert_never_updated(frozen):
     ...     optimizer.apply_gradients([(tf.ones(1), head)])
     """
+    by_name = isinstance(variables, str)
+    what = "updates" + (_of(variables) if by_name else " of frozen variables")
+    expected = Expected("updates", (Wanted(what, 0, 0),))
 
     def check(trace: Trace) -> str:
-        what = "updates" + (
-            _of(variables) if isinstance(variables, str) else " of frozen variables"
-        )
-        if isinstance(variables, str):
-            indices = _indices(trace, variables)
-        else:
-            found = [trace.index_of(each) for each in _variables(variables, "variables")]
-            indices = frozenset(index for index in found if index is not None)
-        wanted = Wanted(what, 0, 0)
-        message = failure.of_executions(trace, Expected(Scope(_UPDATES, None, indices), (wanted,)))
+        frozen = [variables] if by_name else _variables(variables, "variables")
+        selection = replace(expected.selection(trace), variables=_indices(trace, frozen))
+        message = failure.of_expected(trace, expected, selection)
         if not message and not trace.updates():
             return f"{what}: expected 0 while others are updated, but nothing was updated at all"
         return message
@@ -281,22 +266,16 @@ def expect_updates(
     """The check of `assert_updates`, for the marker and the fixture of the pytest plugin."""
     what = f"updates{_of(variable)}"
     wanted = [
-        Wanted(f"dense {what}", dense, dense, ("dense",)),
-        Wanted(f"sparse {what}", sparse, sparse, ("sparse",)),
-        Wanted(what, total, total),
-        Wanted(what, at_least, at_most),
+        Wanted(f"dense {what}", dense, dense, frozenset({"dense"})),
+        Wanted(f"sparse {what}", sparse, sparse, frozenset({"sparse"})),
+        Wanted(what, total, total, UPDATED),
+        Wanted(what, at_least, at_most, UPDATED),
     ]
-    given = _valid(
-        wanted, "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one"
+    needed = "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one"
+    given = require_sense(wanted, needed)
+    return _check(
+        Expected("updates", given, variable=variable, per_step=per_step, per_replica=per_replica)
     )
-
-    def check(trace: Trace) -> str:
-        scope = Scope(_UPDATES, None, _indices(trace, variable))
-        if scope.variables == frozenset():
-            return failure.of_unknown(trace, given)
-        return failure.of_executions(trace, Expected(scope, given, per_step, per_replica))
-
-    return check
 
 
 def incomplete(trace: Trace) -> str:
@@ -332,68 +311,60 @@ def compare_with_snapshot(
 # What is expected.
 
 
+def _check(expected: Expected) -> Check:
+    """The check that a trace is as `expected`; a variable that it does not hold fails it."""
+
+    def check(trace: Trace) -> str:
+        try:
+            return failure.of_expected(trace, expected)
+        except UnknownName as error:
+            return failure.of_unknown(trace, expected.wanted, error)
+
+    return check
+
+
 def _wanted(
     function: str, what: str, count: int | None, at_least: int | None, at_most: int | None
 ) -> tuple[Wanted, ...]:
     if count is not None and (at_least, at_most) != (None, None):
         raise TypeError(f"{function}() takes a count or limits (at_least=, at_most=), not both")
     limits = (at_least, at_most) if count is None else (count, count)
-    wanted = Wanted(what, *limits, ("dense", "sparse", "none", None))
-    return _valid([wanted], f"{function}() needs a count, at_least= or at_most=")
-
-
-def _valid(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
-    """Those that ask for anything; raises `TypeError` or `ValueError` for what makes no sense."""
-    given = tuple(each for each in wanted if (each.low, each.high) != (None, None))
-    if not given:
-        raise TypeError(needed)
-    for each in given:
-        for number in (each.low, each.high):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-                raise TypeError(f"{each.what}: a count is an int, not {number!r}")
-        low, high = each.low or 0, each.high
-        if low < 0 or (high is not None and high < low):
-            raise ValueError(f"{each.what}: no count is {each}")
-    return given
-
-
-@functools.cache
-def _method_names() -> tuple[str, ...]:
-    names: dict[str, None] = {}
-    for kind in KINDS:
-        names |= dict.fromkeys([*kind.step_methods, *(each.name for each in kind.apply_methods)])
-    return tuple(names)
+    return require_sense(
+        [Wanted(what, *limits)], f"{function}() needs a count, at_least= or at_most="
+    )
 
 
 def _require_method(method: str) -> None:
-    if method not in _method_names():
-        near = get_close_matches(method, _method_names(), n=3) or _method_names()
+    if method not in known_methods():
+        near = get_close_matches(method, known_methods(), n=3) or known_methods()
         raise UnknownName(f"no method {method!r}: tracer counts {', '.join(near)}")
 
 
 def _of(variable: object, word: str = " of ") -> str:
     if variable is None:
         return ""
-    return word + (variable if isinstance(variable, str) else plain_name(variable))
+    return word + (variable if isinstance(variable, str) else _name_of(variable))
 
 
-def _indices(trace: Trace, variable: object) -> frozenset[int] | None:
-    """The indices of the variables that are meant; none for one that the trace does not hold."""
-    if variable is None:
-        return None
-    if not isinstance(variable, str):
-        index = trace.index_of(variable)
-        return frozenset() if index is None else frozenset({index})
-    names = [each.name for each in trace.variables]
-    exact = frozenset(index for index, name in enumerate(names) if name == variable)
-    return exact or frozenset(i for i, name in enumerate(names) if fnmatchcase(name, variable))
+def _name_of(variable: object) -> str:
+    shards = shards_of(variable)
+    return ", ".join(name_of(shard) for shard in shards) if shards else name_of(variable)
+
+
+def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
+    """The indices of the variables, or of what a name means, as far as the trace holds them."""
+    indices: set[int] = set()
+    for variable in variables:
+        with suppress(UnknownName):
+            indices |= variables_meant(variable, trace.variables, trace.objects)
+    return frozenset(indices)
 
 
 def _variables(given: Any, attribute: str) -> list[Any]:
     """The variables of a model or a layer, or those that were given, or of several such things."""
-    found = getattr(given, attribute, None)
-    if found is not None and not callable(found):
-        return list(found)
+    variables = shards_of(given) or getattr(given, attribute, None)
+    if variables is not None and not callable(variables):
+        return list(variables)
     if hasattr(given, "dtype"):
         return [given]
-    return [variable for each in given for variable in _variables(each, attribute)]
+    return [variable for item in given for variable in _variables(item, attribute)]

@@ -1,93 +1,144 @@
-"""Why a trace is not what a test expects, in text: the counts, the rows that differ, the cause.
+"""Why a trace is not as expected, in text: the counts, the rows that differ, the likely cause.
 
-Each function returns the text of a failed assertion, or an empty string if nothing is amiss.
+Each function returns the text of a failure, or an empty string if nothing is amiss.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from tracer.errors import UnknownName
+from tracer.model.labels import replica_names
+from tracer.model.measures import Measure
 from tracer.model.records import Kind, Role
-from tracer.model.tally import Measure, Tally, tallies
+from tracer.model.selection import Selection
+from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
+from tracer.testing.expected import Expected, Wanted, concerned
 from tracer.testing.failure_rows import (
     WIDTH,
-    Expected,
     Rows,
-    Scope,
     Span,
-    Wanted,
     as_lines,
     label,
     length,
     listed,
-    parts_of,
-    places,
+    measure_of,
+    replicas_to_judge,
+    spans_of,
 )
 
 _MOST_NAMES = 3
 
 
-def of_executions(trace: Trace, expected: Expected) -> str:
-    """Why the executions, or the updates, are not as `expected`; empty if they are."""
-    found = tallies(trace)
+class _Failure(NamedTuple):
+    """What a failure says: which counts are wrong, where, and the likely causes."""
+
+    heads: Sequence[str]
+    table: Sequence[str] = ()
+    causes: Sequence[str] = ()
+
+
+def of_expected(
+    trace: Trace, expected: Expected, selection: Selection | None = None, *, partial: bool = False
+) -> str:
+    """Why the trace is not as `expected`; empty if it is.
+
+    A trace that is not complete is never as expected, unless a `partial` one will do: then only its
+    counts are judged. `selection` is what is meant if `expected` cannot say it.
+
+    Raises `tracer.UnknownName` for a variable that the trace does not hold.
+    """
+    if selection is None:
+        selection = expected.selection(trace)
+    if expected.what == "steps":
+        failure = _of_steps(trace, expected)
+    elif expected.what == "calls":
+        failure = _of_calls(trace, expected, selection)
+    else:
+        failure = _of_executions(trace, expected, selection)
+    if failure is None and (trace.complete or partial):
+        return ""
+    if failure is None:
+        failure = _Failure(
+            [
+                f"{wanted.what}: expected {wanted}{expected.where}, but the trace is incomplete"
+                for wanted in expected.wanted
+            ]
+        )
+    return _text(trace, failure, notes=not partial)
+
+
+def _of_steps(trace: Trace, expected: Expected) -> _Failure | None:
+    heads = [
+        f"{wanted.what}: expected {wanted}, got {trace.steps:,}"
+        for wanted in expected.wanted
+        if not wanted.holds(trace.steps)
+    ]
+    if not heads:
+        return None
+    causes = [] if trace.steps or trace.calls() else [_unused(expected)]
+    return _Failure(heads, causes=causes)
+
+
+def _unused(expected: Expected) -> str:
+    return f"no optimizer was used in {expected.words.scope}"
+
+
+def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
+    tallies = concerned(tallies_of(trace), selection)
     failed: list[Wanted] = []
     heads = []
     for wanted in expected.wanted:
+        measure = measure_of(selection, wanted.kinds)
         got = _got_in_steps if expected.per_step else _got_in_all
         texts = [
-            f"{text} ({listed(places, 3)})" if any(places) else text
-            for text, places in got(trace, found, expected, wanted).items()
+            f"{text} ({listed(wheres, 3)})" if any(wheres) else text
+            for text, wheres in got(trace, tallies, expected, wanted, measure).items()
         ]
         if texts:
             failed.append(wanted)
             heads.append(
                 f"{wanted.what}: expected {wanted}{expected.where}, {listed(texts, 5, '; ')}"
             )
-    if trace.complete and not failed:
-        return ""
     if not failed:
-        heads = [
-            f"{wanted.what}: expected {wanted}{expected.where}, but the trace is incomplete"
-            for wanted in expected.wanted
-        ]
-        return _text(trace, heads)
-    rows = Rows(trace, found, expected, failed)
-    causes = _causes(trace, found, expected, failed, rows)
-    return _text(trace, heads, rows.table(), causes)
+        return None
+    rows = Rows(trace, tallies, expected, selection, failed)
+    causes = list(_causes(trace, tallies, expected, selection, failed, rows))
+    return _Failure(heads, rows.table(), causes)
 
 
 def _got_in_steps(
-    trace: Trace, found: Sequence[Tally], expected: Expected, wanted: Wanted
+    trace: Trace,
+    tallies: Sequence[Tally],
+    expected: Expected,
+    wanted: Wanted,
+    measure: Measure,
 ) -> dict[str, list[str]]:
-    """What there was instead, with the places where it was; empty if it was as wanted."""
-    if not any(each.steps for each in found):
+    """What there was instead, with where it was; empty if it was as wanted."""
+    if not any(tally.steps for tally in tallies):
         return {"but no step ran": [""]}
     got: dict[str, list[str]] = {}
-    measure = expected.scope.measure(wanted.kinds)
-    for each in found:
-        for replica in places(each, expected.per_replica):
-            steps = each.steps if replica is None else each.steps_on[replica]
-            bad = {
-                values[0]: spans
-                for values, spans in parts_of(each, replica, [measure]).items()
-                if not wanted.holds(values[0])
-            }
-            text = _in_steps(bad, steps) if bad else ""
-            if not steps and each.steps:
+    for tally in tallies:
+        for replica in replicas_to_judge(tally, expected.per_replica):
+            steps = tally.steps if replica is None else tally.steps_on[replica]
+            wrong = spans_of(tally, replica, [measure], but=lambda values: wanted.holds(values[0]))
+            text = _in_steps({values[0]: wrong[values] for values in wrong}, steps) if wrong else ""
+            if not steps and tally.steps:
                 text = "but no step ran"
-            elif outside := each.outside(_on(measure, replica)):
+            elif outside := tally.outside(_on(measure, replica)):
                 text = f"got {outside:,} outside any step" + (f" and {text[4:]}" if text else "")
             if text:
-                got.setdefault(text, []).append(_place(trace, found, each, replica))
+                got.setdefault(text, []).append(_where(trace, tallies, tally, replica))
     return got
 
 
-def _in_steps(bad: dict[int, list[Span]], steps: int) -> str:
+def _in_steps(wrong: dict[int, list[Span]], steps: int) -> str:
     """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`."""
-    spans = [span for each in bad.values() for span in each]
-    low, high = min(bad), max(bad)
-    many = f"{low:,}" if low == high else f"{low:,} {'or' if len(bad) == 2 else 'to'} {high:,}"
+    spans = [span for spans in wrong.values() for span in spans]
+    low, high = min(wrong), max(wrong)
+    many = f"{low:,}" if low == high else f"{low:,} {'or' if len(wrong) == 2 else 'to'} {high:,}"
     number = length(spans)
     if number == 1:
         return f"got {many} in step {spans[0][0]:,} of {steps:,}"
@@ -97,48 +148,49 @@ def _in_steps(bad: dict[int, list[Span]], steps: int) -> str:
 
 
 def _got_in_all(
-    trace: Trace, found: Sequence[Tally], expected: Expected, wanted: Wanted
+    trace: Trace,
+    tallies: Sequence[Tally],
+    expected: Expected,
+    wanted: Wanted,
+    measure: Measure,
 ) -> dict[str, list[str]]:
     got: dict[str, list[str]] = {}
-    measure = expected.scope.measure(wanted.kinds)
-    places: list[int | None] = [None]
+    replicas: list[int | None] = [None]
     if expected.per_replica:
-        places = list(sorted({replica for each in found for replica in each.replicas}) or places)
-    for replica in places:
-        total = sum(each.total(measure, replica) for each in found)
+        replicas = list(
+            sorted({index for tally in tallies for index in tally.replicas}) or replicas
+        )
+    for replica in replicas:
+        total = sum(tally.total(measure, replica) for tally in tallies)
         if not wanted.holds(total):
-            place = "" if replica is None else _replica(trace, replica)
-            got.setdefault(f"got {total:,}", []).append(place)
+            where = "" if replica is None else shown(replica_names(trace)[replica])
+            got.setdefault(f"got {total:,}", []).append(where)
     return got
 
 
 def _causes(
     trace: Trace,
-    found: Sequence[Tally],
+    tallies: Sequence[Tally],
     expected: Expected,
+    selection: Selection,
     failed: Sequence[Wanted],
     rows: Rows,
 ) -> Iterator[str]:
-    scope = expected.scope
-    measure = scope.measure()
-    totals = {
-        wanted: sum(each.total(scope.measure(wanted.kinds)) for each in found) for wanted in failed
-    }
-    called = _calls(trace, scope)
-    if not any(each.steps for each in found) and not any(called.values()):
-        yield "no optimizer was used in the block"
+    called = _calls(trace, selection)
+    if not any(tally.steps for tally in tallies) and not any(called.values()):
+        yield _unused(expected)
         return
-    if scope.methods == frozenset():
+    if selection.methods == frozenset():
         yield _not_called(trace)
         return
-    for each in found:
-        graphs, idle = each.graphs(measure)
-        if graphs and graphs == idle and not each.total(measure):
+    for tally in tallies:
+        graphs, idle = tally.graphs(selection.count)
+        if graphs and graphs == idle and not tally.total(selection.count):
             never = "which never ran" if graphs == 1 else "none of which ever ran"
             traced = some(graphs, "graph")
             yield f"traced but never executed: called while tracing {traced}, {never}"
-    if rows.unapplied and scope.methods is None:
-        yield _unapplied(found, sorted(rows.unapplied))
+    if rows.unapplied and selection.methods is None:
+        yield _unapplied(tallies, sorted(rows.unapplied))
     names = dict.fromkeys(row.name for row in sorted(rows.rows) if row.counts[2])
     if names and rows.short:
         yield f"no gradient (None) for {listed(list(names), _MOST_NAMES)}"
@@ -146,11 +198,14 @@ def _causes(
     if twice:
         many = times(max(twice[0].counts[:2]))
         yield f"{twice[0].name} was updated {many} in one step: is it applied again in a wrapper?"
-    yield from _slips(found, expected, failed, totals, called)
+    for wanted in failed:
+        total = sum(tally.total(measure_of(selection, wanted.kinds)) for tally in tallies)
+        calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
+        yield from _slips(tallies, expected, wanted, total, calls)
 
 
-def _unapplied(found: Sequence[Tally], spans: Sequence[Span]) -> str:
-    classes = [each.class_name for tally in found for each in tally.optimizers]
+def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
+    classes = [optimizer.class_name for tally in tallies for optimizer in tally.optimizers]
     why = "gradients are being accumulated, or a condition skipped them"
     if any("LossScale" in name for name in classes):
         why = "skipped by the loss scale: a gradient was not finite"
@@ -159,124 +214,123 @@ def _unapplied(found: Sequence[Tally], spans: Sequence[Span]) -> str:
 
 
 def _not_called(trace: Trace) -> str:
-    names = listed([shown(each.name) for each in trace.methods])
+    names = listed([shown(method.name) for method in trace.methods])
     return f"this method was never called; those that were: {names}"
 
 
 def _slips(
-    found: Sequence[Tally],
-    expected: Expected,
-    failed: Sequence[Wanted],
-    totals: dict[Wanted, int],
-    called: dict[Kind | None, int],
+    tallies: Sequence[Tally], expected: Expected, wanted: Wanted, total: int, calls: int
 ) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
-    steps = max((each.steps for each in found), default=0)
-    replicas = max((len(each.replicas) for each in found), default=1)
-    for wanted in failed:
-        number, total = wanted.low, totals[wanted]
-        if not number or number != wanted.high or expected.per_replica:
-            continue
-        calls = sum(called.get(kind, 0) for kind in wanted.kinds)
-        if expected.per_step:
-            if replicas > 1 and total == number * replicas * steps:
-                on = f"on each of {replicas:,} replicas"
-                yield f"that is {number:,} {on}: did you mean per_replica=True?"
-        elif total == number * steps and steps > 1:
-            yield f"that is {number:,} in each of {steps:,} steps: did you mean per_step=True?"
-        if not expected.per_step and number == calls != total:
+    number, words = wanted.low, expected.words
+    if not number or number != wanted.high or expected.per_replica:
+        return
+    steps = max((tally.steps for tally in tallies), default=0)
+    replicas = max((len(tally.replicas) for tally in tallies), default=1)
+    each_replica = f"on each of {replicas:,} replicas"
+    if expected.per_step:
+        if replicas > 1 and total == number * replicas * steps:
+            yield f"that is {number:,} {each_replica}: did you mean per_replica=True?"
+        return
+    in_each = words.per_step.format(number=number)
+    if words.on_each_replica and replicas > 1:
+        if total == number * steps * replicas:
             yield (
-                f"{number:,} is how often Python called it: a mock counts that, and so does "
-                "tracer.assert_calls"
+                f"that is {number:,} in each of {steps:,} steps {each_replica}: did you mean "
+                f"{in_each}?"
             )
+    elif total == number * steps and steps > 1:
+        yield f"that is {number:,} in each of {steps:,} steps: did you mean {in_each}?"
+    if number == calls != total:
+        yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
 
 
-def _calls(trace: Trace, scope: Scope) -> dict[Kind | None, int]:
+def _calls(trace: Trace, selection: Selection) -> dict[Kind | None, int]:
     """How often Python called the methods that are meant, by the kind of gradient."""
-    methods = scope.methods
+    methods = selection.methods
     if methods is None:
         methods = frozenset(
             entry.method
             for block in trace.blocks
             for entry in block.entries
-            if entry.role in scope.roles
+            if selection.roles is None or entry.role in selection.roles
         )
     names = {trace.methods[index].name for index in methods}
-    only = {trace.variables[index].name for index in scope.variables or ()}
-    counts: dict[Kind | None, int] = {}
+    only = {trace.variables[index].name for index in selection.variables or ()}
+    calls: dict[Kind | None, int] = {}
     split = trace.count("calls", by=("method", "kind", "variable"))
     for (method, kind, variable), count in split.items():
-        if method in names and (scope.variables is None or variable in only):
-            counts[kind] = counts.get(kind, 0) + count
-    return counts
+        if method in names and (selection.variables is None or variable in only):
+            calls[kind] = calls.get(kind, 0) + count
+    return calls
 
 
-def of_calls(
-    trace: Trace,
-    method: str,
-    wanted: Wanted,
-    *,
-    context: str | None = None,
-    variables: frozenset[int] | None = None,
-) -> str:
-    """Why the Python calls of `method` are not as `wanted`; empty if they are."""
-    only = {trace.variables[index].name for index in variables or ()}
+def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
+    """Why the Python calls, of one method or of all, are not as expected."""
+    method, context = expected.method, expected.context
+    only = {trace.variables[index].name for index in selection.variables or ()}
     calls: dict[str, dict[str, int]] = {}
     for (name, variable, way), count in trace.count(
         "calls", by=("method", "variable", "context")
     ).items():
-        if name == method and count and (variables is None or variable in only):
-            row = calls.setdefault(variable or method, {"eager": 0, "tracing": 0})
+        meant = selection.variables is None or variable in only
+        if method in (None, name) and count and meant:
+            row_name = name if method is None else variable or name
+            row = calls.setdefault(row_name, {"eager": 0, "tracing": 0})
             row[way] += count
     total = sum(n for row in calls.values() for way, n in row.items() if context in (None, way))
-    if wanted.holds(total):
-        if trace.complete:
-            return ""
-        return _text(trace, [f"{wanted.what}: expected {wanted}, but the trace is incomplete"])
+    heads = [
+        f"{wanted.what}: expected {wanted}, got {total:,}"
+        for wanted in expected.wanted
+        if not wanted.holds(total)
+    ]
+    if not heads:
+        return None
     rows = [
         Row(shown(name), (f"{row['eager']:,}", f"{row['tracing']:,}"))
         for name, row in calls.items()
     ]
     table = Table("calls of", [Column("eager"), Column("tracing")])
-    head = f"{wanted.what}: expected {wanted}, got {total:,}"
-    return _text(
-        trace, [head], as_lines(table, rows), _call_causes(trace, method, wanted, variables)
-    )
+    causes = list(_call_causes(trace, expected, selection))
+    return _Failure(heads, as_lines(table, rows), causes)
 
 
-def _call_causes(
-    trace: Trace, method: str, wanted: Wanted, variables: frozenset[int] | None
-) -> Iterator[str]:
-    methods = frozenset(i for i, each in enumerate(trace.methods) if each.name == method)
-    roles: frozenset[Role] = frozenset({"step", "update", "apply"})
-    scope = Scope(roles, methods, variables)
-    if not any(_calls(trace, scope).values()):
-        yield _not_called(trace) if trace.methods else "no optimizer was used in the block"
+def _call_causes(trace: Trace, expected: Expected, selection: Selection) -> Iterator[str]:
+    method = expected.method
+    if not any(_calls(trace, selection).values()):
+        yield _not_called(trace) if trace.methods else _unused(expected)
         return
-    for each in tallies(trace):
-        graphs, idle = each.graphs(scope.measure())
+    tallies = tallies_of(trace)
+    for tally in tallies:
+        graphs, idle = tally.graphs(selection.count)
         if graphs > 1:
             never = f" ({idle:,} of them never ran)" if idle else ""
-            yield f"retraced: {method} was called for each of {graphs:,} graphs{never}"
-    executed = sum(each.total(scope.measure()) for each in tallies(trace))
-    if wanted.holds(executed):
+            name = "the optimizer" if method is None else method
+            yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
+    executed = sum(tally.total(selection.count) for tally in tallies)
+    if method is not None and any(wanted.holds(executed) for wanted in expected.wanted):
         yield (
             f"{executed:,} is how often it was executed: use tracer.assert_executions to count that"
         )
 
 
 def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
-    """Why not each variable, a name and its index in the trace, was updated; empty if each was."""
+    """Why not each variable, a name and its index in the trace, was updated; empty if each was.
+
+    The index is None for a variable that the trace does not hold.
+    """
     updated = _by_variable(trace, "update", ("dense", "sparse"))
     requested = _by_variable(trace, "request", ("dense", "sparse"))
     none = _by_variable(trace, "request", ("none",))
     missed = [(name, index) for name, index in wanted if not updated.get(index)]
     what = f"updates: expected at least 1 of each of {some(len(wanted), 'variable')}"
     if not missed:
-        return "" if trace.complete else _text(trace, [f"{what}, but the trace is incomplete"])
+        if trace.complete:
+            return ""
+        return _text(trace, _Failure([f"{what}, but the trace is incomplete"]))
     rows = []
     for name, index in missed:
-        cells = tuple(f"{each.get(index, 0):,}" for each in (requested, none))
+        cells = (f"{requested.get(index, 0):,}", f"{none.get(index, 0):,}")
         note = "never handed to the optimizer"
         if requested.get(index):
             note = "handed over, never applied"
@@ -286,33 +340,34 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     lines = as_lines(Table("variable", [Column("gradients"), Column("None")]), rows)
     used = any(block.total for block in trace.blocks)
     causes = [] if used else ["no optimizer ran in the block"]
-    return _text(trace, [f"{what}, got none of {len(missed):,} of them"], lines, causes)
+    heads = [f"{what}, got none of {len(missed):,} of them"]
+    return _text(trace, _Failure(heads, lines, causes))
 
 
 def _by_variable(trace: Trace, role: Role, kinds: Sequence[Kind | None]) -> dict[int | None, int]:
-    counts: dict[int | None, int] = {}
+    by_variable: dict[int | None, int] = {}
     for block in trace.blocks:
         for entry in block.entries:
             if entry.role == role and entry.kind in kinds:
                 for index in entry.variables:
-                    counts[index] = counts.get(index, 0) + entry.times * block.total
-    return counts
+                    by_variable[index] = by_variable.get(index, 0) + entry.times * block.total
+    return by_variable
 
 
 def of_incomplete(trace: Trace) -> str:
     """Why nothing can be said of a trace that is not complete; empty if it is."""
-    return "" if trace.complete else _text(trace, ["nothing can be said of what was not seen"])
+    if trace.complete:
+        return ""
+    return _text(trace, _Failure(["nothing can be said of what was not seen"]))
 
 
-def of_unknown(trace: Trace, wanted: Sequence[Wanted]) -> str:
-    """Why nothing can be said of a variable: the trace does not hold it."""
+def of_unknown(trace: Trace, wanted: Sequence[Wanted], error: UnknownName) -> str:
+    """Why nothing can be said of a variable: the trace does not hold it, as `error` says."""
     heads = [
         f"{each.what}: expected {each}, but no such variable was handed over" for each in wanted
     ]
-    names = listed([shown(each.name) for each in trace.variables], 8) or "no variable"
-    return _text(
-        trace, heads, [each.plain for each in paragraph(f"The trace holds {names}.", WIDTH)]
-    )
+    lines = [line.plain for line in paragraph(shown(error.instead), WIDTH)]
+    return _text(trace, _Failure(heads, lines))
 
 
 def _on(measure: Measure, replica: int | None) -> Measure:
@@ -321,34 +376,28 @@ def _on(measure: Measure, replica: int | None) -> Measure:
     return lambda block: measure(block) if block.replica == replica else 0
 
 
-def _place(trace: Trace, found: Sequence[Tally], each: Tally, replica: int | None) -> str:
-    names = [shown(each.optimizers[0].name)] * (len(found) > 1)
-    names += [] if replica is None else [_replica(trace, replica)]
+def _where(trace: Trace, tallies: Sequence[Tally], tally: Tally, replica: int | None) -> str:
+    names = [shown(tally.optimizers[0].name)] if len(tallies) > 1 else []
+    if replica is not None:
+        names.append(shown(replica_names(trace)[replica]))
     return " on ".join(names)
 
 
-def _replica(trace: Trace, index: int) -> str:
-    replica = trace.replicas[index]
-    worker = f"{shown(replica.worker)} " if len(trace.workers) > 1 else ""
-    return f"{worker}replica {replica.id}"
-
-
-def _text(
-    trace: Trace,
-    heads: Sequence[str],
-    table: Sequence[str] = (),
-    causes: Iterable[str] = (),
-) -> str:
-    lines = list(heads)
-    if not trace.complete:
+def _text(trace: Trace, failure: _Failure, notes: bool = True) -> str:
+    lines = list(failure.heads)
+    if notes and not trace.complete:
         lines += ["", 'The trace is incomplete, so its counts are "at least":']
         for note in trace.notes:
-            lines += [each.plain for each in paragraph(shown(note), WIDTH, "  - ")]
-    if table:
-        lines += ["", *table]
-    found = list(dict.fromkeys(causes))
-    if found:
-        lines += ["", "Likely cause:" if len(found) == 1 else "Likely causes:"]
-        for cause in found:
-            lines += [each.plain for each in paragraph(cause, WIDTH, "  - ")]
+            lines += _item(shown(note))
+    if failure.table:
+        lines += ["", *failure.table]
+    causes = list(dict.fromkeys(failure.causes))
+    if causes:
+        lines += ["", "Likely cause:" if len(causes) == 1 else "Likely causes:"]
+        for cause in causes:
+            lines += _item(cause)
     return "\n".join(lines)
+
+
+def _item(text: str) -> Iterable[str]:
+    return (line.plain for line in paragraph(text, WIDTH, "  - "))

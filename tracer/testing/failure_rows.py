@@ -1,90 +1,64 @@
-"""The rows in which a trace differs from what a test expects, and the expectation itself."""
+"""The rows in which a trace differs from what is expected of it."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from tracer.model.records import Block, Kind, Role, contribution
-from tracer.model.tally import Measure, Tally, Values
+from tracer.model.labels import replica_ids
+from tracer.model.measures import Measure
+from tracer.model.records import Kind
+from tracer.model.selection import REQUESTS, Selection
+from tracer.model.stretches import Values
+from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, shown
+from tracer.testing.expected import Expected, Wanted
 
 WIDTH = 76  # pytest indents a message by 4
 _MOST_ROWS = 30
-_ANY: tuple[Kind | None, ...] = ("dense", "sparse", "none", None)
 Span = tuple[int, int]
 """The first and the last of some steps in a row."""
-_Counts = tuple[int, int, int, int]
-"""Of one variable: dense and sparse executions, gradients that were `None`, other gradients."""
 
 
-class Wanted(NamedTuple):
-    """A count that is expected; `low` and `high` are equal if it must be exact."""
+class _Counts(NamedTuple):
+    """What one variable got."""
 
-    what: str
-    low: int | None
-    high: int | None
-    kinds: tuple[Kind | None, ...] = ("dense", "sparse")
-
-    def holds(self, count: int) -> bool:
-        """Whether `count` is within the limits; both limits are."""
-        return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
-
-    def __str__(self) -> str:
-        if self.low == self.high:
-            return f"{self.low:,}"
-        if self.low is None:
-            return f"at most {self.high:,}"
-        return f"at least {self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
-
-
-@dataclass(frozen=True)
-class Scope:
-    """The executions that are meant: of some roles, methods and variables; None for all."""
-
-    roles: frozenset[Role]
-    methods: frozenset[int] | None = None
-    variables: frozenset[int] | None = None
-
-    def holds(self, role: Role, method: int) -> bool:
-        """Whether an entry with this role and method is meant."""
-        return role in self.roles and (self.methods is None or method in self.methods)
-
-    def measure(
-        self,
-        kinds: Sequence[Kind | None] = _ANY,
-        variables: frozenset[int] | None = None,
-        replica: int | None = None,
-    ) -> Measure:
-        """A measure of the executions that are meant, or of those of some `variables` only."""
-        only = self.variables if variables is None else variables
-
-        def measure(block: Block) -> int:
-            if replica is not None and block.replica != replica:
-                return 0
-            return sum(
-                contribution(entry, only)
-                for entry in block.entries
-                if entry.kind in kinds and self.holds(entry.role, entry.method)
-            )
-
-        return measure
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a test expects of the executions in `scope`: each count in `wanted`."""
-
-    scope: Scope
-    wanted: tuple[Wanted, ...]
-    per_step: bool = False
-    per_replica: bool = False
+    dense: int
+    sparse: int
+    none: int
+    """Gradients that were `None`."""
+    requested: int
+    """Gradients that were not."""
 
     @property
-    def where(self) -> str:
-        """` in each step on each replica`, as far as it is expected there."""
-        return " in each step" * self.per_step + " on each replica" * self.per_replica
+    def executed(self) -> bool:
+        return bool(self.dense or self.sparse)
+
+
+class _Treated(NamedTuple):
+    """What each variable of a group got on a replica."""
+
+    variables: Sequence[int | None]
+    replica: int
+    counts: _Counts
+
+
+def measure_of(
+    selection: Selection,
+    kinds: Iterable[Kind | None] | None = None,
+    variables: frozenset[int] | None = None,
+    replica: int | None = None,
+) -> Measure:
+    """A measure of what is selected, or of some kinds, variables or a replica of it only."""
+    if kinds is not None:
+        selection = replace(selection, kinds=frozenset(kinds))
+    if variables is not None:
+        selection = replace(selection, variables=variables)
+    if replica is not None:
+        selection = replace(selection, replicas=frozenset({replica}))
+    return selection.count
 
 
 class _Row(NamedTuple):
@@ -102,165 +76,184 @@ class Rows:
     """The rows that differ: by variable, steps and replica, with what each variable got there."""
 
     def __init__(
-        self, trace: Trace, found: Sequence[Tally], expected: Expected, failed: Sequence[Wanted]
+        self,
+        trace: Trace,
+        tallies: Sequence[Tally],
+        expected: Expected,
+        selection: Selection,
+        failed: Sequence[Wanted],
     ) -> None:
-        self._trace, self._found, self._expected, self._failed = trace, found, expected, failed
+        self._trace, self._tallies, self._selection = trace, tallies, selection
+        self._per_step, self._failed = expected.per_step, failed
         self.rows: dict[_Row, list[int]] = {}
         """Each row with its replicas."""
         self.unapplied: set[Span] = set()
         """The steps in which gradients were handed over and none of them was applied."""
         self.short = False
         """Whether anything ran less often than it should."""
-        for each in found:
-            for replica in places(each, expected.per_replica):
-                self._collect(each, replica)
+        for tally in tallies:
+            for replica in replicas_to_judge(tally, expected.per_replica):
+                self._collect(tally, replica)
 
-    def _collect(self, found: Tally, replica: int | None) -> None:
+    def _collect(self, tally: Tally, replica: int | None) -> None:
         """The rows of one optimizer, on one replica or on all of them."""
-        scope, per_step, failed = self._expected.scope, self._expected.per_step, self._failed
-        measures = [scope.measure(wanted.kinds) for wanted in failed]
-        totals = tuple(found.total(measure, replica) for measure in measures)
-        groups = _groups(found, scope)
-        on = found.replicas if replica is None else (replica,)
-        for variables in groups:
-            for each in on:
-                measures += _four(scope, variables[0], each)
-        parts = parts_of(found, replica, measures)
-        good = [values for values in parts if per_step and _hold(failed, values)]
-        usual = max(good, key=lambda values: length(parts[values]), default=())
-        for values, spans in parts.items():
-            fours = [_four_of(values, at) for at in range(len(failed), len(values), 4)]
-            executed = any(dense or sparse for dense, sparse, _, _ in fours)
-            requested = any(four[3] for four in fours)
-            unknown = not executed and not requested and found.unplaced(scope.measure())
+        selection, per_step, failed = self._selection, self._per_step, self._failed
+        measures = [measure_of(selection, wanted.kinds) for wanted in failed]
+        totals = tuple(tally.total(measure, replica) for measure in measures)
+        replicas = tally.replicas if replica is None else (replica,)
+        keys = [(group, index) for group in _groups(tally, selection) for index in replicas]
+        for group, index in keys:
+            measures += _counts_of(selection, group[0], index)
+        spans_by_values = spans_of(tally, replica, measures)
+        good = [values for values in spans_by_values if per_step and _hold(failed, values)]
+        usual = max(good, key=lambda values: length(spans_by_values[values]), default=None)
+        usually = usual and _treated(keys, usual[len(failed) :])
+        for values, spans in spans_by_values.items():
+            treated = _treated(keys, values[len(failed) :])
+            executed = any(each.counts.executed for each in treated)
+            requested = any(each.counts.requested for each in treated)
+            unknown = not executed and not requested and tally.unplaced(selection.count)
             if values in good or unknown:
                 continue
             short = _short(failed, values if per_step else totals)
             self.short = self.short or short
             if short and requested and not executed:
                 self.unapplied.update(spans)
-            for number, variables in enumerate(groups):
-                for index, each in enumerate(on):
-                    at = number * len(on) + index
-                    four = fours[at]
-                    differs = not usual or four != _four_of(usual, len(failed) + 4 * at)
-                    if differs and (short or per_step or any(four[:2])):
-                        alike = requested and not executed and scope.variables is None
-                        names = [None] if alike and None not in variables else variables
-                        self._add(found, names, spans, four, each, alike)
+            none_applied = requested and not executed and selection.variables is None
+            for number, each in enumerate(treated):
+                differs = not usually or each != usually[number]
+                if differs and (short or per_step or each.counts.executed):
+                    self._add(tally, each, spans, none_applied)
 
     def _add(
-        self,
-        found: Tally,
-        variables: Sequence[int | None],
-        spans: Sequence[Span],
-        counts: _Counts,
-        replica: int,
-        alike: bool,
+        self, tally: Tally, treated: _Treated, spans: Sequence[Span], none_applied: bool
     ) -> None:
-        several = len(self._found) > 1
-        optimizer = f"{shown(found.optimizers[0].name)}: " * several
+        """Add a row for each variable, or one for all if none of their gradients was applied."""
+        several = len(self._tallies) > 1
+        optimizer = f"{shown(tally.optimizers[0].name)}: " if several else ""
+        variables, counts = treated.variables, treated.counts
+        if none_applied:
+            variables, counts = [None], _Counts(0, 0, 0, 1)
         for variable in variables:
-            name = "each variable" if alike else self._name(variable)
+            name = "each variable" if none_applied else self._name(variable)
             order = -1 if variable is None else variable
-            if alike:
-                counts = 0, 0, 0, 1
             row = _Row(
                 spans[0][0], order, optimizer + name, tuple(spans), counts, self._note(counts)
             )
-            on = self.rows.setdefault(row, [])
-            if replica not in on:
-                on.append(replica)
+            replicas = self.rows.setdefault(row, [])
+            if treated.replica not in replicas:
+                replicas.append(treated.replica)
 
     def _name(self, variable: int | None) -> str:
         if variable is not None:
             return shown(self._trace.variables[variable].name) or "''"
-        methods = self._expected.scope.methods or ()
+        methods = self._selection.methods or ()
         return ", ".join(shown(self._trace.methods[index].name) for index in sorted(methods))
 
     def _note(self, counts: _Counts) -> str:
-        dense, sparse, none, requested = counts
-        if none:
+        if counts.none:
             return "no gradient"
-        if dense or sparse or self._expected.scope.methods is not None:
+        if counts.executed or self._selection.methods is not None:
             return ""
-        return "not applied" if requested else "not handed over"
+        return "not applied" if counts.requested else "not handed over"
 
     def table(self) -> list[str]:
         """The rows as lines of text."""
-        scope, in_all = self._expected.scope, not self._expected.per_step
-        methods = [self._trace.methods[index] for index in scope.methods or ()]
-        by_method = any(each.role == "step" for each in methods)
-        replicas = len(self._trace.replicas) > 1
+        selection, in_all = self._selection, not self._per_step
+        methods = [self._trace.methods[index] for index in selection.methods or ()]
+        by_method = any(method.role == "step" for method in methods)
+        several = len(self._trace.replicas) > 1
         columns = [Column("each of steps", left=True)]
-        columns += [Column("replica", left=True)] * replicas
+        if several:
+            columns.append(Column("replica", left=True))
         columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]
-        columns += [Column("in all")] * in_all
+        if in_all:
+            columns.append(Column("in all"))
         table = Table("method" if by_method else "variable", columns)
         rows = []
-        for row, on in sorted(self.rows.items()):
+        for row, replicas in sorted(self.rows.items()):
             dense, sparse, *_ = row.counts
-            cells = [label(row.spans, 3), *[_ids(self._trace, on)] * replicas, f"{dense:,}"]
-            cells += [f"{sparse:,}"] * (not by_method)
-            cells += [f"{(dense + sparse) * length(row.spans) * len(on):,}"] * in_all
+            cells = [label(row.spans, 3)]
+            if several:
+                cells.append(_ids(self._trace, replicas))
+            cells.append(f"{dense:,}")
+            if not by_method:
+                cells.append(f"{sparse:,}")
+            if in_all:
+                cells.append(f"{(dense + sparse) * length(row.spans) * len(replicas):,}")
             rows.append(Row(row.name, tuple(cells), row.note))
-        for each in self._found:
-            counts = [each.outside(scope.measure([kind])) for kind in ("dense", "sparse")]
+        for tally in self._tallies:
+            counts = [tally.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")]
             if any(counts):
-                cells = ["-", *["-"] * replicas, *(f"{count:,}" for count in counts)]
-                cells += [f"{sum(counts):,}"] * in_all
+                cells = ["-", *["-"] * several, *(f"{count:,}" for count in counts)]
+                if in_all:
+                    cells.append(f"{sum(counts):,}")
                 rows.append(Row("outside any step", tuple(cells), "a direct call"))
         return as_lines(table, rows)
 
 
-def _groups(found: Tally, scope: Scope) -> list[list[int | None]]:
+def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
     """The variables that are meant, those that were treated alike everywhere together.
 
     A step method has no variables: None stands for it.
     """
-    weights: dict[int | None, dict[tuple[int, Role, Kind | None], int]] = {}
-    meant: set[int | None] = set()
-    for number, block in enumerate(found.blocks):
-        for entry in block.entries:
-            executed = scope.holds(entry.role, entry.method)
-            if not executed and entry.role != "request":
-                continue
-            names: Iterable[int | None] = entry.variables
-            if executed and not entry.variables and scope.variables is None:
-                names = (None,)
-            for variable in names:
-                if variable is None or scope.variables is None or variable in scope.variables:
-                    role: Role = "update" if executed else "request"
-                    known = weights.setdefault(variable, {})
-                    key = number, role, entry.kind
-                    known[key] = known.get(key, 0) + entry.times
-                    if executed:
-                        meant.add(variable)
-    groups: dict[frozenset[tuple[tuple[int, Role, Kind | None], int]], list[int | None]] = {}
-    for variable, known in weights.items():
-        if variable in meant or scope.methods is None or not meant:
-            groups.setdefault(frozenset(known.items()), []).append(variable)
-    return list(groups.values())
+    same: dict[tuple[tuple[_Deed, int], ...], list[int | None]] = {}
+    for group in tally.groups:
+        variables = [
+            index
+            for index in group.variables
+            if selection.variables is None or index in selection.variables
+        ]
+        deeds: Counter[_Deed] = Counter()
+        for number, _, entry in group.entries:
+            if selection.holds(entry):
+                deeds[number, "execution", entry.kind or ""] += entry.times
+            elif entry.role == "request":
+                deeds[number, "request", entry.kind or ""] += entry.times
+        if variables and deeds:
+            same.setdefault(tuple(sorted(deeds.items())), []).extend(variables)
+    groups = list(same.values())
+    executed = [
+        variables
+        for deeds_of, variables in same.items()
+        if any(what == "execution" for (_, what, _), _ in deeds_of)
+    ]
+    without = selection.variables is None and any(
+        selection.holds(entry) and not entry.variables
+        for block in tally.blocks
+        for entry in block.entries
+    )
+    if selection.methods is not None and (executed or without):
+        groups = executed
+    return [*groups, [None]] if without else groups
 
 
-def _four(scope: Scope, variable: int | None, replica: int) -> list[Measure]:
-    """Measures of one variable: its dense and sparse executions, its `None` and other gradients."""
+_Deed = tuple[int, str, str]
+"""The number of a block (`Tally.representatives`), `execution` or `request`, and the kind."""
+
+
+def _counts_of(selection: Selection, variable: int | None, replica: int) -> list[Measure]:
+    """The measures of `_Counts`, of one variable on a replica."""
     if variable is None:
-        nothing = Scope(frozenset()).measure()
-        return [scope.measure(replica=replica), nothing, nothing, nothing]
+        nothing = Selection(roles=frozenset()).count
+        return [measure_of(selection, replica=replica), nothing, nothing, nothing]
     only = frozenset({variable})
-    requests = Scope(frozenset({"request"}))
+    requests = Selection(roles=REQUESTS)
     return [
-        scope.measure(["dense"], only, replica),
-        scope.measure(["sparse"], only, replica),
-        requests.measure(["none"], only, replica),
-        requests.measure(["dense", "sparse"], only, replica),
+        measure_of(selection, ["dense"], only, replica),
+        measure_of(selection, ["sparse"], only, replica),
+        measure_of(requests, ["none"], only, replica),
+        measure_of(requests, ["dense", "sparse"], only, replica),
     ]
 
 
-def _four_of(values: Values, at: int) -> _Counts:
-    dense, sparse, none, requested = values[at : at + 4]
-    return dense, sparse, none, requested
+def _treated(keys: Sequence[tuple[list[int | None], int]], values: Values) -> list[_Treated]:
+    """What the groups got on the replicas, from the values of their `_counts_of` in a row."""
+    size = len(_Counts._fields)
+    return [
+        _Treated(group, replica, _Counts(*values[size * number : size * (number + 1)]))
+        for number, (group, replica) in enumerate(keys)
+    ]
 
 
 def _hold(wanted: Iterable[Wanted], values: Values) -> bool:
@@ -275,28 +268,36 @@ def _ids(trace: Trace, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
     if len(replicas) > 3 and len(replicas) == len(trace.replicas):
         return f"all {len(replicas):,}"
-    several = len(trace.workers) > 1
-    names = [f"{trace.replicas[i].worker}/" * several + str(trace.replicas[i].id) for i in replicas]
-    return shown(listed(names, 3))
+    ids = replica_ids(trace)
+    return shown(listed([ids[index] for index in replicas], 3))
 
 
-def parts_of(
-    found: Tally, replica: int | None, measures: Sequence[Measure]
+def spans_of(
+    tally: Tally,
+    replica: int | None,
+    measures: Sequence[Measure],
+    but: Callable[[Values], bool] = lambda values: False,
 ) -> dict[Values, list[Span]]:
-    """The steps, by what each of them counts."""
-    parts: dict[Values, list[Span]] = {}
-    for stretch in found.stretches(*measures, replica=replica):
+    """The steps, by what each of them counts, `but` not those that count this."""
+    spans_by_values: dict[Values, list[Span]] = {}
+    for stretch in tally.stretches(*measures, replica=replica):
+        if all(but(values) for _, values in stretch.cycle):
+            continue
         begin = stretch.first
         for length, values in stretch.cycle * stretch.turns:
-            spans = parts.setdefault(values, [])
-            first = spans.pop()[0] if spans and spans[-1][1] == begin - 1 else begin
-            begin += length
-            spans.append((first, begin - 1))
-    return parts
+            end, first = begin + length, begin
+            if not but(values):
+                spans = spans_by_values.setdefault(values, [])
+                if spans and spans[-1][1] == begin - 1:
+                    first = spans.pop()[0]
+                spans.append((first, end - 1))
+            begin = end
+    return spans_by_values
 
 
-def places(found: Tally, per_replica: bool) -> Sequence[int | None]:
-    return found.replicas if per_replica else (None,)
+def replicas_to_judge(tally: Tally, per_replica: bool) -> Sequence[int | None]:
+    """Each replica on its own, or None for all of them together."""
+    return tally.replicas if per_replica else (None,)
 
 
 def label(spans: Sequence[Span], most: int | None = None) -> str:

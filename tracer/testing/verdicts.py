@@ -23,17 +23,26 @@ def put(verdicts: Sequence[Verdict], format: Literal["text", "junit"], output: P
 
 
 def text(verdicts: Sequence[Verdict]) -> str:
-    """A line for each verdict."""
+    """A line for each verdict; the rest of a longer reason stands below it."""
     lines = []
-    for each in verdicts:
-        reason = f": {shown(each.reason)}" if each.reason else ""
-        lines.append(f"{'FAILS' if reason else 'holds'}  {shown(each.text)}{reason}\n")
-    return "".join(lines)
+    for verdict in verdicts:
+        first, *rest = _lines(verdict.reason)
+        if verdict.reason:
+            lines.append(f"FAILS  {shown(verdict.text)}: {first}")
+        else:
+            lines.append(f"holds  {shown(verdict.text)}")
+        lines += [f"       {line}".rstrip() for line in rest]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(reason: str) -> list[str]:
+    """The lines of a reason, as they can be shown; one that is empty if there is no reason."""
+    return [shown(line) for line in reason.split("\n")]
 
 
 def junit(verdicts: Sequence[Verdict]) -> str:
     """One test suite with a test case for each expectation."""
-    failures = sum(bool(each.reason) for each in verdicts)
+    failures = sum(bool(verdict.reason) for verdict in verdicts)
     suite = ElementTree.Element(
         "testsuite",
         {
@@ -49,7 +58,8 @@ def junit(verdicts: Sequence[Verdict]) -> str:
             suite, "testcase", {"classname": "tracer", "name": shown(verdict.text)}
         )
         if verdict.reason:
-            ElementTree.SubElement(case, "failure", {"message": shown(verdict.reason)})
+            lines = _lines(verdict.reason)
+            ElementTree.SubElement(case, "failure", {"message": lines[0]}).text = "\n".join(lines)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
     ElementTree.indent(suites)

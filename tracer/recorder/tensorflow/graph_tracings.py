@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from tracer import compat
-from tracer.ledger import Use
 from tracer.model.records import Graph
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.ledger import Use
 
 MOST = 256
 """How many signatures are told apart: a function may be traced anew in each step, without end."""

@@ -46,11 +46,11 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from tracer import compat
 from tracer.model import records
 from tracer.model.records import Run
-from tracer.snapshot import Reading, reading_of
-from tracer.stamps import UNIT, WITHIN
+from tracer.recorder.readout import Reading, reading_of
+from tracer.recorder.stamps import UNIT, WITHIN
+from tracer.recorder.tensorflow import compat
 
 ROWS = 4096
 """How many runs may end between two readings before detail is lost. 160 KiB a replica."""
@@ -109,15 +109,15 @@ class _Counter:
 class Ledger:
     """The counters of one replica of one root optimizer, all on one device."""
 
-    def __init__(self, device: str, steps: int, rows: int = ROWS) -> None:
+    def __init__(self, device: str, steps: int, rows: int = 0) -> None:
         self.device = device
-        self._size = rows
+        self._size = rows or ROWS
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
         """The company of what is called outside of every step."""
         self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self._clock = self._variable([(steps + 1) * UNIT, 0, 0])
-        self._ring = self._variable(np.zeros((rows, 5), np.int64))
+        self._ring = self._variable(np.zeros((self._size, 5), np.int64))
         self._counters: list[_Counter] = []
         self._keys: list[Hashable] = []
         self._idle: dict[Hashable, list[_Counter]] = defaultdict(list)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakMethod
 
-from tracer import compat
+from tracer.recorder.tensorflow import compat
 
 
 class _Step(NamedTuple):

@@ -6,7 +6,7 @@ is called by an apply method has `APPLYING`.
 """
 
 UNIT = 256
-"""By how much `RngReadAndSkip` moves its state for each number: see `tracer.ledger`."""
+"""By how much `RngReadAndSkip` moves its state for each number: see `tensorflow.ledger`."""
 
 WITHIN = 1
 """It is part of the step of that number, which is not its own."""

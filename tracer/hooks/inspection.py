@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from tracer.instances import instances
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.records import Remark
+from tracer.recorder.instances import instances
+from tracer.recorder.optimizers import OWN_STEP
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
 _SPARSE = "_resource_apply_sparse"
@@ -46,9 +47,6 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
 
 FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
 """The codes of what cannot work: worth a warning before training begins."""
-
-OWN_STEP = "own-step"
-"""The code of a method that may update variables by itself."""
 
 _ON_THE_WAY = re.compile("apply_gradients|update_step")
 """The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""

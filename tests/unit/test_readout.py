@@ -1,7 +1,7 @@
 """What is made of the counters of each replica: no TensorFlow."""
 
 from tracer.model.records import Run
-from tracer.snapshot import Begun, BlockKey, Ended, Reading, Site, blocks_of, settle
+from tracer.recorder.readout import Begun, BlockKey, Ended, Reading, Site, blocks_of, settle
 
 STEP = BlockKey("graph", "train", True, (Site(0, "apply_gradients", "step", None, None, 0),))
 PART = BlockKey("graph", "branch", False, (Site(0, "update_step", "update", "dense", 0, 0),))
@@ -49,7 +49,7 @@ def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
     assert (ended.steps, ended.raised, ended.stopped) == (3, [2], 0)
     blocks, notes = blocks_of(0, {0: ended}, METHODS, {0: 0})
     assert sum(block.total for block in blocks if block.step) == 3
-    assert notes == []
+    assert "1 step began in a graph and was ended by an error" in notes[0]
 
 
 def test_what_is_under_way_does_not_count_yet() -> None:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from tracer.model import records
 from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
-from tracer.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
+from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 
 class Site(NamedTuple):
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     """What a counter says of its block."""
 
     runs: Mapping[int, Sequence[Run]] = {}
-    """By the flags of `tracer.stamps`: in which steps it ran, numbered as they began."""
+    """By the flags of `tracer.recorder.stamps`: in which steps it ran, numbered as they began."""
     outside: Mapping[int, int] = {}
     """By the same flags: how often it ran in no step."""
     lost: int = 0
@@ -83,22 +83,6 @@ def _of_one_kind(run: Run) -> Iterator[Run]:
         yield Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
     else:
         yield run
-
-
-def distinct(names: Iterable[str]) -> list[str]:
-    """The names, a repeated one with its number: `["a", "a#2"]`."""
-    taken: set[str] = set()
-    return [free_name(name, taken) for name in names]
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2` and so on if it is among `taken`, to which what is found is added."""
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
-    taken.add(free)
-    return free
 
 
 def since(reading: Reading, before: Reading, begun: int) -> Reading:
@@ -333,8 +317,8 @@ def blocks_of(
         blocks += mine
         if any(block.unplaced for block in mine if not block.outside) and ended.lost:
             notes.append(_lost(replica, ended.lost))
-        if ended.stopped:
-            notes.append(_stopped(replica, ended.stopped))
+        if ended.stopped or ended.raised:
+            notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
 
 
@@ -449,5 +433,5 @@ def _stopped(replica: int, steps: int) -> str:
     were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
     return (
         f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
-        "is not counted"
+        "is not counted, or not all of it"
     )

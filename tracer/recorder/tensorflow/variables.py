@@ -8,11 +8,10 @@ from weakref import WeakKeyDictionary, ref
 
 import msgspec
 
-from tracer import compat
-from tracer.instances import instances
+from tracer.model.names import free_name, plain_name, tensorflow_name
 from tracer.model.records import Variable
-from tracer.model.trace import tensorflow_name
-from tracer.snapshot import free_name
+from tracer.recorder.instances import instances
+from tracer.recorder.tensorflow import compat
 
 _KERAS3 = "keras.src.backend.common.variables"
 """The module of the base class of all variables of Keras 3."""
@@ -124,6 +123,14 @@ class VariableTable:
             self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
             self._rows.clear()
             self._names.clear()
+
+
+def name_of(variable: Any) -> str:
+    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    return keras_path(variable) or plain_name(variable)
 
 
 class _Held(NamedTuple):

@@ -9,98 +9,47 @@ traced into this graph since executes as a whole, so it gets one counter. That o
 A frame's parent is in the same **region**: in eager mode, or in the graph of one function with its
 branches and loops. What a function is part of is not decided when it is traced, for it may be
 called from anywhere later: each call of it asks (`Recorder.company`), and the graph counts by the
-answer. See `tracer.ledger`.
+answer. See `tracer.recorder.tensorflow.ledger`.
 """
 
 import sys
 import threading
 import warnings
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer import compat, snapshot
-from tracer.inspection import OWN_STEP
 from tracer.kinds import ApplyMethod
-from tracer.ledger import HostLog, Ledger
-from tracer.model.records import (
-    Graph,
-    Kind,
-    Method,
-    Replica,
-    Role,
-    TraceData,
-)
+from tracer.model.names import Objects
+from tracer.model.records import Graph, Kind, Method, Replica, Role, TraceData
 from tracer.model.trace import Trace
-from tracer.older import Older
-from tracer.optimizers import Optimizers
-from tracer.sessions import PartsOfSteps
-from tracer.snapshot import BlockKey, Reading, Site
-from tracer.stamps import APPLYING, UNIT, WITHIN
-from tracer.tracings import Figures, Key, Tracings
-from tracer.variables import VariableTable, device_of, finder
-
-FrameRole = Literal["step", "group", "apply"]
-"""What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
-
-
-class _Place(NamedTuple):
-    """Where a frame's ops go: None for eager mode; v1 branches share a graph, not a context."""
-
-    graph: Any
-    branch: Any
-    region: Any
-    """The graph of the function around it that is called: see `compat.called_graph`."""
-
-
-class _Block(NamedTuple):
-    """What a block is; blocks that are equal do the same each time they execute."""
-
-    replica: int
-    function: str
-    """The name of the function whose graph it is; empty in eager mode."""
-    step: bool
-    """Whether it is a step where it is not part of one."""
-    sites: tuple[int, ...]
-
-
-_EAGER = _Place(None, None, None)
-
-_PAIR = (tuple, list)
-
-_Requested = tuple[type, Callable[[], Any], int]
-"""The type of a gradient, its variable, held weakly, and their site."""
-
-_NOT_REQUESTED: _Requested = (Any, lambda: None, -1)
-
-
-class _Read(NamedTuple):
-    """What was counted on a replica: see `snapshot.Begun`."""
-
-    steps: int
-    blocks: dict[Hashable, tuple[_Block, Reading]]
-    under_way: frozenset[int]
-    empty: frozenset[int]
-    calm: bool
-
-    @property
-    def past(self) -> int:
-        """The last step before all that are under way."""
-        return min(self.under_way, default=self.steps + 1) - 1
-
-
-_NOTHING_READ = _Read(0, {}, frozenset(), frozenset(), True)
-
-_Readings = dict[int, _Read]
+from tracer.recorder import readout
+from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, applying
+from tracer.recorder.optimizers import Optimizers
+from tracer.recorder.readout import BlockKey, Reading, Site
+from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
+from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.counters import (
+    NOTHING_COUNTED,
+    CountedBlock,
+    Counters,
+    Counts,
+)
+from tracer.recorder.tensorflow.graph_tracings import Figures, Key, Tracings
+from tracer.recorder.tensorflow.ledger import Ledger
+from tracer.recorder.tensorflow.older_functions import Older
+from tracer.recorder.tensorflow.sessions import PartsOfSteps
+from tracer.recorder.tensorflow.variables import VariableTable, device_of, finder
 
 
 class Moment(NamedTuple):
     """What had been counted at some moment."""
 
-    readings: _Readings
+    readings: Counts
     calls: Sequence[Sequence[int]]
     graphs: dict[Key, Figures]
     older: dict[Older, int]
@@ -108,7 +57,7 @@ class Moment(NamedTuple):
     notes: frozenset[str] = frozenset()
 
 
-def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
+def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
     return BlockKey(
         "graph" if block.function else "eager",
         block.function,
@@ -117,92 +66,17 @@ def _key_of(block: _Block, sites: Sequence[Site]) -> BlockKey:
     )
 
 
-class Frame:
-    """A call of an intercepted method that is under way. Nothing in it may refer to itself."""
-
-    __slots__ = (
-        "applying",
-        "distributed",
-        "gathers",
-        "gradient",
-        "numbers",
-        "parent",
-        "pending",
-        "place",
-        "python",
-        "recorder",
-        "replica",
-        "result",
-        "role",
-        "run",
-        "site",
-        "sites",
-        "stamps",
-        "start",
-        "thread",
-        "updates",
-        "variable",
-    )
-
-    recorder: "Recorder"
-    role: FrameRole
-    place: _Place
-    replica: int
-    distributed: bool
-    parent: "Frame | None"
-    applying: bool
-    """Whether an apply method is under way here: what it calls is no update of its own."""
-    pending: int
-    """The site of that apply method, if it has no frame of its own: see `Recorder.enter_apply`."""
-    gathers: bool
-    """Whether it is a group in the graph of its step: calls made from here are its parent's."""
-    site: int | None
-    sites: list[int]
-    result: Any
-    python: Any
-    """Python's frame of the method, while it runs."""
-    start: int
-    """How many operations the graph had before."""
-    numbers: dict[int, int] | None
-    """The numbers, by replica, of the step that it is in eager mode, as far as they were asked
-    for; a step in a cross-replica context is one of each replica."""
-    stamps: dict[int, tuple[Any, Any]] | None
-    """The same in a graph: for each replica its stamp and that of what is part of it, tensors."""
-    updates: list[tuple[list[Any], int]]
-    """In a graph of a Session: the ops of each update in it, with its site."""
-    variable: Any
-    """In such a graph: what an apply method updates."""
-    gradient: Any
-    """The first gradient that it was handed in a graph, None if there was none yet. A step begins
-    when this one is there: it is that of the first layer, as a rule, which needs all data and comes
-    last. A gradient that needs no data (of the last bias, for a loss that is a mean) is there even
-    if the data are not."""
-    thread: int
-    run: int
-    """The thread and the call of `strategy.run` in which it began: see `compat.runs_under_way`."""
-
-
 class Recorder:
     """Everything that is known of one root optimizer; thread-safe."""
 
     def __init__(self) -> None:
         self.optimizers = Optimizers()
-        self._lock = threading.RLock()
-        self._local = threading.local()
         self._variables = VariableTable(self.note)
-        self._sites: list[Site] = []
-        self._numbers: dict[tuple[Any, ...], int] = {}  # the place of each site in `_sites`
-        self._applies: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
-        self._orders: dict[tuple[int, str, int], tuple[_Requested, ...]] = {}
-        self._calls: list[list[int]] = []  # for each site [failed in eager mode, tracing]
+        self._sites = SiteTable()
         self._devices: dict[int, str] = {}
-        self._steps: Counter[int] = Counter()
-        self._ledgers: dict[int, Ledger] = {}
-        self._logs: dict[_Block, HostLog] = {}
-        self._graphs: Counter[_Block] = Counter()  # tracings into v1 graphs
+        self._counters = Counters()
         self._tracings = Tracings()
-        self._active: list[Frame] = []
-        self._empty: dict[int, set[int]] = defaultdict(set)
+        self._calls_under_way = CallsUnderWay()
         self._callers: set[int] = set()
         self._parts = PartsOfSteps(self._ran_without_step)
         self._where = compat.Surroundings("", "", ())
@@ -212,12 +86,11 @@ class Recorder:
     @property
     def used(self) -> bool:
         """Whether any call was seen."""
-        return bool(self._calls)
+        return bool(self._sites.calls)
 
     def begin(self, optimizer: int) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before."""
-        counters = [handle for ledger in self._ledgers.values() for handle in ledger.handles()]
-        self.optimizers.begin(optimizer, counters)
+        self.optimizers.begin(optimizer, self._counters.handles())
 
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays."""
@@ -228,15 +101,15 @@ class Recorder:
 
     def enter(self, frame: Frame, optimizer: int, method: str, role: FrameRole) -> None:
         """A call of a step or group method begins."""
-        stack = self._stack()
+        stack = self._calls_under_way.stack()
         if stack and role == "step":
-            self._drop_interrupted(stack)
+            self._drop_interrupted()
         self._place(frame, role, stack)
         if role == "step":
-            frame.site = self._site(optimizer, method, "step", None, None, frame.replica)
-            if frame.place is not _EAGER:
-                self._called(frame.site)
-            self._active.append(frame)
+            frame.site = self._sites.number(optimizer, method, "step", None, None, frame.replica)
+            if frame.place is not EAGER:
+                self._sites.traced(frame.site)
+            self._calls_under_way.steps.append(frame)
             if frame.distributed and not self._where.strategy:
                 self._where = compat.surroundings()
         stack.append(frame)
@@ -250,16 +123,16 @@ class Recorder:
         refuse. In eager mode it is the frame of the step: training waits for each of these calls,
         and one that is of a known variable, as all are after the first step, needs no more.
         """
-        stack = self._stack()
+        stack = self._calls_under_way.stack()
         top = stack[-1] if stack else None
-        if top is not None and top.place is _EAGER and not top.distributed and compat.in_eager():
+        if top is not None and top.place is EAGER and not top.distributed and compat.in_eager():
             step = top.parent if top.gathers and top.parent is not None else top
             if not step.applying:
                 number = compat.update_replica_id()
                 kind = apply.kind or kind_of_gradient(gradient)
                 replica = top.replica if number is None else number
-                key = id(variable), apply.name, "update", kind, replica, optimizer
-                known = self._applies.get(key)
+                key = object_key(variable, apply.name, "update", kind, replica, optimizer)
+                known = self._sites.of_objects.get(key)
                 if known is not None and known[0]() is variable:
                     step.applying = True
                     step.pending = known[1]
@@ -271,13 +144,13 @@ class Recorder:
         self._place(frame, "apply", stack)
         parent = frame.parent
         kind = apply.kind or kind_of_gradient(gradient)
-        role: Role = "apply" if parent is not None and _applying(parent) else "update"
+        role: Role = "apply" if parent is not None and applying(parent) else "update"
         site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
         if site is None:
             return None
         frame.site = site
-        if frame.place is not _EAGER:
-            self._called(site)
+        if frame.place is not EAGER:
+            self._sites.traced(site)
             frame.variable = variable
         stack.append(frame)
         return frame
@@ -290,14 +163,14 @@ class Recorder:
             return
         frame.applying = False
         if failed:
-            self._failed(frame.pending)
+            self._sites.failed(frame.pending)
         else:
             frame.sites.append(frame.pending)
 
     def _place(self, frame: Frame, role: FrameRole, stack: list[Frame]) -> None:
         """Find out where a call is made, and what it is part of."""
         top = stack[-1] if stack else None
-        place = _EAGER if compat.in_eager() else _place_of(compat.current_graph())
+        place = EAGER if compat.in_eager() else _place_of(compat.current_graph())
         parent: Frame | None
         if top is not None and not top.distributed and top.place == place:
             distributed, replica = False, top.replica
@@ -308,7 +181,7 @@ class Recorder:
         else:
             distributed = compat.has_strategy()
             replica, parent = 0, None
-            if distributed or top is not None or place is not _EAGER:
+            if distributed or top is not None or place is not EAGER:
                 replica = self._replica(role, top, distributed)
                 parent = self._parent(role, place, replica, stack, distributed)
         frame.role = role
@@ -316,59 +189,40 @@ class Recorder:
         frame.replica = replica
         frame.distributed = distributed
         frame.parent = parent
-        frame.applying = role == "apply" or (parent is not None and _applying(parent))
+        frame.applying = role == "apply" or (parent is not None and applying(parent))
         frame.gathers = role == "group" and parent is not None and parent.place == place
         frame.site = None
         frame.sites, frame.updates = [], []
-        frame.start = 0 if place is _EAGER else place.graph.num_operations()
+        frame.start = 0 if place is EAGER else place.graph.num_operations()
         frame.numbers = frame.stamps = frame.gradient = frame.variable = None
         frame.thread, frame.run = threading.get_ident(), 0
         if distributed:
             frame.run = id(compat.replica_run())
 
-    def _called(self, site: int) -> None:
-        """Count a call while tracing; one in eager mode is counted by its block, or failed."""
-        with self._lock:
-            self._calls[site][1] += 1
-
-    def _failed(self, site: int) -> None:
-        """Count a call in eager mode that was no execution."""
-        with self._lock:
-            self._calls[site][0] += 1
-
-    def _drop_interrupted(self, stack: list[Frame]) -> None:
+    def _drop_interrupted(self) -> None:
         """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
-        running = set()
-        python: Any = sys._getframe()
-        while python is not None:
-            if python is stack[-1].python:
-                return  # and so are those below, as they were when it began
-            running.add(id(python))
-            python = python.f_back
-        ended = [frame for frame in stack if id(frame.python) not in running]
+        ended = self._calls_under_way.interrupted()
         if ended:
             self.note("a call was interrupted, and what it had run until then is not counted")
             for frame in ended:
                 self._ended(frame, ran=False)
-            stack[:] = [frame for frame in stack if frame not in ended]
 
     def _ended(self, frame: Frame, ran: bool) -> None:
         """A step is under way no more. Threads share the list: each change to it is atomic."""
         if not ran and frame.numbers:
-            for replica, number in frame.numbers.items():
-                self._empty[replica].add(number)
-        if frame in self._active:
-            self._active.remove(frame)
+            self._counters.give_up(frame.numbers)
+        if frame in self._calls_under_way.steps:
+            self._calls_under_way.steps.remove(frame)
 
     def _site_of(
         self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
     ) -> int | None:
         """The site of a variable, None if it is none; known ones are found by its id, fast."""
         replica = frame.replica
-        eager = frame.place is _EAGER
+        eager = frame.place is EAGER
         if eager:
-            key = (id(variable), method, role, kind, replica, optimizer)
-            known = self._applies.get(key)
+            key = object_key(variable, method, role, kind, replica, optimizer)
+            known = self._sites.of_objects.get(key)
             if known is not None and known[0]() is variable:
                 return known[1]
         if not (hasattr(variable, "name") and hasattr(variable, "dtype")):
@@ -376,30 +230,10 @@ class Recorder:
         index = self._variables.index(variable, frame.place.graph)
         if replica not in self._devices:
             self._devices[replica] = device_of(variable)
-        site = self._site(optimizer, method, role, kind, index, replica)
+        site = self._sites.number(optimizer, method, role, kind, index, replica)
         if eager:
-            self._applies[key] = (ref(variable), site)
+            self._sites.of_objects[key] = (ref(variable), site)
         return site
-
-    def _site(
-        self,
-        optimizer: int,
-        method: str,
-        role: Role,
-        kind: Kind | None,
-        variable: int | None,
-        replica: int,
-    ) -> int:
-        """The number of a site."""
-        fields = (optimizer, method, role, kind, variable, replica)
-        number = self._numbers.get(fields)
-        if number is None:
-            with self._lock:
-                number = self._numbers.setdefault(fields, len(self._sites))
-                if number == len(self._sites):
-                    self._sites.append(Site(*fields))
-                    self._calls.append([0, 0])
-        return number
 
     def requests(
         self, frame: Frame, optimizer: int, method: str, pairs: Iterable[Any]
@@ -410,10 +244,10 @@ class Recorder:
         before, in their order.
         """
         key = optimizer, method, frame.replica
-        order = self._orders.get(key, ()) if frame.place is _EAGER else ()
-        changed: list[_Requested] | None = None
+        order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
+        changed: list[Requested] | None = None
         for place, pair in enumerate(pairs):
-            known = order[place] if place < len(order) else _NOT_REQUESTED
+            known = order[place] if place < len(order) else NOT_REQUESTED
             if (
                 type(pair) is tuple
                 and len(pair) == 2
@@ -422,51 +256,49 @@ class Recorder:
             ):
                 frame.sites.append(known[2])
             else:
-                known = _NOT_REQUESTED
+                known = NOT_REQUESTED
                 try:
                     known = self._request(frame, optimizer, method, pair)
                 except Exception as error:
                     self.fault(error)
-                if changed is None and frame.place is _EAGER:
+                if changed is None and frame.place is EAGER:
                     changed = list(order[:place])
             if changed is not None:
                 changed.append(known)
             yield pair
         if changed is not None:
-            self._orders[key] = tuple(changed)
+            self._sites.orders[key] = tuple(changed)
 
-    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> _Requested:
+    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> Requested:
         """Note one pair that is not what the step before had in its place."""
-        if not isinstance(pair, _PAIR) or len(pair) != 2:
-            return _NOT_REQUESTED  # the framework will refuse it
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            return NOT_REQUESTED  # the framework will refuse it
         gradient, variable = pair
         kind = kind_of_gradient(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
         if site is None:
-            return _NOT_REQUESTED
+            return NOT_REQUESTED
         frame.sites.append(site)
-        if frame.place is _EAGER:
+        if frame.place is EAGER:
             return type(gradient), ref(variable), site
         if frame.gradient is None:
             frame.gradient = compat.tensor_of(gradient)
-        return _NOT_REQUESTED
+        return NOT_REQUESTED
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
-        stack = self._stack()
+        stack = self._calls_under_way.stack()
         if stack and stack[-1] is frame:
             stack.pop()
         else:  # something between entered and left out of order
             stack[:] = [each for each in stack if each is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
-        ran = not failed or any(self._sites[number].role != "request" for number in sites)
+        ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
         if site is not None:
             if ran:  # what raises after a part of its work ran was executed, as far as it came
                 sites.append(site)
-            elif frame.place is _EAGER:
-                self._failed(site)
-        if frame.role == "step":
-            self._ended(frame, ran)
+            elif frame.place is EAGER:
+                self._sites.failed(site)
         if ran and sites:
             if frame.variable is not None and not compat.eager_outside_functions():
                 self._note_update(frame)
@@ -475,14 +307,9 @@ class Recorder:
                 parent.updates += frame.updates
             else:
                 self._close(frame)
+        if frame.role == "step":  # until now, for who reads meanwhile
+            self._ended(frame, ran)
         frame.gradient = frame.stamps = frame.variable = None
-
-    def _stack(self) -> list[Frame]:
-        try:
-            stack: list[Frame] = self._local.stack
-        except AttributeError:
-            stack = self._local.stack = []
-        return stack
 
     def _replica(self, role: FrameRole, top: Frame | None, distributed: bool) -> int:
         number = None
@@ -496,7 +323,7 @@ class Recorder:
     def _parent(
         self,
         role: FrameRole,
-        place: _Place,
+        place: Place,
         replica: int,
         stack: list[Frame],
         distributed: bool,
@@ -513,7 +340,7 @@ class Recorder:
         if own is not None and own.role != "group":
             return own
         steps: list[Frame] = []
-        active = list(self._active)
+        active = list(self._calls_under_way.steps)
         if active and place.graph is not None:
             around = {id(graph) for graph in compat.graphs_around(place.graph)}
             steps = [
@@ -526,7 +353,7 @@ class Recorder:
             steps = [
                 step
                 for step in active
-                if step.place is _EAGER and (step.run in runs or step.thread in threads)
+                if step.place is EAGER and (step.run in runs or step.thread in threads)
             ]
         mine = [step for step in steps if step.replica == replica]
         if own is not None:
@@ -543,40 +370,27 @@ class Recorder:
 
         In eager mode an eager tensor; while another function is traced a tensor in its graph.
         """
-        ledger = self._ledgers[replica]
+        ledger = self._counters.ledgers[replica]
         try:
-            stack = self._stack()
+            stack = self._calls_under_way.stack()
             if compat.in_eager():
-                place = _EAGER
+                place = EAGER
                 self._callers.add(threading.get_ident())
             else:
                 place = _place_of(compat.current_graph())
             frame = self._parent("apply", place, replica, stack, compat.has_strategy())
-            if place is not _EAGER:
+            if place is not EAGER:
                 return self._stamp_inside(frame, place, replica, calling=True)
             if frame is None:
                 return ledger.alone
-            step = self._step_around(frame, replica)
+            step = self._calls_under_way.step_around(frame, replica)
             stamp = 0 if step is None else UNIT * self._number_of(step, replica) | WITHIN
-            if _applying(frame):
+            if applying(frame):
                 stamp |= APPLYING
             return compat.constant(stamp) if stamp else ledger.alone
         except Exception as error:
             self.fault(error)
             return ledger.alone
-
-    def _step_around(self, frame: Frame, replica: int) -> Frame | None:
-        """The step that what is called from `frame` for `replica` is part of, in its region."""
-        while frame.parent is not None:
-            frame = frame.parent
-        if frame.role != "step":
-            return None
-        if frame.replica != replica:  # each replica has a step of its own, or one serves all
-            for step in list(self._active):
-                alone = step.parent is None and step.replica == replica
-                if alone and step.place.region is frame.place.region and step.run == frame.run:
-                    return step
-        return frame
 
     def _number_of(self, step: Frame, replica: int) -> int:
         """The number of a step in eager mode, which it takes when it is asked for first."""
@@ -584,16 +398,8 @@ class Recorder:
             step.numbers = {}
         number = step.numbers.get(replica)
         if number is None:
-            number = step.numbers[replica] = self._take_number(replica)
+            number = step.numbers[replica] = self._counters.take_number(replica)
         return number
-
-    def _take_number(self, replica: int) -> int:
-        with self._lock:
-            ledger = self._ledgers.get(replica)
-            if ledger is None:
-                self._steps[replica] += 1
-                return self._steps[replica]
-        return ledger.take_number()
 
     def _stamps_of(self, step: Frame, replica: int) -> tuple[Any, Any]:
         """The stamp of a step in a graph, and that of what is part of it."""
@@ -609,18 +415,18 @@ class Recorder:
         return stamps
 
     def _stamp_inside(
-        self, frame: Frame | None, place: _Place, replica: int, calling: bool = False
+        self, frame: Frame | None, place: Place, replica: int, calling: bool = False
     ) -> Any:
         """The stamp of what is part of `frame`, or of nothing in its region, in a graph.
 
         `calling` if it is for a function that is called, which cannot know what calls it.
         """
-        step = None if frame is None else self._step_around(frame, replica)
+        step = None if frame is None else self._calls_under_way.step_around(frame, replica)
         if step is None:
             stamp = self._asked(place.region, replica)
         else:
             stamp = self._stamps_of(step, replica)[1]
-        if calling and frame is not None and _applying(frame):
+        if calling and frame is not None and applying(frame):
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp
 
@@ -629,12 +435,7 @@ class Recorder:
         return self._ledger(replica).company(region, partial(self._company, replica))
 
     def _ledger(self, replica: int) -> Ledger:
-        with self._lock:
-            ledger = self._ledgers.get(replica)
-            if ledger is None:
-                ledger = Ledger(self._devices.get(replica, ""), self._steps[replica])
-                self._ledgers[replica] = ledger
-            return ledger
+        return self._counters.ledger(replica, self._devices.get(replica, ""))
 
     # Blocks.
 
@@ -642,14 +443,14 @@ class Recorder:
         alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
         if graph is None and not frame.distributed:
-            self._ran(_Block(frame.replica, "", alone, tuple(frame.sites)), frame)
+            self._ran(CountedBlock(frame.replica, "", alone, tuple(frame.sites)), frame)
             return
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
-            by_replica[self._sites[number].replica].append(number)
+            by_replica[self._sites.sites[number].replica].append(number)
         name = "" if graph is None else compat.function_name(graph)
         for replica, numbers in by_replica.items():
-            block = _Block(replica, name, alone, tuple(numbers))
+            block = CountedBlock(replica, name, alone, tuple(numbers))
             if graph is None:
                 self._ran(block, frame)
             elif compat.eager_outside_functions():
@@ -657,19 +458,13 @@ class Recorder:
             else:
                 self._count_in_session(block, frame)
 
-    def _ran(self, block: _Block, frame: Frame) -> None:
+    def _ran(self, block: CountedBlock, frame: Frame) -> None:
         """A block in eager mode has just been executed, a step or a call outside of every step."""
-        stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
-        self._log(block, stamp)
+        with self._counters.lock:  # who reads finds the number in the log, or not taken
+            stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
+            self._counters.log(block, stamp)
 
-    def _log(self, block: _Block, stamp: int) -> None:
-        with self._lock:
-            log = self._logs.get(block)
-            if log is None:
-                log = self._logs[block] = HostLog()
-            log.add(stamp)
-
-    def _count_in_graph(self, block: _Block, frame: Frame) -> None:
+    def _count_in_graph(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
         The counter waits for the stateful ops that were added since the call began, the updates;
@@ -683,16 +478,16 @@ class Recorder:
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, frame.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
-        with self._lock:
-            self._tracings.add(graph, block.replica, block.step, use, self._steps_so_far)
+        with self._counters.lock:
+            self._tracings.add(graph, block.replica, block.step, use, self._counters.steps)
 
-    def _count_in_session(self, block: _Block, frame: Frame) -> None:
+    def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
 
         The callback becomes a control input of the op that the method returned, so that this op,
         which the user's program runs, and its name stay what they were.
         """
-        self._graphs[block] += 1
+        self._counters.session_graphs[block] += 1
         inside = frame.parent is not None
         if self.optimizers.kinds() & {"keras2", "keras3"}:
             self.note(
@@ -719,23 +514,23 @@ class Recorder:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
         result = getattr(frame.result, "op", frame.result)
         ops = compat.updates_of(frame.place.graph, frame.start, frame.variable)
-        if frame.site is not None and self._sites[frame.site].role == "update":
+        if frame.site is not None and self._sites.sites[frame.site].role == "update":
             if hasattr(result, "_add_control_input"):
                 ops.append(result)
             frame.updates.append((ops, frame.site))
 
     def _ran_without_step(self, site: int) -> None:
         """A Session has run an update of a step, but not the step."""
-        replica = self._sites[site].replica
-        self._log(_Block(replica, compat.SESSION_GRAPH, False, (site,)), 0)
+        replica = self._sites.sites[site].replica
+        self._counters.log(CountedBlock(replica, compat.SESSION_GRAPH, False, (site,)), 0)
 
-    def _ran_in_session(self, block: _Block, inside: bool) -> None:
+    def _ran_in_session(self, block: CountedBlock, inside: bool) -> None:
         """A block of a v1 graph is about to end; `inside` if it is part of a step."""
         if block.step:
-            stamp = UNIT * self._take_number(block.replica)
+            stamp = UNIT * self._counters.take_number(block.replica)
         else:  # its step ends, and takes its number, after it
-            stamp = UNIT * (self._steps[block.replica] + 1) | WITHIN if inside else 0
-        self._log(block, stamp)
+            stamp = UNIT * self._counters.next_number(block.replica) | WITHIN if inside else 0
+        self._counters.log(block, stamp)
 
     # Faults and notes.
 
@@ -764,50 +559,26 @@ class Recorder:
 
     def _step_count(self) -> int:
         try:
-            return self._steps_so_far()
+            return self._counters.steps()
         except Exception:
             return 0  # asked after a fault too, and the ledger may be what is broken
-
-    def _steps_so_far(self) -> int:
-        return max(
-            *self._steps.values(),
-            *(ledger.next_number() - 1 for ledger in self._ledgers.values()),
-            0,
-            0,
-        )
 
     # Reading.
 
     def children(self) -> dict[str, Any]:
         """The counters' variables, for an exported function that captures them."""
-        with self._lock:
-            return {
-                f"replica_{replica}_{name}": variable
-                for replica, ledger in self._ledgers.items()
-                for name, variable in ledger.children().items()
-            }
+        return self._counters.variables()
 
-    def _read(self) -> _Readings:
-        """For each replica its steps and its blocks; a block keeps its key for good."""
+    def _read(self) -> Counts:
+        """What was counted so far; the lock of the counters is held."""
         calm = self._callers <= {threading.get_ident()}
-        under_way = [frame.numbers for frame in list(self._active) if frame.numbers]
-        readings: _Readings = {}
-        for replica in sorted({block.replica for block in self._logs} | set(self._ledgers)):
-            ledger = self._ledgers.get(replica)
-            steps, counted = (self._steps[replica], []) if ledger is None else ledger.read()
-            blocks: dict[Hashable, tuple[_Block, Reading]] = dict(enumerate(counted))
-            for block, log in self._logs.items():
-                if block.replica == replica:
-                    blocks[block] = (block, log.reading(self._graphs[block]))
-            running = frozenset(numbers[replica] for numbers in under_way if replica in numbers)
-            empty = frozenset(self._empty[replica])
-            readings[replica] = _Read(steps, blocks, running, empty, calm)
-        return readings
+        under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
+        return self._counters.read(under_way, calm)
 
     def _called_so_far(self) -> list[list[int]]:
         """For each site how often it was called [in eager mode, while tracing]."""
-        found = [list(calls) for calls in self._calls]
-        for block, log in self._logs.items():
+        found = [list(calls) for calls in self._sites.calls]
+        for block, log in self._counters.logs.items():
             if not block.function:
                 for number in block.sites:
                     found[number][0] += log.total
@@ -815,7 +586,7 @@ class Recorder:
 
     def now(self) -> Moment:
         """What has been counted so far, for a trace that counts from here."""
-        with self._lock:
+        with self._counters.lock:
             readings = self._read()
             calls = self._called_so_far()
             graphs = self._tracings.figures(_totals(readings))
@@ -827,28 +598,28 @@ class Recorder:
     def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
         data, objects = self.part(None)
-        return Trace(data, identify=finder(objects))
+        return Trace(data, Objects(index_of=finder(objects)))
 
     def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
         """The trace of what came after the moment `since`, its steps numbered from 1 again.
 
         With it, for each variable of the trace the object, if there is one.
         """
-        with self._lock:
+        with self._counters.lock:
             before = Moment({}, [], {}, {}, {}) if since is None else since
             return self._part(self._read(), before), list(self._variables.objects)
 
-    def _part(self, absolute: _Readings, before: Moment) -> TraceData:
-        sites = list(self._sites)
-        ended: dict[int, snapshot.Ended] = {}
+    def _part(self, absolute: Counts, before: Moment) -> TraceData:
+        sites = list(self._sites.sites)
+        ended: dict[int, readout.Ended] = {}
         for replica, read in absolute.items():
-            old = before.readings.get(replica, _NOTHING_READ)
+            old = before.readings.get(replica, NOTHING_COUNTED)
             past, blocks = old.past, []
             for key, (block, reading) in read.blocks.items():
                 known = old.blocks[key][1] if key in old.blocks else Reading()
-                blocks.append((_key_of(block, sites), snapshot.since(reading, known, past)))
-            ended[replica] = snapshot.settle(
-                snapshot.Begun(
+                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+            ended[replica] = readout.settle(
+                readout.Begun(
                     read.steps - past,
                     blocks,
                     {number - past for number in read.under_way if number > past},
@@ -869,11 +640,17 @@ class Recorder:
         }
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
-        found, lost = snapshot.blocks_of(optimizers.root, ended, methods, replicas)
+        found, lost = readout.blocks_of(optimizers.root, ended, methods, replicas)
         missed = optimizers.missed(names, before.older)
         notes = [*self._notes, *lost, *missed]
         roles = {e.role for block in found for e in block.entries if e.kind != "none"}
-        if "request" in roles and "update" not in roles and optimizers.remarked([OWN_STEP]):
+        stepped = {
+            entry.optimizer
+            for block in found
+            for entry in block.entries
+            if entry.role == "step" and block.total
+        }
+        if "request" in roles and "update" not in roles and stepped & optimizers.with_own_step():
             notes.append(_BYPASSED)
         where = self._where
         return TraceData(
@@ -882,7 +659,7 @@ class Recorder:
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
             replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
             blocks=tuple(found),
-            calls=tuple(snapshot.calls_of(calls, methods, replicas)),
+            calls=tuple(readout.calls_of(calls, methods, replicas)),
             graphs=self._graph_records(absolute, before, replicas),
             complete=not notes,
             notes=(*_remarks(where), *notes),
@@ -891,12 +668,12 @@ class Recorder:
         )
 
     def _graph_records(
-        self, absolute: _Readings, before: Moment, replicas: dict[int, int]
+        self, absolute: Counts, before: Moment, replicas: dict[int, int]
     ) -> tuple[Graph, ...]:
         records = []
         for key, now in self._tracings.figures(_totals(absolute)).items():
             old = before.graphs.get(key, Figures())
-            past = before.readings.get(key.replica, _NOTHING_READ).past
+            past = before.readings.get(key.replica, NOTHING_COUNTED).past
             new = Figures(
                 now.tracings - old.tracings,
                 max(0, now.idle - old.idle),
@@ -933,11 +710,6 @@ def _python_frame() -> Any:
     return python
 
 
-def _applying(frame: Frame) -> bool:
-    """Whether what is called from this frame is called by an apply method."""
-    return frame.applying or (frame.gathers and frame.parent is not None and frame.parent.applying)
-
-
 def kind_of_gradient(gradient: Any) -> Kind:
     """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
     if type(gradient) is compat.EagerTensor:
@@ -947,10 +719,10 @@ def kind_of_gradient(gradient: Any) -> Kind:
     return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
 
 
-def _place_of(graph: Any) -> _Place:
+def _place_of(graph: Any) -> Place:
     branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
-    return _Place(graph, branch, compat.called_graph(graph))
+    return Place(graph, branch, compat.called_graph(graph))
 
 
-def _totals(readings: _Readings) -> Callable[[int, int], int]:
+def _totals(readings: Counts) -> Callable[[int, int], int]:
     return lambda replica, number: readings[replica].blocks[number][1].total

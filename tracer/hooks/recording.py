@@ -16,15 +16,16 @@ from weakref import ref
 
 import wrapt
 
-from tracer import combining
 from tracer.errors import UnsupportedOptimizer
-from tracer.instances import instances
 from tracer.kinds import MAKERS, kind_of
+from tracer.model.merge import combine
+from tracer.model.names import Objects
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
+from tracer.recorder.instances import instances
 
 if TYPE_CHECKING:
-    from tracer.recorder import Moment, Recorder
+    from tracer.recorder.recorder import Moment, Recorder
 
 
 class Recording:
@@ -50,12 +51,12 @@ class Recording:
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
         ] + [each.note for each in self._refused if each.may_have_run()]
-        data, objects = combining.combine(parts, list(dict.fromkeys(notes)))
+        data, objects = combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return Trace(data)
-        from tracer.variables import finder
+        from tracer.recorder.tensorflow.variables import finder
 
-        return Trace(data, identify=finder(objects))
+        return Trace(data, Objects(index_of=finder(objects)))
 
     def take(self, optimizer: Any) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.
@@ -73,9 +74,9 @@ class Recording:
             self._refused.append(_Refused(ref(optimizer), _counts_of(optimizer), note))
 
     def _hold(self, optimizer: Any, *, making: bool = False) -> None:
-        from tracer import wrapping
+        from tracer.hooks import registry, wrapping
 
-        traced = wrapping.is_traced(optimizer)
+        traced = registry.is_traced(optimizer)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
         self._since.setdefault(recorder, None if making else recorder.now())
         if not traced:
@@ -84,7 +85,7 @@ class Recording:
     def _begin(self) -> None:
         found = _optimizers()
         if found:
-            from tracer.wrapping import family
+            from tracer.hooks.family import family
 
             inner = {id(n) for each in found for n, _ in family(each) if n is not each}
             for each in found:
@@ -94,10 +95,10 @@ class Recording:
     def _finish(self) -> None:
         found = _optimizers()
         if found:
-            from tracer import wrapping
+            from tracer.hooks import registry
 
             met = {id(each.optimizer()) for each in self._refused}
-            unseen = [each for each in found if wrapping.recorder_of(each) is None]
+            unseen = [each for each in found if registry.recorder_of(each) is None]
             self._missed = {type(each).__name__ for each in unseen if id(each) not in met}
         self.end()
 
@@ -106,10 +107,10 @@ class Recording:
         self._end = self.trace()
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
         if alive:
-            from tracer import wrapping
+            from tracer.hooks import registry, wrapping
 
             for optimizer in alive:
-                if wrapping.is_traced(optimizer):
+                if registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
         self._since.clear()
 
@@ -129,8 +130,8 @@ class _Refused(NamedTuple):
 
 def _counts_of(optimizer: Any) -> list[int] | None:
     """How often it and those nested in it say that they stepped; None if they do not say it."""
-    from tracer.optimizers import iterations_of
-    from tracer.wrapping import family
+    from tracer.hooks.family import family
+    from tracer.recorder.optimizers import iterations_of
 
     counts = []
     try:

@@ -7,9 +7,10 @@ while it is: a trace is incomplete if one of them was called, and only then.
 
 A function uses the optimizer if its graph writes to a variable of the optimizer's own (its
 iterations, a slot variable), or if its Python code names the optimizer and one of its methods and
-its graph writes to any variable. It is watched through what it captures: TensorFlow asks for that
-at each call (`ConcreteFunction.captured_inputs`), in eager mode and while another function that
-calls it is traced.
+its graph writes to any variable, or, for a v1 optimizer, if its ops have the optimizer's name. It
+is watched through what it captures: TensorFlow asks for that at each call
+(`ConcreteFunction.captured_inputs`), in eager mode and while another function that calls it is
+traced.
 """
 
 import functools
@@ -21,8 +22,17 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from tracer import compat
-from tracer.instances import instances
+from tracer.recorder.instances import instances
+from tracer.recorder.tensorflow import compat
+
+
+def _updates_by(name: str) -> re.Pattern[str]:
+    """What the names of the ops by which an optimizer of this name updates have in them."""
+    return re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+
+
+_UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
+"""The types of ops that update a variable, and do not set it, as an initializer does."""
 
 _DEEP = 4
 """How far a function's Python code is followed to the optimizer, from function to function."""
@@ -55,28 +65,35 @@ class OlderFunctions:
         optimizer: Any,
         variables: Collection[Any],
         methods: Collection[str],
+        scope: str,
         ours: Collection[Any],
     ) -> None:
         """Find the functions that use `optimizer`, and count their calls from now on.
 
-        `variables` are its own, `methods` the names of those by which it updates others. A graph
-        that captured one of the handles `ours` is counted already.
+        `variables` are its own, `methods` the names of those by which it updates others; a v1
+        optimizer names its ops under `scope`, empty for the others. A graph that captured one of
+        the handles `ours` is counted already.
         """
         counted = {id(handle) for handle in ours}
-        for function in _users_of(optimizer, variables, methods):
+        for function in _users_of(optimizer, variables, methods, scope):
             captured = {id(outer) for outer, _ in function.graph.captures}
             if not captured & counted:
                 self._watch(index, function)
 
-    def watch_sessions(self, index: int, name: str, graphs: Iterable[Any]) -> None:
+    def watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
         """Count what Sessions run, from now on, of the updates that `graphs` hold already.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
-        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`).
+        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). One whose class
+        has its `own` step may put them anywhere, so each update is taken for one of them.
         """
-        update = re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+        by_name = _updates_by(name)
         for graph in graphs:
-            ops = {op.name for op in graph.get_operations() if update.search(op.name)}
+            ops = {
+                op.name
+                for op in graph.get_operations()
+                if by_name.search(op.name) or (own and _UPDATE.search(op.type))
+            }
             if ops:
                 self._in_sessions.setdefault(graph, []).append((index, ops))
                 self._fetched.pop(graph, None)
@@ -175,14 +192,17 @@ def _alive(references: Iterable[ReferenceType[Any]]) -> list[Any]:
 
 
 def _users_of(
-    optimizer: Any, variables: Collection[Any], methods: Collection[str]
+    optimizer: Any, variables: Collection[Any], methods: Collection[str], scope: str
 ) -> Iterator[Any]:
     """The concrete functions that use `optimizer`, each once."""
+    by_name = _updates_by(scope)
     concretes, polymorphics = _functions()
     handles = {id(handle) for handle in variables}
     seen: set[int] = set()
     for function in concretes:
-        if handles and compat.writes_to(function.graph, handles):
+        if (handles and compat.writes_to(function.graph, handles)) or (
+            scope and any(by_name.search(op.name) for op in function.graph.get_operations())
+        ):
             seen.add(id(function))
             yield function
     names = frozenset({*methods, "minimize"})

@@ -32,7 +32,7 @@ from tensorflow.python.ops import (
 from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
-from tracer.instances import instances
+from tracer.recorder.instances import instances
 
 EagerTensor = ops.EagerTensor
 FuncGraph = func_graph.FuncGraph

@@ -1,4 +1,4 @@
-"""The optimizers of one recorder: what they are, and what they ran unseen: see `tracer.older`."""
+"""The optimizers of one recorder: what they are, and what ran unseen (`older_functions`)."""
 
 import math
 import threading
@@ -6,11 +6,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer import compat, snapshot
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
-from tracer.older import Older, OlderFunctions, note_of
-from tracer.variables import canonical
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions, note_of
+from tracer.recorder.tensorflow.variables import canonical
+
+OWN_STEP = "own-step"
+"""The code of the remark on a step method that may update variables by itself."""
 
 
 class _Traced(NamedTuple):
@@ -52,6 +56,14 @@ class Optimizers:
         """Whether the class of an optimizer has a remark with one of these codes."""
         return any(remark.code in codes for each in self._all for remark in each.remarks)
 
+    def with_own_step(self) -> set[int]:
+        """The indices of those whose step method may update variables by itself."""
+        return {
+            index
+            for index, each in enumerate(self._all)
+            if any(remark.code == OWN_STEP for remark in each.remarks)
+        }
+
     def kinds(self) -> set[str]:
         """The names of their kinds."""
         return {each.kind.name for each in self._all}
@@ -62,7 +74,7 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return snapshot.distinct(each.name() for each in self._all)
+        return distinct(each.name() for each in self._all)
 
     def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is how far each had moved already."""
@@ -96,12 +108,15 @@ class Optimizers:
         if iterations is not None:
             self._started.setdefault(index, iterations)
         methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
-        self.older.watch(index, optimizer, _own_handles(optimizer), methods, counters)
-        if each.kind.name == "v1":
-            self.older.watch_sessions(index, each.name(), compat.session_graphs_alive())
+        scope = each.name() if each.kind.name == "v1" else ""
+        self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, counters)
+        own = index in self.with_own_step()
+        if each.kind.name == "v1" or (each.kind.name == "legacy" and own):
+            graphs = compat.session_graphs_alive()
+            self.older.watch_sessions(index, each.name(), own, graphs)
         elif each.kind.name == "legacy" and iterations is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self.older.watch_sessions(index, each.name(), [] if graph is None else [graph])
+            self.older.watch_sessions(index, each.name(), own, [] if graph is None else [graph])
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
@@ -156,7 +171,8 @@ def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
                 yield from _handles(each, depth + 1)
         return
     whole = canonical(value)
-    for each in getattr(whole, "values", None) or (whole,):
+    copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method
+    for each in copies if isinstance(copies, tuple) else (whole,):
         if isinstance(each, compat.ResourceVariable):
             yield each.handle
 

@@ -1,0 +1,1 @@
+"""How calls are seen: the only code that touches the objects of the program."""

@@ -1,0 +1,58 @@
+"""Which optimizers are or were wrapped, and which classes trace.
+
+Kept here and nowhere on the optimizer: anything assigned to it would be tracked, saved and
+restored. Optimizers and classes are known by their `id`, for they may compare and hash as they
+like.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from tracer.recorder.recorder import Recorder
+
+
+class Binding:
+    """What is known of an optimizer that is or was wrapped."""
+
+    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled")
+
+    def __init__(
+        self,
+        optimizer: Any,
+        recorder: Recorder,
+        index: int,
+        bring_in_nested: "Callable[[Any, Binding], Binding]",
+    ) -> None:
+        key, forget = id(optimizer), bindings.pop  # at exit the module's names are gone first
+        self.optimizer = ref(optimizer, lambda _: forget(key, None))
+        self.recorder = recorder
+        self.index = index
+        self.settled = False  # whether its nested optimizers were looked for when it first stepped
+        self.bring_in_nested = bring_in_nested
+
+
+bindings: dict[int, Binding] = {}
+traced_classes: dict[int, type] = {}  # by the id of the class: a metaclass may compare as it likes
+plain_classes: dict[int, type] = {}  # by the id of the traced class
+
+
+def is_traced(optimizer: object) -> bool:
+    """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
+    return id(type(optimizer)) in plain_classes and id(optimizer) in bindings
+
+
+def recorder_of(optimizer: object) -> Recorder | None:
+    """The recorder of an optimizer that is or was wrapped."""
+    binding = bindings.get(id(optimizer))
+    return None if binding is None else binding.recorder
+
+
+def set_class(optimizer: Any, cls: type) -> None:
+    """`optimizer.__class__ = cls`, past the property by which a traced class hides itself."""
+    object.__dict__["__class__"].__set__(optimizer, cls)
+
+
+def plain_class(cls: type) -> type:
+    """The class that a traced class stands for; any other class itself."""
+    return plain_classes.get(id(cls), cls)

@@ -1,0 +1,150 @@
+"""The subclass of an optimizer's class that traces: made once for each class.
+
+To the program it is the class that it stands for: see `traced_class` and `_transparency`.
+"""
+
+import threading
+from functools import partial
+from typing import Any
+
+from tracer.errors import UnsupportedOptimizer
+from tracer.hooks import inspection
+from tracer.hooks.registry import (
+    bindings,
+    plain_class,
+    plain_classes,
+    set_class,
+    traced_classes,
+)
+from tracer.hooks.traced_methods import traced_method
+from tracer.kinds import ApplyMethod, OptimizerKind
+from tracer.recorder.frames import FrameRole
+from tracer.recorder.tensorflow import compat
+
+_making = threading.RLock()
+
+
+def methods_of(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
+    """What is intercepted, by name."""
+    found: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}
+    found.update((name, ("step", None)) for name in kind.step_methods)
+    found.update((name, ("group", None)) for name in kind.group_methods)
+    found.update((apply.name, ("apply", apply)) for apply in kind.apply_methods)
+    return found
+
+
+def traced_class(base: type, kind: OptimizerKind) -> type:
+    """The subclass of `base` that traces; one for each class.
+
+    To the program it is `base`: `optimizer.__class__` says so, because registries (Keras'
+    serialization, TensorFlow's checkpoints) are keyed by the class, and copies and pickles are of
+    the class `base`, untraced. A class that the program derives from it does not trace either.
+    """
+    with _making:
+        traced = traced_classes.get(id(base))
+        if traced is None:
+            traced = _made_class(base, kind)
+            plain_classes[id(traced)] = base
+            traced_classes[id(base)] = traced
+        return traced
+
+
+def _made_class(base: type, kind: OptimizerKind) -> type:
+    """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
+    if method := inspection.super_of_type(base):
+        raise _no_subclass(
+            base,
+            f"its {method} calls super(type(self), self), which never ends in one; write super()",
+        )
+    members: dict[str, Any] = {
+        "__slots__": (),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__class__": property(lambda self: plain_class(type(self)), partial(_follow, kind)),
+    }
+    for name, (role, apply) in methods_of(kind).items():
+        if hasattr(base, name):
+            members[name] = traced_method(base, name, role, apply)
+    members |= _transparency(base)
+    try:
+        traced: type = type(base)(base.__name__, (base,), members)
+    except Exception as error:  # whatever its metaclass or its `__init_subclass__` raises
+        raise _no_subclass(base, error) from error
+    if vars(traced).get("__class__") is not members["__class__"]:
+        raise _no_subclass(base, "its metaclass gives another class instead")
+    for name in vars(traced).keys() - members.keys() - _OF_ABC:
+        type.__delattr__(traced, name)  # written by `__init_subclass__`, say, as it was to `base`
+    return traced
+
+
+_OF_ABC = {"__abstractmethods__", "_abc_impl"}
+"""What `ABCMeta` keeps for each class."""
+
+
+def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
+    return UnsupportedOptimizer(
+        f"cannot trace the class {base.__qualname__}, it allows no subclass: {reason}"
+    )
+
+
+def _transparency(base: Any) -> dict[str, Any]:
+    """What keeps configs, copies, pickles and exports as they are without the tracer."""
+
+    def above(traced: Any) -> Any:
+        """What comes after the traced class: `base`, or another if a class is derived from it."""
+        return super(traced_classes[id(base)], traced)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        reduced, cls, plain = (
+            above(self).__reduce_ex__(protocol),
+            type(self),
+            plain_class(type(self)),
+        )
+        if not isinstance(reduced, tuple):
+            return reduced
+        make, arguments, *rest = reduced
+        if getattr(make, "__self__", None) is cls:  # a class method, as in Keras 3
+            make = getattr(plain, make.__name__)
+        elif make is cls:
+            make = plain
+        return (make, tuple(plain if a is cls else a for a in arguments), *rest)
+
+    members: dict[str, Any] = {"__reduce_ex__": reduce}
+    if hasattr(base, "from_config"):
+
+        def from_config(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            of = base if id(cls) in plain_classes else above(cls)
+            return of.from_config(*args, **kwargs)
+
+        members["from_config"] = classmethod(from_config)
+    if hasattr(base, "__deepcopy__"):
+
+        def deepcopy(self: Any, memo: Any) -> Any:
+            copied = above(self).__deepcopy__(memo)
+            if type(copied) is type(self) and id(copied) not in bindings:
+                set_class(copied, plain_class(type(copied)))
+            return copied
+
+        members["__deepcopy__"] = deepcopy
+    if hasattr(base, "_trackable_children"):
+
+        def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+            found = above(self)._trackable_children(save_type, **kwargs)
+            binding = bindings.get(id(self))
+            if save_type != "savedmodel" or binding is None:
+                return found
+            counters = compat.AutoTrackable()
+            for name, variable in binding.recorder.children().items():
+                setattr(counters, name, variable)
+            return {**found, "_optimizer_tracer": counters}
+
+        members["_trackable_children"] = children
+    return members
+
+
+def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
+    """The program gives its optimizer another class: a traced one stays traced."""
+    if id(type(optimizer)) in plain_classes:
+        cls = traced_class(plain_class(cls), kind)
+    set_class(optimizer, cls)

@@ -1,0 +1,184 @@
+"""The methods of a traced class: each tells the recorder of its calls, and calls the original.
+
+AutoGraph converts them as it would the originals, so they stay plain functions; what they call here
+is left alone. What fails here is the tracer's fault, never the program's.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tracer.hooks.registry import bindings, traced_classes
+from tracer.kinds import ApplyMethod
+from tracer.recorder.frames import Frame, FrameRole
+
+
+def traced_method(
+    base: type, name: str, role: FrameRole, apply: ApplyMethod | None
+) -> Callable[..., Any]:
+    """`base`'s method `name`, told of.
+
+    It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
+    decision goes by `__module__`. Optimizers read the signature of their own apply methods.
+    """
+    original = inspect.getattr_static(base, name)
+    intercepted = _Method(base, name, role, apply)
+
+    def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _Call(intercepted, self, args, kwargs) as call:
+            call.result = call.original(*call.args, **call.kwargs)
+            return call.result
+
+    def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original, call = _begin_apply(intercepted, self, args, kwargs)
+        result, failed = None, True
+        try:
+            result = original(*args, **kwargs)
+            failed = False
+            return result
+        finally:
+            _end_apply(call, result, failed)
+
+    method = step_method if apply is None else apply_method
+    method.__name__ = name
+    method.__qualname__ = getattr(original, "__qualname__", name)
+    method.__module__ = getattr(original, "__module__", base.__module__)
+    method.__doc__ = getattr(original, "__doc__", None)
+    try:
+        function = getattr(base, name)
+        method.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):  # a method of C or with a signature that cannot be read
+        pass
+    return method
+
+
+class _Method(NamedTuple):
+    """A method of `base` that is intercepted."""
+
+    base: type
+    name: str
+    role: FrameRole
+    apply: ApplyMethod | None
+
+
+def _begin_apply(
+    method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], Frame | None]:
+    """The original of an apply method, and what `_end_apply` is to be told of its call."""
+    base, name, _, apply = method
+    traced = traced_classes[id(base)]
+    original = getattr(super(traced, optimizer), name)
+    binding = bindings.get(id(optimizer))
+    if binding is None or binding.recorder.broken or apply is None:
+        return original, None
+    if type(optimizer) is not traced:  # of a class derived from it, which is traced by its own
+        return original, None
+    try:
+        pair = args if len(args) > 1 else _in_order(original, args, kwargs)
+        if len(pair) < 2:  # the framework will refuse it
+            return original, None
+        return original, binding.recorder.enter_apply(binding.index, apply, pair[0], pair[1])
+    except Exception as error:
+        binding.recorder.fault(error)
+        return original, None
+
+
+def _end_apply(call: Frame | None, result: Any, failed: bool) -> None:
+    """The call has ended."""
+    if call is not None:
+        try:
+            call.recorder.leave_apply(call, result, failed)
+        except Exception as fault:
+            call.recorder.fault(fault)
+
+
+vars(_begin_apply)["autograph_info__"] = None
+vars(_end_apply)["autograph_info__"] = None
+
+
+class _Call(Frame):
+    """One call of a traced step or group method, from its first to its last line.
+
+    A fault of the tracer is not the program's: it is told of once, and the call goes on.
+    """
+
+    __slots__ = ("args", "kwargs", "original", "seen")
+
+    autograph_info__ = None
+
+    def __init__(
+        self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        base, name, role, _ = method
+        traced = traced_classes[id(base)]
+        self.original = getattr(super(traced, optimizer), name)
+        self.args, self.kwargs = args, kwargs
+        self.result: Any = None
+        self.python = None  # until it has begun: it may be interrupted before
+        self.seen = False  # by the recorder
+        binding = bindings.get(id(optimizer))
+        if binding is None or binding.recorder.broken or type(optimizer) is not traced:
+            return
+        if role == "step" and not binding.settled:
+            binding = binding.bring_in_nested(optimizer, binding)
+        self.recorder = binding.recorder
+        try:
+            self.recorder.enter(self, binding.index, name, role)
+            self.seen = True
+            if role == "step" and self.parent is None:
+                self._watch(optimizer, binding.index, name)
+        except Exception as error:
+            self.recorder.fault(error)
+
+    def __enter__(self) -> "_Call":
+        self.python = sys._getframe(1)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.python = None
+        if self.seen:
+            try:
+                self.recorder.leave(self, kind is not None)
+            except Exception as fault:
+                self.recorder.fault(fault)
+
+    def _watch(self, optimizer: Any, index: int, name: str) -> None:
+        """Note the gradients that are handed over, without taking them from an iterator early."""
+        values = _in_order(self.original, self.args, self.kwargs)
+        if not values:
+            return
+        pairs = values[0]
+        if name == "apply":
+            variables: Any = values[1] if len(values) > 1 else None
+            if variables is None:
+                variables = getattr(optimizer, "_trainable_variables", ())
+            pairs = list(zip(pairs, variables, strict=False)) if _sized(pairs, variables) else ()
+        if isinstance(pairs, Collection):
+            for _ in self.recorder.requests(self, index, name, pairs):
+                pass
+        elif isinstance(pairs, Iterator):
+            watched = self.recorder.requests(self, index, name, pairs)
+            if self.args:
+                self.args = (watched, *self.args[1:])
+            else:
+                first = next(iter(inspect.signature(self.original).parameters))
+                self.kwargs = {**self.kwargs, first: watched}
+
+
+def _in_order(
+    original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Sequence[Any]:
+    """The arguments in the order of the signature; none if they do not fit it."""
+    if not kwargs:
+        return args
+    signature = inspect.signature(original)
+    try:
+        bound = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return ()
+    return [bound.get(name) for name in signature.parameters]
+
+
+def _sized(*values: Any) -> bool:
+    return all(isinstance(each, Collection) for each in values)

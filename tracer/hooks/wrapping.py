@@ -1,0 +1,132 @@
+"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that tells of its calls.
+
+The object stays the same one, so every closure, checkpoint and registry that holds it is none the
+wiser; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from tracer.errors import UnsupportedOptimizer
+from tracer.hooks import inspection
+from tracer.hooks.family import described, family, kind_to_trace, own_attributes
+from tracer.hooks.registry import (
+    Binding,
+    bindings,
+    is_traced,
+    plain_class,
+    recorder_of,
+    set_class,
+)
+from tracer.hooks.traced_class import methods_of, traced_class
+from tracer.kinds import OptimizerKind
+from tracer.model.trace import Trace
+from tracer.recorder.recorder import Recorder
+
+T = TypeVar("T")
+
+
+def join(optimizer: Any) -> Recorder:
+    """Wrap an optimizer and what is nested in it; returns its recorder."""
+    _wrap(optimizer)
+    return bindings[id(optimizer)].recorder
+
+
+def adopt(optimizer: Any) -> Recorder:
+    """Wrap an optimizer in the making; what is nested in it follows at its first step."""
+    kind = kind_to_trace(optimizer)
+    traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
+    binding = bindings.get(id(optimizer))
+    if binding is None:
+        binding = _bind(optimizer, Recorder(), kind)
+    if not is_traced(optimizer):
+        set_class(optimizer, traced)
+    return binding.recorder
+
+
+def unwrap(optimizer: T) -> T:
+    """Stop tracing `optimizer` and give it back its class; returns the same object.
+
+    What was recorded stays readable. Raises `ValueError` if the optimizer is not wrapped.
+    """
+    if not is_traced(optimizer):
+        raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
+    for each, _ in family(optimizer):
+        if is_traced(each):
+            set_class(each, plain_class(type(each)))
+            bindings[id(each)].recorder.end(bindings[id(each)].index)
+    return optimizer
+
+
+def trace_of(optimizer: object) -> Trace:
+    """The trace of a wrapped optimizer so far: see `tracer.trace_of`."""
+    binding = bindings.get(id(optimizer))
+    if binding is None:
+        raise ValueError(
+            f"{described(optimizer)} was never wrapped: call tracer.wrap(optimizer) first"
+        )
+    return binding.recorder.trace()
+
+
+def _wrap(optimizer: Any) -> None:
+    members = list(family(optimizer))
+    for each, kind in members:
+        if not is_traced(each):
+            traced_class(type(each), kind)  # refuses before anything is wrapped
+    recorder = _recorder_for([each for each, _ in members])
+    for each, kind in members:
+        binding = bindings.get(id(each))
+        if binding is None or binding.recorder is not recorder:
+            binding = _bind(each, recorder, kind)
+            if each is optimizer:
+                recorder.optimizers.root = binding.index
+        if not is_traced(each):
+            recorder.begin(binding.index)
+            own = [name for name in methods_of(kind) if name in own_attributes(each)]
+            for name in own:
+                recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
+            set_class(each, traced_class(type(each), kind))
+
+
+def _recorder_for(members: Iterable[Any]) -> Recorder:
+    """The one recorder of a family: a new one, unless one of them was wrapped before."""
+    found = {id(r): r for each in members if (r := recorder_of(each)) is not None}
+    used = [recorder for recorder in found.values() if recorder.used]
+    if len(used) > 1:
+        raise UnsupportedOptimizer(
+            "two of the optimizers nested in this one have been traced on their own already: wrap "
+            "the outermost optimizer before they train"
+        )
+    return (used or list(found.values()) or [Recorder()])[0]
+
+
+def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
+    base = plain_class(type(optimizer))
+
+    def name() -> str:
+        for attribute in ("name", "_name"):  # asked late: an optimizer in the making has none yet
+            found = getattr(binding.optimizer(), attribute, None)
+            if isinstance(found, str) and found:
+                return found
+        return base.__name__
+
+    class_name = f"{base.__module__}.{base.__qualname__}"
+    remarks = inspection.remarks_of(base, kind)
+    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks)
+    binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
+    return binding
+
+
+def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
+    """Before its first step: bring in what was nested in it since it was wrapped."""
+    binding.settled = True
+    try:
+        _wrap(optimizer)
+    except UnsupportedOptimizer as error:
+        binding.recorder.note(str(error))
+    except Exception as error:
+        binding.recorder.fault(error)
+    return bindings[id(optimizer)]
+
+
+vars(unwrap)["autograph_info__"] = None  # AutoGraph calls what has this as it is

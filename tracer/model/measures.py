@@ -1,0 +1,46 @@
+"""Measures: what one execution of a block counts. No TensorFlow."""
+
+from collections.abc import Callable, Iterable
+
+from tracer.model.records import Block, Kind, Role
+from tracer.model.selection import EXECUTIONS, Selection
+
+Measure = Callable[[Block], int]
+"""What one execution of a block counts."""
+
+
+def counting(
+    roles: Iterable[Role],
+    kinds: Iterable[Kind | None] = ("dense", "sparse"),
+    methods: Iterable[int] | None = None,
+    variable: int | None = None,
+) -> Measure:
+    """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
+    return Selection(
+        roles=frozenset(roles),
+        kinds=frozenset(kinds),
+        methods=None if methods is None else frozenset(methods),
+        variables=None if variable is None else frozenset({variable}),
+    ).count
+
+
+updates = counting(["update"])
+"""Counts updates of either kind."""
+dense = counting(["update"], ["dense"])
+"""Counts dense updates."""
+sparse = counting(["update"], ["sparse"])
+"""Counts sparse updates."""
+requests = counting(["request"])
+"""Counts the gradients handed to the outermost `apply_gradients` that were not `None`."""
+missing = counting(["request"], ["none"])
+"""Counts the gradients handed to the outermost `apply_gradients` that were `None`."""
+
+
+def steps(block: Block) -> int:
+    """Counts steps: executions of the outermost step method, not of those inside it."""
+    return int(block.step)
+
+
+def of_methods(methods: Iterable[int]) -> Measure:
+    """A measure that counts the executions of the methods with these indices."""
+    return counting(EXECUTIONS, ("dense", "sparse", "none", None), methods)

@@ -1,0 +1,150 @@
+"""What variables are called, and which of them a name, a glob or an object means.
+
+A trace holds names. Whoever makes one may know the variables themselves too, and hands in how an
+object is told apart and named (`Objects`): this module knows no TensorFlow, and a trace that was
+loaded knows names only.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from tracer.errors import UnknownName, unknown_name
+from tracer.model.records import Variable
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, a repeated one with its number: `["a", "a#2"]`."""
+    taken: set[str] = set()
+    return [free_name(name, taken) for name in names]
+
+
+def free_name(name: str, taken: set[str]) -> str:
+    """`name`, or `name#2` and so on if it is among `taken`, to which the free name is added."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    taken.add(free)
+    return free
+
+
+def plain_name(variable: object) -> str:
+    """The name that `variable` says it has: its path, as in Keras 3, or else TensorFlow's name.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    path = getattr(variable, "path", None)
+    return path if isinstance(path, str) and path else tensorflow_name(variable)
+
+
+def tensorflow_name(variable: object) -> str:
+    """TensorFlow's name of `variable`, without `:0` and replica.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    name = getattr(variable, "name", None)
+    if not isinstance(name, str):
+        raise TypeError(f"variable must be a name, a glob or a variable, not {variable!r}")
+    name = name.removesuffix(":0")
+    head, mark, number = name.rpartition("/replica_")
+    return head if mark and number.isdigit() else name
+
+
+class Objects(NamedTuple):
+    """How a trace tells which of its variables an object is."""
+
+    name_of: Callable[[object], str] = plain_name
+    """The framework's name of a variable; raises `TypeError` for an object that is none."""
+    index_of: Callable[[object], int | None] | None = None
+    """The index of this very variable, None for one that the trace does not hold; no function for
+    a trace that does not know objects, because it was loaded."""
+
+
+NAMES_ONLY = Objects()
+"""What a trace that was loaded knows of objects, where nothing knows TensorFlow."""
+
+
+def variables_meant(
+    wanted: object, variables: Sequence[Variable], objects: Objects
+) -> frozenset[int]:
+    """The indices of the variables that `wanted` means: a name, a glob, or a variable itself.
+
+    The name of a sharded variable, and the sharded variable itself, mean all of its shards. A trace
+    that knows its variables tells them apart by identity, whatever their names; for one that knows
+    names only, an object means the variable of its name.
+
+    Raises `tracer.UnknownName` with the near names for what is not among `variables`, and
+    `TypeError` for what is neither a text nor a variable.
+    """
+    if isinstance(wanted, str):
+        return _by_name(wanted, variables)
+    if shards := shards_of(wanted):
+        meant = (variables_meant(shard, variables, objects) for shard in shards)
+        return frozenset[int]().union(*meant)
+    return frozenset({_by_object(wanted, variables, objects)})
+
+
+def shards_of(variable: object) -> Sequence[object]:
+    """The shards of a sharded variable of TensorFlow, which has no name of its own; else none."""
+    if type(variable).__name__ != "ShardedVariable":
+        return ()
+    shards: Sequence[object] = variable.variables  # type: ignore[attr-defined]
+    return shards
+
+
+def _by_name(wanted: str, variables: Sequence[Variable]) -> frozenset[int]:
+    """By the name of a variable or else of a sharded one or else, as a glob, of both."""
+    for is_meant in (
+        lambda variable: variable.name == wanted,
+        lambda variable: wanted and variable.part_of == wanted,
+        lambda variable: (
+            fnmatchcase(variable.name, wanted)
+            or (variable.part_of and fnmatchcase(variable.part_of, wanted))
+        ),
+    ):
+        meant = frozenset(i for i, variable in enumerate(variables) if is_meant(variable))
+        if meant:
+            return meant
+    sharded = (variable.part_of for variable in variables if variable.part_of)
+    names = dict.fromkeys([*(variable.name for variable in variables), *sharded])
+    raise unknown_name("variable", wanted, names)
+
+
+def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:
+    index = None if objects.index_of is None else objects.index_of(wanted)
+    if index is not None:
+        return index
+    name = objects.name_of(wanted)
+    names = [variable.name for variable in variables]
+    alike = [index for index, known in enumerate(names) if known == name or _numbered(known, name)]
+    if not alike:  # and it is no glob: a path may hold brackets
+        raise unknown_name("variable", name, names)
+    if objects.index_of is not None:
+        raise UnknownName(
+            f"no variable {name!r} that is this object: the one that the trace holds is another; "
+            "ask for it by its name"
+        )
+    if len(alike) > 1:
+        raise unknown_name("variable that can be told by the object alone:", name, names)
+    return alike[0]
+
+
+def _numbered(known: str, name: str) -> bool:
+    """Whether `known` is `name` with a number, as `distinct` gives it."""
+    head, mark, number = known.rpartition("#")
+    return head == name and bool(mark) and number.isdecimal()
+
+
+def named(noun: str, wanted: str, names: Sequence[str]) -> frozenset[int]:
+    """The indices of the names that are `wanted` or, if none is, that it matches as a glob.
+
+    Raises `tracer.UnknownName` if there is none; `noun` says what the names are of.
+    """
+    exact = frozenset(index for index, name in enumerate(names) if name == wanted)
+    meant = exact or frozenset(
+        index for index, name in enumerate(names) if fnmatchcase(name, str(wanted))
+    )
+    if not meant:
+        raise unknown_name(noun, wanted, dict.fromkeys(names))
+    return meant

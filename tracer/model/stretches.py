@@ -1,0 +1,271 @@
+"""Steps folded: what each step counts, from runs of steps with what each adds to a step.
+
+Nothing here walks through the steps one by one. Runs that come again at equal distances are a
+`Train`. Between the steps at which a train starts or ends what goes on repeats, so it is worked out
+for one period, and neighbours that are equal are put together: these are the `pieces`. Those that
+come again in the same order become one cycle (`cycles`). `folded` does it all. No TensorFlow.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from tracer.model.records import Run
+
+Values = tuple[int, ...]
+Part = tuple[int, Values]
+"""A number of steps in a row, and what each of them counts."""
+
+_LONGEST_CYCLE = 8  # parts; each is a row of a report
+_TURNS = 3  # a cycle that turns fewer times than this is clearer written out
+
+
+class Steps(NamedTuple):
+    """`length` steps in a row from `first` on; and as many again each `every` steps up to `last`.
+
+    `every` is None if they come only once.
+    """
+
+    first: int
+    last: int
+    length: int
+    every: int | None = None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps that repeat `cycle`, `turns` times, from step `first` on."""
+
+    first: int
+    cycle: tuple[Part, ...]
+    turns: int = 1
+
+    @property
+    def period(self) -> int:
+        """The steps of one turn."""
+        return sum(length for length, _ in self.cycle)
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+        return self.first + self.period * self.turns - 1
+
+    def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
+        """The steps of each part of the cycle, and what each of them counts.
+
+        Their numbers are those of a run if step 1 has the number `first_step` there.
+        """
+        begin = self.first + first_step - 1
+        for length, values in self.cycle:
+            last = begin + length - 1 + self.period * (self.turns - 1)
+            yield Steps(begin, last, length, self.period if self.turns > 1 else None), values
+            begin += length
+
+
+def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> list[Stretch]:
+    """What each of the steps 1 to `steps` counts, from runs with what each adds to a step.
+
+    >>> for stretch in folded([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2):
+    ...     print(stretch)
+    Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3)
+    """
+    runs_of: dict[Values, list[Run]] = {}
+    for run, values in weighted:
+        runs_of.setdefault(values, []).append(run)
+    weighted_trains = [(train, values) for values in runs_of for train in trains(runs_of[values])]
+    return list(cycles(pieces(weighted_trains, steps, size)))
+
+
+def pieces(weighted: Sequence[tuple["Train", Values]], steps: int, size: int) -> list[Stretch]:
+    """The same from trains, as pieces in which no cycle was looked for yet."""
+    return _merged(_regions(weighted, steps, (0,) * size))
+
+
+class Train(NamedTuple):
+    """`length` steps in a row from `first` on, and again each `period` steps, `turns` times in all.
+
+    One run of steps after the other as a partial batch leaves them, for each epoch one, is one
+    train, and so is a run with a stride.
+    """
+
+    first: int
+    length: int
+    period: int
+    turns: int
+    times: int
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The steps around it in which it goes on regularly: also the gaps before and after it."""
+        gap = self.period - self.length if self.turns > 1 else 0
+        last = self.first + (self.turns - 1) * self.period + self.length - 1
+        return self.first - gap, last + gap + 1
+
+    def within(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Where steps of it begin and end, from `begin` to before `end`."""
+        number = max(0, -((self.first + self.length - 1 - begin) // self.period))
+        for start in range(
+            self.first + number * self.period,
+            min(end, self.first + self.turns * self.period),
+            self.period,
+        ):
+            yield max(start, begin), min(start + self.length, end)
+
+
+def trains(runs: Iterable[Run]) -> tuple[Train, ...]:
+    """The same steps in fewer pieces; a million steps are often one."""
+    made = []
+    firsts_of: dict[tuple[int, int], list[int]] = {}
+    for run in runs:
+        if run.stride == 1 or run.count == 1:
+            firsts_of.setdefault((run.count, run.times), []).append(run.first)
+        else:
+            made.append(Train(run.first, 1, run.stride, run.count, run.times))
+    for (length, times), firsts in firsts_of.items():
+        firsts.sort()
+        at = 0
+        while at < len(firsts):
+            end = at + 1
+            period = firsts[end] - firsts[at] if end < len(firsts) else 0
+            while length < period and end < len(firsts) and firsts[end] - firsts[end - 1] == period:
+                end += 1
+            if period <= length or end - at < _TURNS:
+                end, period = at + 1, length
+            made.append(Train(firsts[at], length, period, end - at, times))
+            at = end
+    return tuple(made)
+
+
+def _regions(
+    weighted: Sequence[tuple[Train, Values]], steps: int, zero: Values
+) -> Iterator[Stretch]:
+    """Stretches between the steps at which a train starts or ends."""
+    starts: dict[int, list[int]] = {1: [], steps + 1: []}
+    for number, (train, _) in enumerate(weighted):
+        for edge in train.window:
+            starts.setdefault(min(max(edge, 1), steps + 1), []).append(number)
+    active: set[int] = set()
+    edges = sorted(starts)
+    for begin, end in pairwise(edges):
+        for number in starts[begin]:
+            low, high = weighted[number][0].window
+            (active.add if low <= begin < high else active.discard)(number)
+        yield from _region(begin, end, [weighted[number] for number in sorted(active)], zero)
+
+
+def _region(
+    begin: int, end: int, active: Sequence[tuple[Train, Values]], zero: Values
+) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, in which the trains in `active` go on regularly."""
+    base, strided = zero, []
+    for train, weights in active:
+        values = tuple(weight * train.times for weight in weights)
+        if train.turns == 1:
+            base = added(base, values)
+        else:
+            strided.append((train, values))
+    if not strided:
+        yield Stretch(begin, ((end - begin, base),))
+        return
+    period = math.lcm(*(train.period for train, _ in strided))
+    turns = (end - begin) // period
+    cycle = _parts(begin, begin + period, base, strided) if turns >= _TURNS else ()
+    if len(cycle) == 1:
+        yield Stretch(begin, ((period * turns, cycle[0][1]),))
+        begin += period * turns
+    elif 1 < len(cycle) <= _LONGEST_CYCLE:
+        yield Stretch(begin, cycle, turns)
+        begin += period * turns
+    for length, values in _parts(begin, end, base, strided):
+        yield Stretch(begin, ((length, values),))
+        begin += length
+
+
+def weighed(pieces: Iterable[Stretch], weights: Values) -> Iterator[Stretch]:
+    """The pieces, if each of what ran in them counts `weights`."""
+    for piece in pieces:
+        cycle = tuple(
+            (length, tuple(times * weight for weight in weights))
+            for length, (times,) in piece.cycle
+        )
+        yield Stretch(piece.first, cycle, piece.turns)
+
+
+def _parts(
+    begin: int, end: int, base: Values, strided: Sequence[tuple[Train, Values]]
+) -> tuple[Part, ...]:
+    """Each step from `begin` to before `end`, equal neighbours together."""
+    changes: dict[int, Values] = {}
+    zero = (0,) * len(base)
+    for train, values in strided:
+        less = tuple(-value for value in values)
+        for start, stop in train.within(begin, end):
+            changes[start] = added(changes.get(start, zero), values)
+            changes[stop] = added(changes.get(stop, zero), less)
+    parts: list[Part] = []
+
+    def put(length: int, values: Values) -> None:
+        if parts and parts[-1][1] == values:
+            length += parts.pop()[0]
+        if length:
+            parts.append((length, values))
+
+    for step in sorted(changes):
+        put(step - begin, base)
+        begin, base = step, added(base, changes[step])
+    put(end - begin, base)
+    return tuple(parts)
+
+
+def added(left: Values, right: Values) -> Values:
+    return tuple(a + b for a, b in zip(left, right, strict=True))
+
+
+def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
+    """The same steps, with neighbours that go on in the same way made one."""
+    merged: list[Stretch] = []
+    for stretch in stretches:
+        before = merged[-1] if merged else None
+        if before is None or len(before.cycle) != len(stretch.cycle):
+            merged.append(stretch)
+        elif len(stretch.cycle) == 1 and before.cycle[0][1] == stretch.cycle[0][1]:
+            length = before.period + stretch.period
+            merged[-1] = Stretch(before.first, ((length, stretch.cycle[0][1]),))
+        elif len(stretch.cycle) > 1 and before.cycle == stretch.cycle:
+            merged[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
+        else:
+            merged.append(stretch)
+    return merged
+
+
+def cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
+    """The same steps, with parts that come again in the same order made one cycle."""
+    at = 0
+    while at < len(pieces):
+        size, turns = _repeats(pieces, at)
+        if turns >= _TURNS:
+            cycle = tuple(piece.cycle[0] for piece in pieces[at : at + size])
+            yield Stretch(pieces[at].first, cycle, turns)
+            at += size * turns
+        else:
+            yield pieces[at]
+            at += 1
+
+
+def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
+    """The fewest parts that come at least three times from `at` on, and how often they come."""
+    for size in range(2, _LONGEST_CYCLE + 1):
+        if at + _TURNS * size > len(pieces):
+            break
+        if pieces[at].cycle != pieces[at + size].cycle:
+            continue  # the usual case where steps are skipped at random
+        end = at
+        while end < len(pieces) and len(pieces[end].cycle) == 1:
+            if end >= at + size and pieces[end].cycle != pieces[end - size].cycle:
+                break
+            end += 1
+        if (end - at) // size >= _TURNS:
+            return size, (end - at) // size
+    return 1, 1

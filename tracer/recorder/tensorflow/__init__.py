@@ -1,0 +1,1 @@
+"""What the recorder asks of TensorFlow, and the counters in its graphs."""

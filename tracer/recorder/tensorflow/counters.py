@@ -1,0 +1,130 @@
+"""Where executions are counted: one ledger a replica for graphs, and logs for what Python counts.
+
+Both use the numbers of the same steps. A replica has no ledger until a graph needs one; until then
+its numbers are Python's. A reader holds the lock, so that no step has taken its number and is not
+yet in its log; what graphs do meanwhile the ledger sorts out.
+"""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
+
+from tracer.recorder.readout import Reading
+from tracer.recorder.tensorflow.ledger import HostLog, Ledger
+
+
+class CountedBlock(NamedTuple):
+    """What a block is; blocks that are equal do the same each time they execute."""
+
+    replica: int
+    function: str
+    """The name of the function whose graph it is; empty in eager mode."""
+    step: bool
+    """Whether it is a step where it is not part of one."""
+    sites: tuple[int, ...]
+
+
+class ReplicaCounts(NamedTuple):
+    """What was counted on a replica: see `readout.Begun`."""
+
+    steps: int
+    blocks: dict[Hashable, tuple[CountedBlock, Reading]]
+    under_way: frozenset[int]
+    empty: frozenset[int]
+    calm: bool
+
+    @property
+    def past(self) -> int:
+        """The last step before all that are under way."""
+        return min(self.under_way, default=self.steps + 1) - 1
+
+
+NOTHING_COUNTED = ReplicaCounts(0, {}, frozenset(), frozenset(), True)
+
+Counts = dict[int, ReplicaCounts]
+
+
+class Counters:
+    """The counters of one root optimizer, by replica."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.ledgers: dict[int, Ledger] = {}
+        self.logs: dict[CountedBlock, HostLog] = {}
+        self.session_graphs: Counter[CountedBlock] = Counter()
+        """How often each block was traced into a graph of a Session."""
+        self._numbers: Counter[int] = Counter()  # taken before there was a ledger
+        self._empty: dict[int, set[int]] = defaultdict(set)
+
+    def ledger(self, replica: int, device: str) -> Ledger:
+        """The ledger of a replica, which is made on `device` if there is none."""
+        with self.lock:
+            ledger = self.ledgers.get(replica)
+            if ledger is None:
+                ledger = self.ledgers[replica] = Ledger(device, self._numbers[replica])
+            return ledger
+
+    def take_number(self, replica: int) -> int:
+        """The number of a step that begins outside of every graph."""
+        with self.lock:
+            ledger = self.ledgers.get(replica)
+            if ledger is None:
+                self._numbers[replica] += 1
+                return self._numbers[replica]
+        return ledger.take_number()
+
+    def next_number(self, replica: int) -> int:
+        """The number of the step that begins next."""
+        ledger = self.ledgers.get(replica)
+        return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
+
+    def give_up(self, numbers: dict[int, int]) -> None:
+        """These numbers, by replica, are of a step of which nothing ran."""
+        for replica, number in numbers.items():
+            self._empty[replica].add(number)
+
+    def log(self, block: CountedBlock, stamp: int) -> None:
+        """A block that Python counts has just been executed."""
+        with self.lock:
+            log = self.logs.get(block)
+            if log is None:
+                log = self.logs[block] = HostLog()
+            log.add(stamp)
+
+    def steps(self) -> int:
+        """How many steps began, on the replica with the most."""
+        replicas = {*self._numbers, *self.ledgers}
+        return max((self.next_number(replica) - 1 for replica in replicas), default=0)
+
+    def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
+        """What was counted on each replica; a block keeps its key for good.
+
+        `under_way` are the numbers, by replica, of the steps that Python knows to be under way.
+        """
+        running = list(under_way)
+        counts: Counts = {}
+        for replica in sorted({block.replica for block in self.logs} | set(self.ledgers)):
+            ledger = self.ledgers.get(replica)
+            steps, counted = (self._numbers[replica], []) if ledger is None else ledger.read()
+            blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
+            for block, log in self.logs.items():
+                if block.replica == replica:
+                    blocks[block] = (block, log.reading(self.session_graphs[block]))
+            mine = frozenset(numbers[replica] for numbers in running if replica in numbers)
+            empty = frozenset(self._empty[replica])
+            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, calm)
+        return counts
+
+    def variables(self) -> dict[str, Any]:
+        """What an exported function captures, by name."""
+        with self.lock:
+            return {
+                f"replica_{replica}_{name}": variable
+                for replica, ledger in self.ledgers.items()
+                for name, variable in ledger.children().items()
+            }
+
+    def handles(self) -> list[Any]:
+        """The handles of which each graph with a counter captures one."""
+        return [handle for ledger in self.ledgers.values() for handle in ledger.handles()]

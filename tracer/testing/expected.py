@@ -1,0 +1,128 @@
+"""What is expected of a run: one model for the assertions, the pytest plugin and `tracer check`.
+
+An `Expected` says what is counted and where, which counts are `Wanted`, and in which `Words` a hint
+may name what else could be asked. `tracer.testing.failure` says why a trace is not as expected.
+"""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from tracer.kinds import KINDS
+from tracer.model.records import Kind
+from tracer.model.selection import Selection
+from tracer.model.tally import Tally
+from tracer.model.trace import Trace, What
+
+UPDATED: frozenset[Kind | None] = frozenset({"dense", "sparse"})
+"""The kinds of gradient that an update can be by."""
+
+
+class Wanted(NamedTuple):
+    """A count that is expected; `low` and `high` are equal if it must be exact."""
+
+    what: str
+    low: int | None
+    high: int | None
+    kinds: frozenset[Kind | None] | None = None
+    """The kinds of gradient that count; None for all, and for what has no gradient."""
+
+    def holds(self, count: int) -> bool:
+        """Whether `count` is within the limits, which are allowed themselves."""
+        return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
+
+    def __str__(self) -> str:
+        if self.low is None:
+            return f"at most {self.high:,}"
+        if self.low == self.high:
+            return f"{self.low:,}"
+        return f"at least {self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
+
+
+class Words(NamedTuple):
+    """What the hints of a failure call things: in Python or in an expression."""
+
+    scope: str
+    """What ran: a block of code or a whole run."""
+    per_step: str
+    """How a count in each step is asked for; `{number}` is the count."""
+    on_each_replica: bool
+    """Whether such a count is of each replica, not of all together."""
+    calls: str
+    """Who counts Python calls, as a sentence goes on."""
+
+
+IN_PYTHON = Words("the block", "per_step=True", False, ", and so does tracer.assert_calls")
+IN_EXPRESSION = Words("the run", "{number}/step", True, "; tracer check counts what ran")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of the updates, executions, calls or steps that the filters leave.
+
+    Each count in `wanted` must hold: of the whole run or `per_step`, of all replicas together or
+    `per_replica`.
+    """
+
+    what: Literal["updates", "executions", "calls", "steps"]
+    wanted: tuple[Wanted, ...]
+    method: str | None = None
+    variable: object = None
+    context: Literal["eager", "tracing"] | None = None
+    per_step: bool = False
+    per_replica: bool = False
+    words: Words = IN_PYTHON
+
+    @property
+    def where(self) -> str:
+        """` in each step on each replica`, as far as it is expected there."""
+        return " in each step" * self.per_step + " on each replica" * self.per_replica
+
+    def selection(self, trace: Trace) -> Selection:
+        """The entries that are meant; none of them for a method that was never called.
+
+        Raises `tracer.UnknownName` for a variable that the trace does not hold.
+        """
+        what: What = "updates" if self.what == "updates" else "executions"
+        selection = trace.selection(what, variable=self.variable)
+        if self.method is None:
+            return selection
+        methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)
+        return replace(selection, methods=frozenset(methods))
+
+
+def concerned(tallies: Iterable[Tally], selection: Selection) -> list[Tally]:
+    """The optimizers that an expectation is about: all, or those that have its variables."""
+    tallies = list(tallies)
+    if selection.variables is None:
+        return tallies
+    return [t for t in tallies if not selection.variables.isdisjoint(t.variables)] or tallies
+
+
+def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
+    """Those that ask for anything.
+
+    Raises `TypeError`, with the text `needed` if none does, and `ValueError` for impossible counts.
+    """
+    given = tuple(each for each in wanted if (each.low, each.high) != (None, None))
+    if not given:
+        raise TypeError(needed)
+    for each in given:
+        for number in (each.low, each.high):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+                raise TypeError(f"{each.what}: a count is an int, not {number!r}")
+        low, high = each.low or 0, each.high
+        if low < 0 or (high is not None and high < low):
+            raise ValueError(f"{each.what}: no count is {each}")
+    return given
+
+
+@functools.cache
+def known_methods() -> tuple[str, ...]:
+    """The methods that `tracer` counts, of optimizers of any kind."""
+    names: dict[str, None] = {}
+    for kind in KINDS:
+        names |= dict.fromkeys(kind.step_methods)
+        names |= dict.fromkeys(method.name for method in kind.apply_methods)
+    return tuple(names)
