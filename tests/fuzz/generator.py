@@ -147,7 +147,7 @@ class _Maker:
             self.kind, fused=self.fused, tripping=self.tripping, waiting=self.starving
         )
         if self.starving:
-            self.other = False
+            self.other = self.shared = False
             self.shape = self.random.choice(("plain", "options", "loss scale"))
         alone = {"XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
         if self.shape in ("applying", "inner")[: 2 if self.strategy == "Mirrored" else alone]:
@@ -156,6 +156,8 @@ class _Maker:
             self.shape = self.random.choice(("override", "inner"))
         if self.theme == "session" and self.shape == "loss scale":
             self.shape = "plain"
+        if self.shape in ("loss scale", "override", "inner") and self.chance(0.25):
+            found = replace(found, options=self.options())
         if self.shape == "loss scale":
             found = replace(found, loss_scale=True)
             if self.theme != "Mirrored" and self.chance(0.3):
@@ -172,8 +174,6 @@ class _Maker:
             self.inner = True
             held = self.function([Direct("inner", self.variable())])
             found = replace(found, inner=True, applying=(held,))
-        if self.shape in ("loss scale", "override", "inner") and self.chance(0.25):
-            found = replace(found, options=self.options())
         return found
 
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -182,7 +182,9 @@ class _Maker:
             choices += [("use_ema", True), ("clipnorm", 1.0), ("global_clipnorm", 1.0)]
         if self.kind == "legacy":
             choices += [("clipnorm", 1.0), ("clipvalue", 0.5), ("global_clipnorm", 1.0)]
-        if self.kind == "keras3" and not (self.strategy or self.fused or self.starving):
+        if self.kind == "keras3" and not (
+            self.strategy or self.theme in ("failing", "starving", "threads")
+        ):
             choices += [("gradient_accumulation_steps", 2)] * 3
         if not choices:
             return ()
