@@ -64,6 +64,7 @@ THEMES = (
     "Mirrored",
     "session",
     "raising",
+    "starving",
 )
 
 
@@ -85,7 +86,8 @@ class _Maker:
         self.strategy: Any = self.theme if self.theme in ("OneDevice", "Mirrored") else ""
         if self.theme == "threads" and self.kind != "legacy" and self.chance(0.2):
             self.strategy = "OneDevice"
-        if self.theme in ("late", "between") and self.chance(0.2):
+        self.starving = self.theme == "starving"
+        if self.theme in ("late", "between", "starving") and self.chance(0.2):
             self.strategy = self.random.choice(("OneDevice", "Mirrored"))
         self.other = not self.strategy and self.chance(0.15)
         self.ways: set[str] = {self.theme, self.shape}
@@ -108,7 +110,9 @@ class _Maker:
 
     def program(self) -> Program:
         optimizer = self.optimizer()
-        if self.theme == "threads":
+        if self.starving:
+            actions = self.starve()
+        elif self.theme == "threads":
             actions, optimizer = self.threads(optimizer)
         elif self.theme == "session":
             actions = self.session()
@@ -139,7 +143,12 @@ class _Maker:
     # The optimizer.
 
     def optimizer(self) -> Optimizer:
-        found = Optimizer(self.kind, fused=self.fused, tripping=self.tripping)
+        found = Optimizer(
+            self.kind, fused=self.fused, tripping=self.tripping, waiting=self.starving
+        )
+        if self.starving:
+            self.other = self.shared = False
+            self.shape = self.random.choice(("plain", "options", "loss scale"))
         alone = {"XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
         if self.shape in ("applying", "inner")[: 2 if self.strategy == "Mirrored" else alone]:
             self.shape = "override"
@@ -147,6 +156,8 @@ class _Maker:
             self.shape = self.random.choice(("override", "inner"))
         if self.theme == "session" and self.shape == "loss scale":
             self.shape = "plain"
+        if self.shape in ("loss scale", "override", "inner") and self.chance(0.25):
+            found = replace(found, options=self.options())
         if self.shape == "loss scale":
             found = replace(found, loss_scale=True)
             if self.theme != "Mirrored" and self.chance(0.3):
@@ -163,8 +174,6 @@ class _Maker:
             self.inner = True
             held = self.function([Direct("inner", self.variable())])
             found = replace(found, inner=True, applying=(held,))
-        if self.shape in ("loss scale", "override", "inner") and self.chance(0.25):
-            found = replace(found, options=self.options())
         return found
 
     def options(self) -> tuple[tuple[str, Any], ...]:
@@ -173,7 +182,9 @@ class _Maker:
             choices += [("use_ema", True), ("clipnorm", 1.0), ("global_clipnorm", 1.0)]
         if self.kind == "legacy":
             choices += [("clipnorm", 1.0), ("clipvalue", 0.5), ("global_clipnorm", 1.0)]
-        if self.kind == "keras3" and not self.strategy and not self.fused:
+        if self.kind == "keras3" and not (
+            self.strategy or self.theme in ("failing", "starving", "threads")
+        ):
             choices += [("gradient_accumulation_steps", 2)] * 3
         if not choices:
             return ()
@@ -230,6 +241,7 @@ class _Maker:
             self.theme != "XLA"
             and not self.accumulates
             and not self.fused
+            and not self.starving
             and not (clipped and (self.strategy or self.kind == "keras3"))  # it makes them dense
         ):
             kinds.append("sparse")
@@ -402,6 +414,22 @@ class _Maker:
             actions.insert(self.random.randint(0, len(actions)), Copy("a"))
         else:
             actions.insert(self.random.randint(0, len(actions)), Collect())
+
+    def starve(self) -> Body:
+        """Steps of which the gradients sometimes fail; one in a graph, as graphs have no order."""
+        for _ in range(self.random.randint(1, 3)):
+            if self.functions and self.chance(0.3):
+                self.function([self.call()])
+            else:
+                value: Value = self.random.choice(("fed", "fed", "fed", "one"))
+                self.function(self.placed(Step("o", self.pairs(), value)))
+        actions: list[Statement] = []
+        for _ in range(self.random.randint(3, 7)):
+            if self.chance(0.8):
+                actions.append(self.call())
+            else:
+                actions += self.placed(Step("o", self.pairs(), "fed"))
+        return (Wrap("o"), *actions, Look())
 
     def placed(self, statement: Statement) -> Body:
         """The statement, where a strategy wants it."""

@@ -77,6 +77,8 @@ class Root:
     outside: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     inside: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     """Updates in steps, by another way of counting them."""
+    begun: int = 0
+    """How many steps began, those that then failed too."""
     all_steps: int = 0
     all_updates: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     """What ran in all, seen or not."""
@@ -281,12 +283,12 @@ class Model:
             graph = self.graph_of(function, key)
         else:
             graph = place.graph.calls[function.name, key]
-        before = {name: (r.all_steps, r.all_updates.total()) for name, r in self.roots.items()}
+        before = {name: (r.begun, r.all_updates.total()) for name, r in self.roots.items()}
         try:
             self.block(function.body, replace(place, graph=graph, i=i))
         except Failed:
             for name, root in self.roots.items():
-                if (root.all_steps, root.all_updates.total()) != before[name]:
+                if (root.begun, root.all_updates.total()) != before[name]:
                     root.may.add("a graph that failed half way")
             raise
 
@@ -378,6 +380,9 @@ class Model:
             return root.wrapped
         if place.graph.seen[name]:
             return True
+        if self.program.shared:
+            for other in self.roots.values():
+                other.may.add("an older graph with the same iterations ran")
         if root.wrapped:
             root.must.add("an older graph ran")
         elif root.ever:
@@ -388,7 +393,10 @@ class Model:
         """A call of a step method."""
         name = self.root_of(optimizer)
         root, outer = self.roots[name], place.steps[name]
+        if how.value == "fed" and place.i % 2:
+            raise Failed  # before it begins
         step = outer or RunningStep(self._seen(name, place))
+        root.begun += 1
         inside = replace(place, steps={**place.steps, name: step})
         failed = False
         ran = root.all_updates.total()

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 GradientKind = Literal["dense", "sparse", "none"]
-Value = Literal["one", "inf", "odd"]
-"""What is in the gradients of a step; `odd` ones are infinite where `i` is odd."""
+Value = Literal["one", "inf", "odd", "fed"]
+"""What is in the gradients of a step; where `i` is odd, `odd` ones are infinite, and `fed` ones
+never come."""
 
 
 class Statement:
@@ -255,6 +256,8 @@ class Optimizer:
     """Whether it has a second one in an attribute, `inner`."""
     fused: bool = False
     """Whether its updates can be made to fail, by `Fuse`."""
+    waiting: bool = False
+    """Whether its updates wait for their gradients, as those of other optimizers do."""
     tripping: bool = False
     """Whether its apply methods can be made to raise, by `Trip`."""
     loss_scale: bool = False
@@ -387,6 +390,10 @@ def endless(i):
     return tf.cast(i, tf.float32) * 0.0 + float("inf")  # no constant, which TensorFlow would fold
 
 
+def fed(i):
+    return tf.debugging.check_numerics(odd(i), "no gradient")
+
+
 def odd(i):
     return tf.where(i % 2 == 1, float("inf"), 1.0)
 
@@ -420,6 +427,7 @@ class Diary:
         self.barrier = None
         self.session = None
         self.recording = None
+        self.wrapped = set()
         self.open = contextlib.ExitStack()
 
     def read(self, variable):
@@ -441,7 +449,7 @@ class Diary:
         if self.traced:
             found = {}
             for name, each in optimizers.items():
-                with contextlib.suppress(ValueError):  # not wrapped yet
+                if self.recording or name in self.wrapped:
                     trace = self.recording.trace() if self.recording else tracer.trace_of(each)
                     found[name] = counted(trace, self.variables)
             self.looks.append(found)
@@ -609,6 +617,17 @@ class _Writer:
             self.put("fuse = tf.Variable(-1)")
         self.put("")
         base = "ODOMETERS[kind]"
+        if optimizer.waiting:
+            self.put("")
+            self.put(f"class Waiting({base}):")
+            self.depth += 1
+            for name in self.apply_methods():
+                self.put(f"def {name}(self, gradient, variable, *rest, **options):")
+                self.put("    with tf.control_dependencies([gradient]):")
+                self.put(f"        return super().{name}(gradient, variable, *rest, **options)")
+                self.put("")
+            self.depth -= 1
+            base = "Waiting"
         if optimizer.tripping:
             self.put("trip = [-1]")
             self.put("")
@@ -799,6 +818,8 @@ class _Writer:
             self.put("if traced:")
             if not self.program.recorded:
                 self.put(f"    tracer.{verb}({action.optimizer})")
+                if verb == "wrap":
+                    self.put(f'    diary.wrapped.add("{action.optimizer}")')
             elif verb == "wrap":
                 self.put("    diary.recording = diary.open.enter_context(tracer.record())")
             else:
@@ -845,7 +866,7 @@ class _Writer:
         getattr(self, f"write_{type(statement).__name__.lower()}")(statement)
 
     def write_step(self, step: Step) -> None:
-        value = {"one": "", "inf": "endless(i)", "odd": "odd(i)"}[step.value]
+        value = {"one": "", "inf": "endless(i)", "odd": "odd(i)", "fed": "fed(i)"}[step.value]
         made = {"dense": f"dense({value})", "sparse": f"sparse({value})", "none": "None"}
         if step.method == "apply":
             gradients = ", ".join(made[kind] for _, kind in step.pairs)

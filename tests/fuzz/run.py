@@ -232,6 +232,7 @@ class Report:
         self.failed: Counter[str] = Counter()
         self.excused: Counter[str] = Counter()
         self.seeds: list[int] = []
+        self.slow: list[tuple[float, int]] = []
 
     def add(self, result: Result) -> None:
         """Take in the result of a program."""
@@ -239,6 +240,7 @@ class Report:
         for cell in (*result.cells, "all"):
             self.cells[cell, result.kind] += 1
         self.excused.update(result.excused)
+        self.slow = sorted([*self.slow, (result.seconds, result.seed)])[-3:]
         if result.faults:
             self.seeds.append(result.seed)
             self.failed.update({what for what, _ in result.faults})
@@ -251,6 +253,8 @@ class Report:
             lines.append(f"{row:36}" + "".join(f"{self.cells[row, kind]:9}" for kind in kinds))
         lines += [f"{n:6} programs incomplete: {why}" for why, n in sorted(self.excused.items())]
         lines += [f"{n:6} programs wrong: {what}" for what, n in sorted(self.failed.items())]
+        slow = ", ".join(f"{seconds:.0f} s for {seed}" for seconds, seed in reversed(self.slow))
+        lines.append(f"the slowest seeds: {slow}")
         lines.append(f"{self.programs} programs, {len(self.seeds)} of them wrong: {self.seeds}")
         return "\n".join(lines)
 
