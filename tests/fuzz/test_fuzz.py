@@ -8,7 +8,7 @@ pytestmark = pytest.mark.long
 
 def test_random_programs() -> None:
     """What the tracer says of each is what the odometers show, and training is as without it."""
-    found = list(results(1, seconds=25, programs=40, shrink=5, alone=False))
+    found = list(results(1, seconds=150, programs=12, shrink=5, alone=False))
     wrong = [result for result in found if result.faults]
     assert not wrong, "\n\n".join(f"seed {r.seed}: {r.faults[0]}\n{r.program}" for r in wrong[:3])
-    assert len(found) > 10
+    assert len(found) == 12
