@@ -11,7 +11,7 @@ from scripts import output_of
 from tracer.model import tracefile
 from tracer.model.records import Run
 
-OPS_OF_A_BLOCK = 30
+OPS_OF_A_BLOCK = 36
 RING = 4096 * 4 * 8
 BYTES = RING + 2 * 8 + 4 * 8
 """The log of a replica, its clock and one counter."""

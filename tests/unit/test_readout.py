@@ -1,7 +1,16 @@
 """What is made of the counters of each replica: no TensorFlow."""
 
 from tracer.model.records import Run
-from tracer.recorder.readout import Begun, BlockKey, Ended, Reading, Site, blocks_of, settle
+from tracer.recorder.readout import (
+    Begun,
+    BlockKey,
+    Ended,
+    Reading,
+    Site,
+    blocks_of,
+    reading_of,
+    settle,
+)
 
 STEP = BlockKey("graph", "train", True, (Site(0, "apply_gradients", "step", None, None, 0),))
 PART = BlockKey("graph", "branch", False, (Site(0, "update_step", "update", "dense", 0, 0),))
@@ -85,3 +94,10 @@ def test_the_work_of_a_block_by_what_it_was_part_of() -> None:
         (False, False, ["apply", "step"]),
         (False, True, ["apply", "step"]),
     ]
+
+
+def test_steps_that_end_in_another_order_than_they_began() -> None:
+    stamped = [Run(512, 1, 1), Run(256, 1, 1), Run(768, 512, 3), Run(1024, 512, 2)]
+    reading = reading_of(stamped, 7, 1, 0)
+    assert reading.runs == {0: [Run(1, 1, 7)]}
+    assert reading.lost == 0

@@ -1,8 +1,9 @@
 """Puts a trace together from what capture counted. No TensorFlow."""
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from tracer.model import records
@@ -68,8 +69,20 @@ def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Re
                 stride = part.stride // UNIT if part.count > 1 else 1
                 number = number_of(part.first)
                 runs[flags_of(part.first)].append(Run(number, stride, part.count, part.times))
-    joined = {flags: records.join(each) for flags, each in runs.items()}
+    joined = {flags: _rising(each) for flags, each in runs.items()}
     return Reading(joined, dict(outside), total, graphs, idle)
+
+
+def _rising(runs: Sequence[Run]) -> list[Run]:
+    """The runs in rising order; steps that overlap in time end in another order than they began."""
+    ordered = sorted(runs, key=lambda run: run.first)
+    if all(later.first > run.last for run, later in pairwise(ordered)):
+        return records.join(ordered)
+    times: Counter[int] = Counter()
+    for run in ordered:
+        for step in range(run.first, run.last + 1, run.stride):
+            times[step] += run.times
+    return records.fold(sorted(times.items()))
 
 
 def _of_one_kind(run: Run) -> Iterator[Run]:
