@@ -10,6 +10,7 @@ from tracer.recorder.readout import (
     blocks_of,
     reading_of,
     settle,
+    until,
 )
 
 STEP = BlockKey("graph", "train", True, (Site(0, "apply_gradients", "step", None, None, 0),))
@@ -43,6 +44,23 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
         [Run(1, 2, 2), Run(4, 2, 2)],
         None,
     )
+
+
+def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
+    other = STEP._replace(function="other")
+    mine = Reading({0: [Run(1, 2, 4)]}, lost=2)
+    ended = settle(Begun(9, [(STEP, mine), (other, Reading({0: _runs(4, 6, 9)}))]))
+    (_, filled), _ = ended.blocks
+    steps = [step for run in filled.runs[0] for step in range(run.first, run.last + 1, run.stride)]
+    assert steps == [1, 2, 3, 5, 7, 8]
+    assert (filled.lost, ended.lost) == (0, None)
+
+
+def test_steps_that_begin_while_counters_are_read_are_left_out() -> None:
+    reading = Reading({0: [Run(1, 2, 4)], 1: _runs(8)}, {0: 1}, lost=2)
+    assert until(reading, 7) == Reading({0: [Run(1, 2, 4)]}, {0: 1}, lost=2)
+    assert until(reading, 4) == Reading({0: [Run(1, 2, 2)]}, {0: 1}, lost=2)
+    assert until(reading, 8) == reading
 
 
 def test_a_step_that_an_error_ended_is_none_and_said() -> None:

@@ -98,6 +98,18 @@ def _of_one_kind(run: Run) -> Iterator[Run]:
         yield run
 
 
+def until(reading: Reading, begun: int) -> Reading:
+    """What of `reading` was in no later step than the step `begun`."""
+    if all(run.last <= begun for runs in reading.runs.values() for run in runs):
+        return reading
+    steps = range(1, begun + 1)
+    earlier = {
+        flags: [part for run in runs if (part := run.only(steps)) is not None]
+        for flags, runs in reading.runs.items()
+    }
+    return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
+
+
 def since(reading: Reading, before: Reading, begun: int) -> Reading:
     """What of `reading` came after `before`, with the step after the step `begun` numbered 1."""
     if not before.total and not begun:
@@ -186,9 +198,7 @@ def settle(begun: Begun) -> Ended:
             key, each = blocks[short[0]]
             ran = [Run(first, 1, last - first + 1) for first, last in free]
             if sum(run.count for run in ran) == each.lost:
-                runs = records.join(
-                    sorted([*each.runs.get(0, ()), *ran], key=lambda run: run.first)
-                )
+                runs = _rising([*each.runs.get(0, ()), *ran])
                 blocks[short[0]] = key, each._replace(runs={**each.runs, 0: runs}, lost=0)
                 return settle(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]

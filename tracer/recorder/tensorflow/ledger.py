@@ -48,7 +48,7 @@ import tensorflow as tf
 
 from tracer.model import records
 from tracer.model.records import Run
-from tracer.recorder.readout import Reading, reading_of
+from tracer.recorder.readout import Reading, reading_of, until
 from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
 
@@ -184,7 +184,8 @@ class Ledger:
         """How many steps began so far, and what each counter says of them.
 
         The graph writes the ring, then the counter, then the clock; reading goes the other way, so
-        that each run that had ended is found. A step takes its number before all of that.
+        that each run that had ended is found. A step takes its number before all of that, and is
+        left out if it did so while this read.
         """
         with self._lock, compat.outside_of_graphs():
             before = -1
@@ -193,7 +194,8 @@ class Ledger:
                 states = [self._read(counter.variable) for counter in self._counters]
                 self._drain()
                 readings = [
-                    self._reading(c, s) for c, s in zip(self._counters, states, strict=True)
+                    until(self._reading(c, s), begun)
+                    for c, s in zip(self._counters, states, strict=True)
                 ]
                 # A graph that runs meanwhile may have been caught between two of its writes.
                 if begun == before or not any(reading.lost for reading in readings):
