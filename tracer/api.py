@@ -6,13 +6,14 @@ and for a file. Everything but `Trace` is imported when it is first needed: a sa
 and asked on a machine that has no TensorFlow, and no report is loaded to count.
 """
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from tracer.errors import OptimizerWarning
+from tracer.errors import OptimizerWarning, is_mistake
 from tracer.model.names import plain_name
 from tracer.model.trace import Trace
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+__tracebackhide__ = is_mistake
 
 
 class CallTrace(Trace):
@@ -188,6 +191,13 @@ def recording_of(*optimizers: object) -> Iterator[Recording]:
         yield Recording(counted)
 
 
+def require_optimizer(optimizer: object) -> None:
+    """Raise `tracer.UnsupportedOptimizer` if `optimizer` cannot be traced."""
+    from tracer.hooks.family import kind_to_trace
+
+    kind_to_trace(optimizer)
+
+
 def load(path: str | Path) -> CallTrace:
     """Read the trace file at `path`, as written by `CallTrace.save`, or a folder of such files.
 
@@ -250,6 +260,15 @@ def name_of(variable: object) -> str:
 
         return variables.name_of(variable)
     return plain_name(variable)
+
+
+def names_alive() -> set[str]:
+    """The names of all variables that the program holds, whether or not they were handed over."""
+    if "tensorflow" not in sys.modules:
+        return set()
+    from tracer.recorder.tensorflow import variables
+
+    return variables.names_alive()
 
 
 def _call_trace(trace: Trace) -> CallTrace:

@@ -1,7 +1,8 @@
 """The errors that a user's mistake raises; each message says what would work."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class UnsupportedOptimizer(TypeError):
@@ -33,10 +34,25 @@ class MergeError(ValueError):
     """Raised by `tracer.merge` for traces that are not of one run; names the difference."""
 
 
+def is_mistake(raised: Any) -> bool:
+    """Whether pytest leaves out frames of ours: what was raised is a user's mistake, no bug here.
+
+    For `__tracebackhide__`, which a module may have for all of its functions.
+    """
+    return bool(raised.errisinstance((UnsupportedOptimizer, UnknownName)))
+
+
 def unknown_name(
-    noun: str, name: object, known: Iterable[object], which: str = "the trace holds"
+    noun: str,
+    name: object,
+    known: Iterable[object],
+    which: str = "the trace holds",
+    meant: Sequence[str] = (),
 ) -> UnknownName:
-    """The error for a `name` that is not in `known`, with the near ones listed."""
+    """The error for a `name` that is not in `known`, with the near ones listed.
+
+    `meant` is what was most probably meant: names, or patterns that match some.
+    """
     names = [str(one) for one in known]
     if names:
         near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4)
@@ -46,4 +62,8 @@ def unknown_name(
     else:
         there_is = f"the trace holds no {noun} at all"
     instead = f"{there_is[:1].upper()}{there_is[1:]}."
-    return UnknownName(f"no {noun} {str(name)!r}: {there_is}", instead)
+    if not meant:
+        return UnknownName(f"no {noun} {str(name)!r}: {there_is}", instead)
+    asked = f"did you mean {' or '.join(f'`{each}`' for each in meant)}?"
+    message = f"no {noun} {str(name)!r}: {asked} {instead.removesuffix('.')}"
+    return UnknownName(message, f"{asked[:1].upper()}{asked[1:]} {instead}")

@@ -5,11 +5,13 @@ it wraps an optimizer by the fixture `optimizer_tracer`, or with the option `--t
 Nothing else of `tracer` is imported before, and no TensorFlow at all.
 """
 
+import ast
 import inspect
 import re
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from tracer.api import CallTrace, Recording
     from tracer.testing.assertions import Assertion, Check
+    from tracer.testing.unused import Unused
 
 T = TypeVar("T")
 
@@ -27,6 +30,10 @@ _WHOM = (
     f"a test is traced if it has the marker {MARKER} or uses the fixture optimizer_tracer, or with "
     "--tracer-trace-all"
 )
+
+unused_assertions: "list[Unused] | None" = None
+"""While a test's body runs: the assertions that were made in it and are gone, and no block was ever
+run in them. `tracer.testing.unused` puts them here."""
 
 _row = pytest.StashKey[dict[str, Any]]()
 
@@ -62,14 +69,6 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--tracer-save={folder}: {error.strerror}") from error
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse markers with arguments that make no sense, before any test runs."""
-    if hasattr(config, "workerinput"):
-        return  # an error here would end a process of pytest-xdist: its tests say so instead
-    for item in items:
-        _checks(item)
-
-
 @pytest.fixture
 def optimizer_tracer(request: pytest.FixtureRequest) -> "Iterator[OptimizerTracer]":
     """Trace the optimizers that `optimizer_tracer.wrap` is given, until the test ends."""
@@ -97,6 +96,7 @@ class OptimizerTracer:
 
         With arguments of `tracer.assert_updates`, they are checked when the test's body has ended.
         """
+        __tracebackhide__ = True
         from tracer.testing.assertions import assert_updates
 
         self._recording.take(optimizer)
@@ -161,15 +161,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     checks, wrong = [], ""
     try:
         checks = _checks(item)
-    except pytest.UsageError as error:
+    except _WrongMarker as error:
         wrong = str(error)
     if wrong:
         pytest.fail(wrong, pytrace=False)
     traced = item.stash.get(_fixture, None)
-    if not checks and traced is None and not _option(item.config, "tracer_trace_all"):
-        return (yield)
     with ExitStack() as stack:
         recording: Recording | None = None
+        unused = stack.enter_context(_told_of_unused_assertions())
         if checks or _option(item.config, "tracer_trace_all"):
             from tracer.api import record
 
@@ -181,31 +180,101 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             trace = recording.trace() if recording else traced.trace if traced else None
             if trace is not None and trace.optimizers:
                 _keep(item, trace)
-    messages = [] if recording is None else [check(recording.trace()) for check in checks]
+    messages = [f"{_relative(item, each.path)}:{each.line}: {each}" for each in unused]
+    messages += [] if recording is None else [check(recording.trace()) for check in checks]
     messages += [] if traced is None else traced.failures()
     if any(messages):
         pytest.fail("\n\n".join(filter(None, messages)), pytrace=False)
     return result
 
 
+@contextmanager
+def _told_of_unused_assertions() -> "Iterator[list[Unused]]":
+    """Yields `unused_assertions` of a test, for the time of its body."""
+    global unused_assertions
+    before = unused_assertions
+    told: list[Unused] = []
+    unused_assertions = told
+    try:
+        yield told
+    finally:
+        unused_assertions = before
+
+
+class _WrongMarker(Exception):
+    """A marker whose arguments make no sense; says where it stands."""
+
+
 def _checks(item: pytest.Item) -> "list[Check]":
-    """The checks that the markers ask for; raises `pytest.UsageError` for wrong arguments."""
-    markers = list(item.iter_markers(MARKER))
+    """The checks that the markers ask for; raises `_WrongMarker` for wrong arguments."""
+    markers = list(item.iter_markers_with_node(MARKER))
     if not markers:
         return []
     from tracer.testing.assertions import expect_updates
 
     known = inspect.signature(expect_updates).parameters
     checks = []
-    for marker in markers:
+    for node, marker in markers:
         wrong = [*marker.args, *(name for name in marker.kwargs if name not in known)]
         try:
             if wrong:
-                raise TypeError(f"no argument {wrong[0]!r}: it takes {_ARGUMENTS}, by name")
+                near = get_close_matches(str(wrong[0]), known, n=1)
+                meant = f" (did you mean {near[0]}=?)" if near else ""
+                raise TypeError(f"no argument {wrong[0]!r}{meant}: it takes {_ARGUMENTS}, by name")
             checks.append(expect_updates(**marker.kwargs))
         except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"{item.nodeid}: marker {MARKER}: {error}") from None
+            where = f"{_relative(item, item.path)}:{_line_of(marker, node, item)}"
+            raise _WrongMarker(f"{where}: marker {MARKER}: {error}") from None
     return checks
+
+
+def _relative(item: pytest.Item, path: str | Path) -> str:
+    """The path as pytest shows paths: seen from its root folder."""
+    path = Path(path)
+    root = item.config.rootpath
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+def _line_of(marker: pytest.Mark, node: Any, item: pytest.Item) -> int:
+    """The line in which `marker` of `node` was written; that of the test if it cannot be found.
+
+    A marker does not know its line. It is looked for among the calls with the same arguments: in
+    the lines of the test or the class that is marked, or else in all of the file.
+    """
+    first = (item.location[1] or 0) + 1
+    try:
+        lines, start = inspect.getsourcelines(node.obj)
+        tree = ast.parse(item.path.read_text(encoding="utf-8"))
+    except (AttributeError, OSError, SyntaxError, TypeError, ValueError):
+        return first
+    every = list(ast.walk(tree))
+    decorators = {id(each) for one in every for each in getattr(one, "decorator_list", ())}
+    like_it = [
+        each.lineno
+        for each in every
+        if isinstance(each, ast.Call) and _may_have_made(marker, each, id(each) in decorators)
+    ]
+    of_node = [line for line in like_it if start <= line < start + len(lines)]
+    return next(iter([*of_node, *like_it]), first)
+
+
+def _may_have_made(marker: pytest.Mark, call: ast.Call, decorates: bool) -> bool:
+    """Whether a call has the arguments of `marker`, as far as their values are written there."""
+    named = {each.arg: each.value for each in call.keywords}
+    if len(call.args) != len(marker.args) or set(named) != set(marker.kwargs):
+        return False
+    if not call.args and not named and not decorates:  # there are many such calls
+        return isinstance(call.func, ast.Attribute) and call.func.attr == MARKER
+    written = [*zip(call.args, marker.args, strict=True)]
+    written += [(named[name], value) for name, value in marker.kwargs.items()]
+    return all(_may_be(source, value) for source, value in written)
+
+
+def _may_be(source: ast.expr, value: object) -> bool:
+    try:
+        return bool(ast.literal_eval(source) == value)
+    except ValueError:  # it is worked out when the file is run
+        return True
 
 
 # What the options ask for.

@@ -298,8 +298,8 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
     [
         pytest.param(
             "denes=4",
-            "no argument 'denes': it takes dense, sparse, total, per_step, per_replica, variable, "
-            "at_least, at_most, by name",
+            "no argument 'denes' (did you mean dense=?): it takes dense, sparse, total, per_step, "
+            "per_replica, variable, at_least, at_most, by name",
             marks=pytest.mark.long,
         ),
         pytest.param(
@@ -327,15 +327,13 @@ def test_wrong_arguments_of_the_marker(
             import pytest
             @pytest.mark.optimizer_updates({arguments})
             def test_it(): raise AssertionError("it ran")
+            def test_other(): pass
         """
     )
-    result = pytester.runpytest_subprocess()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    line = f"test_it.py::test_it: marker optimizer_updates: {message}"
-    assert f"ERROR: {line}" in result.errlines
-    if arguments == "denes=4":
-        result = pytester.runpytest_subprocess("-n1")
-        result.assert_outcomes(failed=1)
+    line = f"test_it.py:2: marker optimizer_updates: {message}"
+    for workers in ([], ["-n1"]) if "5" in arguments else ([],):
+        result = pytester.runpytest_subprocess(*workers)
+        result.assert_outcomes(failed=1, passed=1)
         assert line in result.outlines
         assert "it ran" not in result.stdout.str()
 
@@ -479,3 +477,208 @@ def test_the_page_on_testing(pytester: pytest.Pytester) -> None:
         "A wrapper optimizer applies once",
         "Every replica applies",
     ]
+
+
+# What is easily written wrongly.
+
+MARKERS = """
+import pytest
+
+updates = pytest.mark.optimizer_updates
+
+
+@pytest.mark.parametrize("x", [1])
+@updates(total=0)
+@updates(total="0")
+@updates(at_least=0)
+def test_decorated(x): raise AssertionError("it ran")
+
+
+@updates()
+class TestOfTheClass:
+    def test_of_the_class(self): raise AssertionError("it ran")
+
+
+class TestByPytestmark:
+    pytestmark = pytest.mark.optimizer_updates(4)
+
+    def test_by_pytestmark(self): raise AssertionError("it ran")
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        pytest.param(1, marks=updates(total=0)),
+        pytest.param(2, marks=updates(total=-1)),
+    ],
+)
+def test_parameter(x): assert x == 1, "it ran"
+
+
+def test_made_elsewhere(): raise AssertionError("it ran")
+
+
+test_made_elsewhere = updates(**{"tota" + "l": "none"})(test_made_elsewhere)
+"""
+
+
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n2"], marks=pytest.mark.long)])
+def test_a_wrong_marker_fails_its_test_with_its_line(
+    pytester: pytest.Pytester, workers: list[str]
+) -> None:
+    pytester.makepyfile(test_it=MARKERS)
+    result = pytester.runpytest_subprocess(*workers)
+    result.assert_outcomes(failed=5, passed=1)
+    lines = {line for line in result.outlines if line.startswith("test_it.py:")}
+    wrong = "a count is an int, not"
+    assert lines == {
+        f"test_it.py:8: marker optimizer_updates: updates: {wrong} '0'",
+        "test_it.py:13: marker optimizer_updates: updates are asserted by dense=, sparse=, total=, "
+        "at_least= or at_most=: give one",
+        "test_it.py:19: marker optimizer_updates: no argument 4: it takes dense, sparse, total, "
+        "per_step, per_replica, variable, at_least, at_most, by name",
+        "test_it.py:28: marker optimizer_updates: updates: no count is -1",
+        f"test_it.py:34: marker optimizer_updates: updates: {wrong} 'none'",
+    }
+    assert "it ran" not in result.stdout.str()
+
+
+WITHOUT_WITH = """
+import contextlib
+import unittest
+
+import pytest
+import tracer
+
+
+def test_without_with():
+    tracer.assert_updates(total=0)
+
+
+def test_kept():
+    assertion = tracer.assert_calls("update_step", 0)
+    assert assertion is not None
+
+
+class TestUnittest(unittest.TestCase):
+    def test_of_unittest(self):
+        tracer.assert_executions("update_step", 0)
+
+
+def test_own_error():
+    assertion = tracer.assert_updates(total=0)
+    raise ZeroDivisionError("mine")
+
+
+def test_own_skip():
+    assertion = tracer.assert_updates(total=0)
+    pytest.skip("not today")
+
+
+def test_after_it():
+    with tracer.assert_updates(total=0):
+        pass
+
+
+@pytest.fixture
+def made_before():
+    return tracer.assert_updates(total=0)
+
+
+def test_made_before(made_before):
+    with made_before:
+        pass
+
+
+def test_in_a_stack():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tracer.assert_updates(total=0))
+
+
+def test_that_is_refused():
+    for wrong in ({}, {"total": -1}, {"optimizer": "adam", "total": 0}):
+        with pytest.raises((TypeError, ValueError)):
+            tracer.assert_updates(**wrong)
+
+
+def test_that_fails():
+    with pytest.raises(AssertionError):
+        with tracer.assert_updates(total=1):
+            pass
+"""
+
+
+def test_an_assertion_without_with_fails_its_test_with_its_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=WITHOUT_WITH)
+    result = pytester.runpytest_subprocess("-Werror")
+    result.assert_outcomes(failed=4, passed=5, skipped=1)
+    lines = {line for line in result.outlines if line.startswith("test_it.py:")}
+    for number, function in (
+        (9, "assert_updates"),
+        (13, "assert_calls"),
+        (19, "assert_executions"),
+    ):
+        text = (
+            f"test_it.py:{number}: tracer.{function}() asserts nothing without `with`: write "
+            f"`with tracer.{function}(...):` above the code that trains"
+        )
+        assert text in lines
+    assert "ZeroDivisionError: mine" in result.stdout.str(), "who fails by itself says why himself"
+
+
+def test_without_pytest_it_is_a_warning(pytester: pytest.Pytester) -> None:
+    path = pytester.makepyfile(script="import tracer\n\ntracer.assert_updates(total=4)\n")
+    result = pytester.runpython(path)
+    assert result.ret == 0
+    result.stderr.fnmatch_lines(
+        ["*script.py:3: RuntimeWarning: tracer.assert_updates() asserts nothing without `with`*"]
+    )
+
+
+def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+        import tensorflow as tf
+        import tracer
+
+        class Model:
+            optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+
+        def test_in_a_block():
+            with tracer.assert_updates(Model(), total=1):
+                pass
+
+        def test_of_the_fixture(optimizer_tracer):
+            optimizer_tracer.wrap(Model(), total=1)
+
+        def test_of_wrap():
+            tracer.wrap(Model())
+
+        def test_nested_in_two():
+            class Outer(tf.compat.v1.train.Optimizer):
+                def __init__(self):
+                    super().__init__(False, "outer")
+                    self.inner = [tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+                                  for _ in range(2)]
+                    for each in self.inner:
+                        each.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
+            outer = Outer()
+            with tracer.assert_updates(outer, total=1):
+                pass
+
+        def test_of_arguments():
+            tracer.assert_calls("update_stepp", 1)
+
+        def test_of_a_query():
+            with tracer.record() as recording:
+                Model.optimizer.apply_gradients([(tf.ones(1), tf.Variable([1.0], name="a"))])
+            recording.trace().updates(variable="b")
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=6)
+    assert "tracer/" not in result.stdout.str().replace("optimizer_tracer", "")
+    assert "contextlib" not in result.stdout.str()
+    asked = "cannot trace a Model: did you mean its optimizer, as in `model.optimizer`?"
+    assert sum(asked in line for line in result.outlines if line.startswith("E ")) == 3

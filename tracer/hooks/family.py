@@ -3,10 +3,13 @@
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OptimizerKind, kind_of
+
+__tracebackhide__ = is_mistake
 
 
 def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
@@ -22,6 +25,15 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
             if nested is not None and id(value) not in seen:
                 seen.add(id(value))
                 todo.append((value, nested))
+
+
+_STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer", "_opt")
+"""What the constructor of a base class gives to each optimizer, or that of a wrapper of one."""
+
+
+def is_made(optimizer: Any) -> bool:
+    """Whether an optimizer has what it takes to make a step, or its constructor raised before."""
+    return not own_attributes(optimizer).keys().isdisjoint(_STATE)
 
 
 def own_attributes(optimizer: Any) -> dict[str, Any]:
@@ -48,11 +60,7 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
         )
     kind = kind_of(type(optimizer))
     if kind is None:
-        raise UnsupportedOptimizer(
-            f"cannot trace {described(optimizer)}: wrap takes a TensorFlow optimizer, that is one "
-            "of keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy or "
-            "tf.compat.v1.train"
-        )
+        raise UnsupportedOptimizer(f"cannot trace {described(optimizer)}: {_instead(optimizer)}")
     backend = getattr(sys.modules.get("keras"), "backend", None)
     if kind.name == "keras3" and backend is not None and backend.backend() != "tensorflow":
         raise UnsupportedOptimizer(
@@ -60,6 +68,23 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
             "set KERAS_BACKEND=tensorflow before keras is imported"
         )
     return kind
+
+
+def _instead(given: object) -> str:
+    """What would work instead of `given`, which is no optimizer."""
+    held = None
+    with suppress(Exception):  # a property of a foreign class may do anything
+        held = getattr(given, "optimizer", None)
+    if kind_of(type(held)) is not None:
+        return "did you mean its optimizer, as in `model.optimizer`?"
+    if held is None and callable(getattr(given, "compile", None)) and hasattr(given, "fit"):
+        return "its optimizer is meant, `model.optimizer`, and it has none before `model.compile`"
+    if isinstance(given, list | tuple | dict | set):
+        return "give one optimizer at a time"
+    return (
+        "wrap takes a TensorFlow optimizer, that is one of keras.optimizers, tf_keras.optimizers, "
+        "tf_keras.optimizers.legacy or tf.compat.v1.train"
+    )
 
 
 def described(optimizer: object) -> str:

@@ -16,7 +16,7 @@ from weakref import ref
 
 import wrapt
 
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import MAKERS, kind_of
 from tracer.model.merge import combine
 from tracer.model.names import Objects
@@ -27,25 +27,34 @@ from tracer.recorder.instances import instances
 if TYPE_CHECKING:
     from tracer.recorder.recorder import Moment, Recorder
 
+__tracebackhide__ = is_mistake
+
 
 class Recording:
     """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
 
     def __init__(self) -> None:
         self._since: dict[Recorder, Moment | None] = {}
+        self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
         self._refused: list[_Refused] = []
+        self._unmade: list[ref[Any]] = []
         self._end: Trace | None = None
 
     def trace(self) -> Trace:
-        """A frozen trace of what ran since the block began, of every optimizer that was used."""
+        """A frozen trace of what ran since the block began, of every optimizer that was used.
+
+        Those that were asked for are in it also if they were not.
+        """
         if self._end is not None:
             return self._end
         parts = []
         for recorder, since in list(self._since.items()):
             part = recorder.part(since)
-            if _ran(part[0], frozenset() if since is None else since.notes):
+            if recorder in self._asked or _ran(
+                part[0], frozenset() if since is None else since.notes
+            ):
                 parts.append(part)
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
@@ -63,7 +72,7 @@ class Recording:
 
         Raises `tracer.UnsupportedOptimizer` for what is none.
         """
-        self._hold(optimizer)
+        self._asked.add(self._hold(optimizer))
 
     def _meet(self, optimizer: Any, *, making: bool = False) -> None:
         """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
@@ -73,7 +82,11 @@ class Recording:
             note = f"{error}; what it does is not counted"
             self._refused.append(_Refused(ref(optimizer), _counts_of(optimizer), note))
 
-    def _hold(self, optimizer: Any, *, making: bool = False) -> None:
+    def _fail_to_meet(self, optimizer: Any) -> None:
+        """The constructor of an optimizer raised, so it is none; what is left of it may linger."""
+        self._unmade.append(ref(optimizer))
+
+    def _hold(self, optimizer: Any, *, making: bool = False) -> "Recorder":
         from tracer.hooks import registry, wrapping
 
         traced = registry.is_traced(optimizer)
@@ -81,6 +94,7 @@ class Recording:
         self._since.setdefault(recorder, None if making else recorder.now())
         if not traced:
             self._wrapped.append(ref(optimizer))
+        return recorder
 
     def _begin(self) -> None:
         found = _optimizers()
@@ -96,10 +110,14 @@ class Recording:
         found = _optimizers()
         if found:
             from tracer.hooks import registry
+            from tracer.hooks.family import is_made
 
             met = {id(each.optimizer()) for each in self._refused}
+            met |= {id(each()) for each in self._unmade}
             unseen = [each for each in found if registry.recorder_of(each) is None]
-            self._missed = {type(each).__name__ for each in unseen if id(each) not in met}
+            self._missed = {
+                type(each).__name__ for each in unseen if id(each) not in met and is_made(each)
+            }
         self.end()
 
     def end(self) -> None:
@@ -113,6 +131,7 @@ class Recording:
                 if registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
         self._since.clear()
+        self._asked.clear()
 
 
 class _Refused(NamedTuple):
@@ -242,7 +261,13 @@ def _patch(module: ModuleType) -> None:
 def _telling(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException:
+            if kind_of(type(self)) is not None:
+                for recording in list(_active):
+                    recording._fail_to_meet(self)
+            raise
         if kind_of(type(self)) is not None:
             for recording in list(_active):
                 recording._meet(self, making=True)

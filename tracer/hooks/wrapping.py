@@ -7,7 +7,7 @@ wiser; what the tracer knows is kept in `registry` and in the recorder, never on
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from tracer.errors import UnsupportedOptimizer
+from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import inspection
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes
 from tracer.hooks.registry import (
@@ -24,6 +24,8 @@ from tracer.model.trace import Trace
 from tracer.recorder.recorder import Recorder
 
 T = TypeVar("T")
+
+__tracebackhide__ = is_mistake
 
 
 def join(optimizer: Any) -> Recorder:

@@ -6,11 +6,15 @@ loaded knows names only.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import combinations
 from typing import NamedTuple
 
-from tracer.errors import UnknownName, unknown_name
+from tracer.errors import UnknownName, is_mistake, unknown_name
 from tracer.model.records import Variable
+
+__tracebackhide__ = is_mistake
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -93,9 +97,14 @@ def shards_of(variable: object) -> Sequence[object]:
     return shards
 
 
+def is_meant(wanted: str, name: str) -> bool:
+    """Whether `wanted`, a name or a glob, means `name`."""
+    return name == wanted or fnmatchcase(name, wanted)
+
+
 def _by_name(wanted: str, variables: Sequence[Variable]) -> frozenset[int]:
     """By the name of a variable or else of a sharded one or else, as a glob, of both."""
-    for is_meant in (
+    for means in (
         lambda variable: variable.name == wanted,
         lambda variable: wanted and variable.part_of == wanted,
         lambda variable: (
@@ -103,12 +112,54 @@ def _by_name(wanted: str, variables: Sequence[Variable]) -> frozenset[int]:
             or (variable.part_of and fnmatchcase(variable.part_of, wanted))
         ),
     ):
-        meant = frozenset(i for i, variable in enumerate(variables) if is_meant(variable))
+        meant = frozenset(i for i, variable in enumerate(variables) if means(variable))
         if meant:
             return meant
     sharded = (variable.part_of for variable in variables if variable.part_of)
     names = dict.fromkeys([*(variable.name for variable in variables), *sharded])
-    raise unknown_name("variable", wanted, names)
+    raise unknown_name("variable", wanted, names, meant=near_patterns(wanted, names))
+
+
+_NEAR = 0.7
+"""How alike, as `difflib` has it, what was written must be to what was meant."""
+
+
+def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
+    """The name or glob that who wrote `wanted` most probably meant; none if nothing is near.
+
+    It lacks the beginning of a path, or it is the name of a layer, or it is misspelt.
+
+    >>> near_patterns("hidden/*", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
+    ['net/hidden/*']
+    >>> near_patterns("hiden", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
+    ['net/hidden/*']
+    >>> near_patterns("kernel", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
+    ['*/kernel']
+    """
+    names = list(names)
+    for end in (wanted, f"{wanted}/*"):
+        heads = dict.fromkeys(head for name in names if (head := _head(name, end)) is not None)
+        if len(heads) > 1:
+            return [f"*/{end}"]
+        if heads:
+            return [f"{head}/{end}".removeprefix("/") for head in heads]
+    patterns: dict[str, str] = {}
+    for name in names:
+        parts = name.split("/")
+        for first, last in combinations(range(len(parts) + 1), 2):
+            part, whole = "/".join(parts[first:last]), "/".join(parts[:last])
+            pattern = name if last == len(parts) else f"{whole}/*"
+            patterns.setdefault(part, pattern)
+            if pattern is not name:
+                patterns.setdefault(f"{part}/*", pattern)
+    return [patterns[each] for each in get_close_matches(wanted, patterns, n=1, cutoff=_NEAR)]
+
+
+def _head(name: str, end: str) -> str | None:
+    """The shortest path after which `end`, a name or a glob, means `name`; None if none does."""
+    parts = name.split("/")
+    heads = ("/".join(parts[:size]) for size in range(len(parts)))
+    return next((head for head in heads if is_meant(f"{head}/{end}".removeprefix("/"), name)), None)
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:

@@ -7,9 +7,11 @@ expected of a run count by it. A filter that is not given lets everything throug
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracer.errors import unknown_name
+from tracer.errors import is_mistake, unknown_name
 from tracer.model.names import Objects, named, variables_meant
 from tracer.model.records import Block, Calls, Entry, Kind, Role, Run, TraceData, contribution
+
+__tracebackhide__ = is_mistake
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
 UPDATES: frozenset[Role] = frozenset({"update"})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from tracer.errors import unknown_name
+from tracer.errors import is_mistake, unknown_name
 from tracer.model import records
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
@@ -27,6 +27,8 @@ from tracer.model.records import (
 from tracer.model.selection import EXECUTIONS, REQUESTS, UPDATES, Selection, select_entries
 
 T = TypeVar("T")
+
+__tracebackhide__ = is_mistake
 What = Literal["updates", "executions", "calls", "requests"]
 By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
 

@@ -14,28 +14,52 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from tracer.api import CallTrace, Recording, name_of, record, recording_of
-from tracer.errors import UnknownName
-from tracer.model.names import shards_of, variables_meant
+from tracer.api import (
+    CallTrace,
+    Recording,
+    name_of,
+    names_alive,
+    record,
+    recording_of,
+    require_optimizer,
+)
+from tracer.errors import UnknownName, UnsupportedOptimizer
+from tracer.model.names import is_meant, shards_of, variables_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
 from tracer.testing.snapshots import difference
+from tracer.testing.unused import Watch
 
 Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
 
+__tracebackhide__ = True  # pytest shows where the test asserted, and leaves out these frames
+
 
 class Assertion:
-    """What the assertions yield: `trace` is the trace of the block, so far or to its end."""
+    """What the assertions yield: `trace` is the trace of the block, so far or to its end.
+
+    Raises `tracer.UnsupportedOptimizer` for an `optimizer` that is none. One that is never used in
+    a `with` asserts nothing: then that is said, see
+    `tracer.testing.unused`.
+    """
 
     def __init__(self, optimizer: object, check: Check) -> None:
-        self.check = check
-        """What is asserted when the block ends."""
         self._optimizer = optimizer
+        self._check = check
         self._recording = Recording()
         self._stack = ExitStack()
+        if optimizer is not None:
+            require_optimizer(optimizer)
+        self._unused = Watch(self)
+
+    @property
+    def check(self) -> Check:
+        """What is asserted when the block ends."""
+        self._unused.cancel()
+        return self._check
 
     @property
     def trace(self) -> CallTrace:
@@ -43,10 +67,14 @@ class Assertion:
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
+        self._unused.cancel()
         if self._optimizer is None:
             self._recording = self._stack.enter_context(record())
-        else:
+            return self
+        try:
             self._recording = self._stack.enter_context(recording_of(self._optimizer))
+        except UnsupportedOptimizer as error:
+            raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         return self
 
     def __exit__(
@@ -64,7 +92,7 @@ class Assertion:
 
     def failure(self) -> str:
         """Why what ran so far is not as expected; empty if it is."""
-        return self.check(self.trace)
+        return self._check(self.trace)
 
     def close(self) -> None:
         """End the block without asserting anything."""
@@ -203,7 +231,8 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     """Assert that each variable is updated at least once in the block.
 
     Takes a model or a layer, of which the trainable variables are meant, or variables. They are
-    looked up when the block ends, so the model may be built in it.
+    looked up when the block ends, so the model may be built in it. A name is no answer to which
+    variables there should be: it raises `TypeError`.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -211,6 +240,11 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     >>> with tracer.assert_all_updated([kernel, bias]):
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
+    if isinstance(model_or_variables, str):
+        raise TypeError(
+            f"assert_all_updated takes a model, a layer or variables, not {model_or_variables!r}: "
+            "a name does not say which variables there should be"
+        )
 
     def check(trace: Trace) -> str:
         wanted = [
@@ -227,9 +261,10 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
     """Assert that none of these variables is updated in the block, while others are.
 
-    Takes a name, a glob (`"*embedding*"`), a variable, several variables, or a model or a layer, of
-    which all variables are meant. Prefer objects: a misspelt name is never updated either. A block
-    in which nothing at all is updated fails, because it proves nothing.
+    Takes a name, a glob (`"*embedding*"`), a variable, several of these, or a model or a layer, of
+    which all variables are meant. A name or a glob must be that of a variable that the program
+    holds when the block ends. A block in which nothing at all is updated fails, because it proves
+    nothing.
 
     >>> import tensorflow as tf, tracer
     >>> frozen, head = tf.Variable([1.0]), tf.Variable([1.0])
@@ -242,12 +277,21 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     expected = Expected("updates", (Wanted(what, 0, 0),))
 
     def check(trace: Trace) -> str:
-        frozen = [variables] if by_name else _variables(variables, "variables")
+        frozen = _variables(variables, "variables")
+        unknown = [each for each in frozen if isinstance(each, str) and not _knows(trace, each)]
+        alive = names_alive() if unknown else set()
+        for name in unknown:
+            if not any(is_meant(name, each) for each in alive):
+                return failure.of_no_such_variable(trace, expected.wanted, name, alive)
         selection = replace(expected.selection(trace), variables=_indices(trace, frozen))
         message = failure.of_expected(trace, expected, selection)
-        if not message and not trace.updates():
+        if message:
+            return message
+        if not frozen:
+            return f"{what}: expected 0, but there is no variable"
+        if not trace.updates():
             return f"{what}: expected 0 while others are updated, but nothing was updated at all"
-        return message
+        return ""
 
     return Assertion(optimizer, check)
 
@@ -360,8 +404,18 @@ def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
     return frozenset(indices)
 
 
+def _knows(trace: Trace, name: str) -> bool:
+    """Whether the trace holds a variable that is meant by `name`, a name or a glob."""
+    return bool(_indices(trace, [name]))
+
+
 def _variables(given: Any, attribute: str) -> list[Any]:
-    """The variables of a model or a layer, or those that were given, or of several such things."""
+    """The variables of a model or a layer, or those that were given, or of several such things.
+
+    A name stands for itself.
+    """
+    if isinstance(given, str):
+        return [given]
     variables = shards_of(given) or getattr(given, attribute, None)
     if variables is not None and not callable(variables):
         return list(variables)

@@ -15,6 +15,8 @@ from tracer.model.selection import Selection
 from tracer.model.tally import Tally
 from tracer.model.trace import Trace, What
 
+__tracebackhide__ = True  # of wrong arguments pytest shows where they were given
+
 UPDATED: frozenset[Kind | None] = frozenset({"dense", "sparse"})
 """The kinds of gradient that an update can be by."""
 

@@ -6,16 +6,17 @@ Each function returns the text of a failure, or an empty string if nothing is am
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tracer.errors import UnknownName
+from tracer.errors import UnknownName, unknown_name
 from tracer.model.labels import replica_names
 from tracer.model.measures import Measure
+from tracer.model.names import near_patterns
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.testing.expected import Expected, Wanted, concerned
+from tracer.testing.expected import IN_PYTHON, Expected, Wanted, concerned
 from tracer.testing.failure_rows import (
     WIDTH,
     Rows,
@@ -78,12 +79,21 @@ def _of_steps(trace: Trace, expected: Expected) -> _Failure | None:
     ]
     if not heads:
         return None
-    causes = [] if trace.steps or trace.calls() else [_unused(expected)]
-    return _Failure(heads, causes=causes)
+    causes = [] if trace.steps or trace.calls() else _unused(trace, expected.words.scope)
+    return _Failure(heads, causes=list(causes))
 
 
-def _unused(expected: Expected) -> str:
-    return f"no optimizer was used in {expected.words.scope}"
+def _unused(trace: Trace, scope: str) -> Iterator[str]:
+    """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
+    if not trace.complete:
+        return
+    names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
+    if not names:
+        yield f"no optimizer was used in {scope}"
+    else:
+        was = "was" if len(names) == 1 else "were"
+        which = listed(names, _MOST_NAMES)
+        yield f"{which} {was} not used in {scope}: did another optimizer train?"
 
 
 def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
@@ -178,10 +188,10 @@ def _causes(
 ) -> Iterator[str]:
     called = _calls(trace, selection)
     if not any(tally.steps for tally in tallies) and not any(called.values()):
-        yield _unused(expected)
+        yield from _unused(trace, expected.words.scope)
         return
     if selection.methods == frozenset():
-        yield _not_called(trace)
+        yield from _not_called(trace)
         return
     for tally in tallies:
         graphs, idle = tally.graphs(selection.count)
@@ -213,9 +223,10 @@ def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
     return f"gradients of {steps} {label(spans, 3)} were not applied: {why}"
 
 
-def _not_called(trace: Trace) -> str:
-    names = listed([shown(method.name) for method in trace.methods])
-    return f"this method was never called; those that were: {names}"
+def _not_called(trace: Trace) -> Iterator[str]:
+    if trace.complete:
+        names = listed([shown(method.name) for method in trace.methods])
+        yield f"this method was never called; those that were: {names}"
 
 
 def _slips(
@@ -298,7 +309,10 @@ def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> _Failur
 def _call_causes(trace: Trace, expected: Expected, selection: Selection) -> Iterator[str]:
     method = expected.method
     if not any(_calls(trace, selection).values()):
-        yield _not_called(trace) if trace.methods else _unused(expected)
+        if trace.methods:
+            yield from _not_called(trace)
+        else:
+            yield from _unused(trace, expected.words.scope)
         return
     tallies = tallies_of(trace)
     for tally in tallies:
@@ -331,7 +345,7 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     rows = []
     for name, index in missed:
         cells = (f"{requested.get(index, 0):,}", f"{none.get(index, 0):,}")
-        note = "never handed to the optimizer"
+        note = "never handed to the optimizer" if trace.complete else "not seen"
         if requested.get(index):
             note = "handed over, never applied"
         elif none.get(index):
@@ -339,7 +353,7 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
         rows.append(Row(shown(name) or "''", cells, note))
     lines = as_lines(Table("variable", [Column("gradients"), Column("None")]), rows)
     used = any(block.total for block in trace.blocks)
-    causes = [] if used else ["no optimizer ran in the block"]
+    causes = [] if used else list(_unused(trace, IN_PYTHON.scope))
     heads = [f"{what}, got none of {len(missed):,} of them"]
     return _text(trace, _Failure(heads, lines, causes))
 
@@ -363,9 +377,25 @@ def of_incomplete(trace: Trace) -> str:
 
 def of_unknown(trace: Trace, wanted: Sequence[Wanted], error: UnknownName) -> str:
     """Why nothing can be said of a variable: the trace does not hold it, as `error` says."""
-    heads = [
-        f"{each.what}: expected {each}, but no such variable was handed over" for each in wanted
-    ]
+    return _unknown(trace, wanted, "no such variable was handed over", error)
+
+
+def of_no_such_variable(
+    trace: Trace, wanted: Sequence[Wanted], name: str, alive: Iterable[str]
+) -> str:
+    """Why nothing can be said of `name`: the program holds no variable that it means.
+
+    `alive` are the names of those that it holds, whether or not an optimizer was handed them.
+    """
+    handed = [variable.name for variable in trace.variables]
+    others = sorted(set(alive) - set(handed))
+    meant = near_patterns(name, handed) or near_patterns(name, others)
+    error = unknown_name("variable", name, handed, meant=meant)
+    return _unknown(trace, wanted, f"the program holds no variable {shown(name)!r}", error)
+
+
+def _unknown(trace: Trace, wanted: Sequence[Wanted], why: str, error: UnknownName) -> str:
+    heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
     lines = [line.plain for line in paragraph(shown(error.instead), WIDTH)]
     return _text(trace, _Failure(heads, lines))
 

@@ -1,5 +1,6 @@
 """Which variable is which: names, identities and the arguments that hide them."""
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -131,6 +132,22 @@ def name_of(variable: Any) -> str:
     Raises `TypeError` for an object that is no variable.
     """
     return keras_path(variable) or plain_name(variable)
+
+
+def names_alive() -> set[str]:
+    """The names of the variables that the program holds.
+
+    What nothing holds any more, as the model of a test that has ended, is collected first.
+    """
+    gc.collect()
+    alive = instances([compat.TensorFlowVariable])
+    return {name for variable in alive for name in _names_of(variable)}
+
+
+def _names_of(variable: Any) -> set[str]:
+    """The name of a variable, and that of the sharded one that it is a part of."""
+    name = name_of(variable)
+    return {name, _whole(variable, name)} - {""}
 
 
 class _Held(NamedTuple):

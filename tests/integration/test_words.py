@@ -1,0 +1,155 @@
+"""What is said of a run must be so: names that nothing has, and causes that are none."""
+
+import re
+from typing import Any
+
+import numpy as np
+import odometers
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, needs_keras3
+
+import tracer
+
+
+def net() -> Any:
+    """A Keras 3 model whose layers are `hidden` and `out`, built."""
+    layers = keras3.layers
+    model = keras3.Sequential(
+        [layers.Dense(2, name="hidden"), layers.Dense(1, name="out")], name="net"
+    )
+    model.compile(odometers.ODOMETERS["keras3"](), "mse")
+    model.build((None, 2))
+    return model
+
+
+def fit(model: Any) -> None:
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=2, verbose=0)
+
+
+@needs_keras3
+@pytest.mark.parametrize("name", ["hidden/*", "hiden", "hidden"])
+def test_a_misspelt_name_is_not_frozen(name: str) -> None:
+    model = net()
+    before = model.get_weights()
+    with (
+        pytest.raises(AssertionError, match=re.escape("Did you mean `net/hidden/*`?")),
+        tracer.assert_never_updated(name),
+    ):
+        fit(model)
+    assert all((now == was + 2).all() for now, was in zip(model.get_weights(), before, strict=True))
+
+
+@needs_keras3
+def test_a_frozen_layer_is_known_by_its_name() -> None:
+    """No optimizer is ever handed its variables."""
+    model = net()
+    model.layers[0].trainable = False
+    model.compile(odometers.ODOMETERS["keras3"](), "mse")
+    with tracer.assert_never_updated("net/hidden/*") as seen:
+        fit(model)
+    assert {variable.name for variable in seen.trace.variables} == {
+        "net/out/kernel",
+        "net/out/bias",
+    }
+    with (
+        pytest.raises(AssertionError, match=re.escape("the program holds no variable 'kernel'")),
+        tracer.assert_never_updated("kernel"),
+    ):
+        fit(model)  # TensorFlow's own name of the variable in it is `kernel:0`
+
+
+def test_a_variable_that_nobody_holds_any_more() -> None:
+    """Else a name would be known, or not, by the moment at which garbage is collected."""
+    optimizer = odometers.ODOMETERS["v1"]()
+    weight = tf.Variable([0.0], name="weight")
+    circle = [tf.Variable([0.0], name="frozen_of_words")]
+    circle.append(circle)  # so that only the collector frees it
+    with tracer.assert_never_updated("frozen_of_*"):
+        optimizer.apply_gradients([(tf.ones(1), weight)])
+    del circle
+    with (
+        pytest.raises(AssertionError, match=r"the program holds no variable 'frozen_of_\*'"),
+        tracer.assert_never_updated("frozen_of_*"),
+    ):
+        optimizer.apply_gradients([(tf.ones(1), weight)])
+
+
+# Causes that are none.
+
+
+def optimizers_that_fail() -> dict[str, Any]:
+    """Constructors that raise at different places, and keep what they have begun alive."""
+    kept: list[Any] = []
+
+    class Before(keras2.optimizers.legacy.SGD):  # type: ignore[misc]
+        def __init__(self) -> None:
+            kept.append(self)
+            raise ZeroDivisionError
+
+    class After(keras2.optimizers.legacy.SGD):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            kept.append(self)
+            raise ZeroDivisionError
+
+    class Within(keras2.optimizers.SGD):  # type: ignore[misc]
+        def __init__(self) -> None:
+            kept.append(self)
+            super().__init__(clipnorm=1, global_clipnorm=1)
+
+    return {"before": Before, "after": After, "within": Within}
+
+
+@pytest.mark.parametrize("where", ["before", "after", "within"])
+def test_an_optimizer_whose_constructor_raised_is_none(where: str) -> None:
+    make = optimizers_that_fail()[where]
+    optimizer = odometers.ODOMETERS["v1"]()
+    with tracer.record() as recording:
+        with pytest.raises((ZeroDivisionError, ValueError)):
+            make()
+        optimizer.apply_gradients([(tf.ones(1), tf.Variable([0.0]))])
+    assert recording.trace().notes == ()
+    assert recording.trace().complete
+    assert recording.trace().updates() == 1
+
+
+def test_of_an_optimizer_that_was_not_used() -> None:
+    wrapped, other = odometers.ODOMETERS["v1"](), odometers.ODOMETERS["v1"]()
+    weight = tf.Variable([0.0])
+    pattern = "was not used in the block: did another optimizer train"
+    for assertion in (
+        tracer.assert_updates(wrapped, dense=1),
+        tracer.assert_executions("_resource_apply_dense", 1, optimizer=wrapped),
+        tracer.assert_calls("_resource_apply_dense", 1, optimizer=wrapped),
+        tracer.assert_all_updated([weight], optimizer=wrapped),
+    ):
+        with pytest.raises(AssertionError, match=pattern) as caught, assertion:
+            other.apply_gradients([(tf.ones(1), weight)])
+        assert "no optimizer" not in str(caught.value)
+    assert weight.numpy() == [4]
+
+
+def test_a_late_wrap_is_no_optimizer_that_was_not_used() -> None:
+    optimizer, weight = odometers.ODOMETERS["legacy"](), tf.Variable([0.0])
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(tf.ones(1), weight)])
+
+    step()
+    for assertion in (
+        tracer.assert_updates(optimizer, dense=1),
+        tracer.assert_executions("_resource_apply_dense", 1, optimizer=optimizer),
+        tracer.assert_calls("_resource_apply_dense", 1, optimizer=optimizer),
+        tracer.assert_all_updated([weight], optimizer=optimizer),
+    ):
+        with (
+            pytest.raises(AssertionError, match=r"traced before the\s+tracer came") as caught,
+            assertion,
+        ):
+            step()
+        assert "was not used" not in str(caught.value)
+        assert "no optimizer" not in str(caught.value)
+        assert "never" not in str(caught.value)
+    assert weight.numpy() == [5]
