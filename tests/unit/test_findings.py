@@ -132,6 +132,13 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "a step variable": lambda: trace(
         TRAINED, optimizers=(optimizer(DECAY),), calls=(called(1, (0, 1), tracing=1),)
     ),
+    "nothing assigned": lambda: trace(
+        block([step(), request(0, 1), update(0, 1, role="vain")], Run(1, 1, 8))
+    ),
+    "nothing assigned to one": lambda: trace(
+        block([step(), request(0, 1), update(0), update(1, role="vain")], Run(1, 1, 8))
+    ),
+    "nothing returned": lambda: remarked(Remark("no-result", "_resource_apply_dense")),
     "twice on one replica": lambda: trace(
         healthy(Run(1, 1, 20)),
         healthy(Run(1, 1, 20), replica=1),
@@ -299,6 +306,10 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "a variable that is updated directly": lambda: trace(
         block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1),
         block([update(1)], is_step=False, total=3, outside=True),
+    ),
+    "an error ended the tracing": lambda: trace(
+        block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),
+        graphs=(graph("train_step", idle=1, steps=0, failed=1),),
     ),
     "calls outside any step": traces.direct_calls,
     "not built": lambda: trace(optimizers=(optimizer(iterations=None),)),

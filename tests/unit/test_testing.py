@@ -12,7 +12,7 @@ from traces import block, called, request, step, update
 import tracer
 from tracer.api import CallTrace
 from tracer.model.names import Objects
-from tracer.model.records import Run, TraceData
+from tracer.model.records import Graph, Remark, Run, TraceData
 from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
@@ -84,6 +84,29 @@ def unused(name: str) -> CallTrace:
     return replaced(traces.nothing(), optimizers=(optimizer,))
 
 
+def in_vain(*updated: int) -> CallTrace:
+    """8 eager steps in which a method assigned nothing but to the variables with these indices."""
+    names = ("shared/kernel", "branch/kernel")
+    idle = [index for index in (0, 1) if index not in updated]
+    work = [step(), request(0, 1), update(*idle, role="vain"), update(*updated)]
+    return traces.keras3(
+        names,
+        (block([e for e in work if e.variables or e.role == "step"], Run(1, 1, 8)),),
+        (called(1, (0, 1), eager=8),),
+    )
+
+
+def nothing_returned() -> CallTrace:
+    """A legacy optimizer that returned None while its graph was traced, at which it ended."""
+    trace = traces.never_ran()
+    (optimizer,) = trace.optimizers
+    remark = Remark("no-result", "update_step")
+    graphs = [msgspec.structs.replace(each, failed=each.idle) for each in trace.graphs]
+    graphs = graphs or [Graph(0, 0, "train_step", "", 1, 1, 0, 0, 1, failed=1)]
+    optimizers = (msgspec.structs.replace(optimizer, remarks=(remark,)),)
+    return replaced(trace, optimizers=optimizers, graphs=tuple(graphs))
+
+
 LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}
 
 
@@ -145,6 +168,11 @@ FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
         tracer.assert_never_updated("layer_42/attention/*").check,
         traces.many_variables,
     ),
+    "in_vain": (expect_updates(dense=2, per_step=True), in_vain),
+    "in_vain_of_all": (all_updated, in_vain),
+    "in_vain_of_one": (expect_updates(dense=16), lambda: in_vain(1)),
+    "never_ran_of_all": (all_updated, traces.never_ran),
+    "nothing_returned": (expect_updates(dense=2), nothing_returned),
     "another_optimizer": (expect_updates(total=1), lambda: unused("adam")),
     "not_seen": (expect_updates(total=1), lambda: replaced(unused("adam"), **LATE)),
     "not_seen_of_all": (all_updated, lambda: replaced(unused("adam"), **LATE)),
@@ -310,6 +338,7 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected", "make"),
     [
+        ("dense=2/step", expect_updates(dense=2, per_step=True), in_vain),
         ("dense=2/step", expect_updates(dense=2, per_step=True), loss_scaled),
         ("dense=4/step", expect_updates(dense=4, per_step=True), traces.accumulation),
         ("dense=60", expect_updates(dense=60), traces.no_gradients),

@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from tracer.errors import unknown_name
-from tracer.findings import classes, graphs, steps, updates
+from tracer.findings import classes, effects, graphs, steps, updates
 from tracer.findings.cases import Severity
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import Rule
@@ -102,6 +102,7 @@ RULES: tuple[Rule, ...] = (
     classes.python_side_effect,
     classes.step_per_variable,
     # Found in the updates.
+    effects.never_assigned,
     updates.replicas_disagree,
     updates.never_updated,
     updates.no_gradient,

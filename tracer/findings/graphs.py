@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
@@ -49,12 +51,14 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
     advice="Nothing: TensorFlow traces a function that makes variables twice, and runs one graph.",
     explanation=(
         "It is info where another graph, or eager steps, did run, and a warning where nothing of "
-        "the optimizer ever ran."
+        "the optimizer ever ran. A tracing that an error ended in the optimizer gave no graph, and "
+        "is not reported."
     ),
 )
 def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
-    rows = [each for each in _graphs(evidence) if each.idle]
+    every = [_without_failed(each) for each in _graphs(evidence)]
+    rows = [each for each in every if each.idle]
     ran = any(block.total for block in evidence.blocks)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
@@ -65,9 +69,15 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
         rows = []
         yield _idle(which + of_optimizer(evidence), tracings, idle, ran)
     for function in functions if rows else ():
-        mine = [each for each in _graphs(evidence) if each.function == function]
+        mine = [each for each in every if each.function == function]
         idle, tracings = sum(each.idle for each in mine), sum(each.tracings for each in mine)
         yield _idle(function + of_optimizer(evidence), tracings, idle, ran)
+
+
+def _without_failed(graph: Graph) -> Graph:
+    """What is left without the tracings that an error ended: they gave no graph to run."""
+    tracings, idle = graph.tracings - graph.failed, graph.idle - graph.failed
+    return msgspec.structs.replace(graph, tracings=tracings, idle=idle)
 
 
 def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:

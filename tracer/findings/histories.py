@@ -134,6 +134,8 @@ class History:
     def _weights(share: Share) -> Step:
         if share.role == "update":
             return Step(share.times, 0, 0)
+        if share.role == "vain":
+            return Step(0, 0, 0)
         return Step(0, 0, share.times) if share.kind == "none" else Step(0, share.times, 0)
 
 
@@ -162,7 +164,7 @@ def _histories(tally: Tally) -> list[History]:
     for group in tally.groups:
         shares: Counter[Share] = Counter()
         for _, block, entry in group.entries:
-            if entry.role in ("update", "request"):
+            if entry.role in ("update", "vain", "request"):
                 index = runs.setdefault(block.runs, len(runs))
                 shares[
                     Share(block.replica, entry.role, entry.kind, entry.times, block.total, index)

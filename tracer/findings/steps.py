@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
-from tracer.model.measures import updates
+from tracer.model.measures import tries, vain
 from tracer.model.records import Optimizer
 from tracer.model.wording import some
 
@@ -34,13 +34,13 @@ _HALVINGS = 15
 def steps_skipped(evidence: Evidence) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
     scales = [each for each in evidence.optimizers if _scales(each)]
-    if not scales or not evidence.trace.complete or evidence.unplaced(updates):
+    if not scales or not evidence.trace.complete or evidence.unplaced(tries):
         return
     if _accumulation(evidence) > 1:
         yield from _skipped_while_accumulating(evidence)
         return
     for replica in evidence.replicas[:1]:  # a loss scale decides for all replicas
-        number = evidence.spread(updates, replica=replica)[(0,)]
+        number = evidence.spread(tries, replica=replica)[(0,)]
         if not number:
             return
         streaks = list(_streaks(evidence, replica))
@@ -79,7 +79,7 @@ def _streaks(evidence: Evidence, replica: int) -> Iterator[tuple[int, int]]:
     Of steps that repeat a cycle, those of its first two turns and of its last.
     """
     begin = end = 0
-    for stretch in evidence.stretches(updates, replica=replica):
+    for stretch in evidence.stretches(tries, replica=replica):
         for turn in sorted({0, min(1, stretch.turns - 1), stretch.turns - 1}):
             first = stretch.first + turn * stretch.period
             for length, (count,) in stretch.cycle:
@@ -132,11 +132,11 @@ def _accumulation(evidence: Evidence) -> int:
 )
 def steps_differ(evidence: Evidence) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
-    if not evidence.steps or not evidence.trace.complete or evidence.unplaced(updates):
+    if not evidence.steps or not evidence.trace.complete or evidence.unplaced(tries):
         return
     replica = evidence.replicas[0]
     steps = evidence.steps_on[replica]
-    applied = steps - evidence.spread(updates, replica=replica)[(0,)]
+    applied = steps - evidence.spread(tries, replica=replica)[(0,)]
     for index, made in _made(evidence, replica).items() if applied else ():
         optimizer = evidence.trace.optimizers[index]
         moved = optimizer.iterations
@@ -154,7 +154,8 @@ def steps_differ(evidence: Evidence) -> Iterator[Case]:
         else:
             yield Case("info", f"{begin}moved by {moved:,}{_why(moved, applied)}.", _FINE)
     every = _accumulation(evidence)
-    if applied < steps and (every > 1 or not any(map(_scales, evidence.optimizers))):
+    meant = every > 1 or not any(map(_scales, evidence.optimizers))
+    if applied < steps and meant and not evidence.total(vain):
         reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
@@ -172,7 +173,7 @@ def _made(evidence: Evidence, replica: int) -> dict[int, int]:
     ran: dict[tuple[int, int], int] = {}
     for block in evidence.blocks:
         for entry in block.entries:
-            if entry.role == "update" and not block.outside:
+            if entry.role in ("update", "vain") and not block.outside:
                 making.add(entry.optimizer)
             elif entry.role == "step" and block.replica == replica:
                 key = entry.optimizer, entry.method

@@ -51,6 +51,7 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
         if history.count("request", "none")
         and not history.count("request")
         and not history.count("update")
+        and not history.count("vain")
     ]
     for fact in folded(facts):
         steps = some_between(fact.numbers[0], "step")
@@ -120,7 +121,7 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
             max(history.count("request", replica=r) for r in history.replicas),
         )
         for history in every
-        if history.count("request") and not history.count("update")
+        if history.count("request") and not history.count("update") and not history.count("vain")
     ]
     for fact in folded(facts):
         text = (

@@ -18,6 +18,7 @@ from tracer.hooks.registry import (
     recorder_of,
     set_class,
 )
+from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
 from tracer.kinds import OptimizerKind
 from tracer.model.trace import Trace
@@ -114,7 +115,8 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     remarks = inspection.remarks_of(base, kind)
-    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks)
+    straight = straight_methods(base, kind)
+    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight)
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
     return binding
 

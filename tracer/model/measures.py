@@ -26,6 +26,10 @@ def counting(
 
 updates = counting(["update"])
 """Counts updates of either kind."""
+tries = counting(["update", "vain"])
+"""Counts updates, and what should have been one and assigned nothing."""
+vain = counting(["vain"])
+"""Counts those that assigned nothing."""
 dense = counting(["update"], ["dense"])
 """Counts dense updates."""
 sparse = counting(["update"], ["sparse"])

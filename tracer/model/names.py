@@ -144,7 +144,7 @@ def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
         if heads:
             return [f"{head}/{end}".removeprefix("/") for head in heads]
     patterns: dict[str, str] = {}
-    for name in names:
+    for name in sorted(names, key=lambda each: each.count("/")):  # a name before what is below it
         parts = name.split("/")
         for first, last in combinations(range(len(parts) + 1), 2):
             part, whole = "/".join(parts[first:last]), "/".join(parts[:last])

@@ -11,10 +11,11 @@ import msgspec
 Kind = Literal["dense", "sparse", "none"]
 """What a gradient was: a tensor, a `tf.IndexedSlices`, or `None`."""
 
-Role = Literal["step", "update", "apply", "request"]
+Role = Literal["step", "update", "vain", "apply", "request"]
 """What an entry counts: an execution of `apply_gradients` or `apply` (`step`), of the outermost
-apply method on a variable (`update`), of an apply method inside another one (`apply`), or a
-gradient that was handed to the outermost `apply_gradients` (`request`, which is no execution)."""
+apply method on a variable (`update`, or `vain` if the method assigns nothing to that variable), of
+an apply method inside another one (`apply`), or a gradient that was handed to the outermost
+`apply_gradients` (`request`, which is no execution)."""
 
 
 Setting = bool | int | float | str
@@ -255,6 +256,8 @@ class Graph(msgspec.Struct, frozen=True):
     """How many steps had run when it was first traced."""
     step_calls: int
     """How often its code calls `apply_gradients`; a loop's body counts once."""
+    failed: int = 0
+    """How many of those that never ran an error ended while they were traced, in the optimizer."""
 
 
 class Calls(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ __tracebackhide__ = is_mistake
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
 UPDATES: frozenset[Role] = frozenset({"update"})
-EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "apply"})
+EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "vain", "apply"})
 REQUESTS: frozenset[Role] = frozenset({"request"})
 
 

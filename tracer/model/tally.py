@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tracer.model.measures import Measure, updates
+from tracer.model.measures import Measure, tries, updates
 from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, segments
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
@@ -201,20 +201,20 @@ class Tally:
         return counts
 
     def rates(self, measure: Measure, replica: int) -> Counter[int]:
-        """In how many of the steps that updated anything `measure` counted how many."""
+        """In how many of the steps that called for an update `measure` counted how many."""
         if not self._empty_on[replica]:
             return Counter(
                 {count: n for (count,), n in self.spread(measure, replica=replica).items()}
             )
         counts: Counter[int] = Counter()
-        for (made, count), number in self.spread(updates, measure, replica=replica).items():
+        for (made, count), number in self.spread(tries, measure, replica=replica).items():
             if made:
                 counts[count] += number
         return counts
 
     @cached_property
     def _empty_on(self) -> dict[int, int]:
-        return {each: self.spread(updates, replica=each)[(0,)] for each in self.replicas}
+        return {each: self.spread(tries, replica=each)[(0,)] for each in self.replicas}
 
     @cached_property
     def representatives(self) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ class Frame:
         "distributed",
         "gathers",
         "gradient",
+        "held",
         "numbers",
         "parent",
         "pending",
@@ -83,7 +84,9 @@ class Frame:
     updates: list[tuple[list[Any], int]]
     """In a graph of a Session: the ops of each update in it, with its site."""
     variable: Any
-    """In such a graph: what an apply method updates."""
+    """What an apply method updates, in a graph or where `held` is of it."""
+    held: Any
+    """What the variable held before, for a look whether the method writes: see `Assigning`."""
     gradient: Any
     """The first gradient that it was handed in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes

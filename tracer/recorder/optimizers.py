@@ -17,6 +17,10 @@ OWN_STEP = "own-step"
 """The code of the remark on a step method that may update variables by itself."""
 
 
+NO_RESULT = "no-result"
+"""The code of the remark on an apply method that returned None in a graph, which needs an op."""
+
+
 class _Traced(NamedTuple):
     """An optimizer, held weakly."""
 
@@ -26,6 +30,7 @@ class _Traced(NamedTuple):
     kind: OptimizerKind
     remarks: tuple[Remark, ...]
     settings: dict[str, Setting]
+    straight: Collection[str]
 
 
 class Optimizers:
@@ -35,6 +40,7 @@ class Optimizers:
         self.root = 0
         self._lock = threading.Lock()
         self._all: list[_Traced] = []
+        self._nothing: dict[tuple[int, str], None] = {}
         self.older = OlderFunctions()
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
 
@@ -45,16 +51,32 @@ class Optimizers:
         class_name: str,
         kind: OptimizerKind,
         remarks: tuple[Remark, ...],
+        straight: Collection[str] = (),
     ) -> int:
-        """Take in an optimizer; returns its index."""
+        """Take in an optimizer; returns its index.
+
+        `straight` are the apply methods whose code does the same in each call.
+        """
         settings = _settings(optimizer)
         with self._lock:
-            self._all.append(_Traced(ref(optimizer), name, class_name, kind, remarks, settings))
+            self._all.append(
+                _Traced(ref(optimizer), name, class_name, kind, remarks, settings, straight)
+            )
             return len(self._all) - 1
 
     def remarked(self, codes: Collection[str]) -> bool:
         """Whether the class of an optimizer has a remark with one of these codes."""
         return any(remark.code in codes for each in self._all for remark in each.remarks)
+
+    def is_straight(self, index: int, method: str) -> bool:
+        """Whether an apply method of an optimizer does the same in each call."""
+        return method in self._all[index].straight
+
+    def returned_nothing(self, index: int, method: str) -> None:
+        """An apply method returned None in a graph, where some kinds of optimizer need an op."""
+        each = self._all[index]
+        if each.kind.name in ("legacy", "v1"):
+            self._nothing.setdefault((index, method))
 
     def with_own_step(self) -> set[int]:
         """The indices of those whose step method may update variables by itself."""
@@ -93,8 +115,11 @@ class Optimizers:
                 self.root,
                 dict(each.settings),
                 iterations,
-                each.remarks,
+                each.remarks + self._of_results(index),
             )
+
+    def _of_results(self, index: int) -> tuple[Remark, ...]:
+        return tuple(Remark(NO_RESULT, name) for each, name in self._nothing if each == index)
 
     def begin(self, index: int, counters: Sequence[Any]) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.

@@ -33,6 +33,7 @@ from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.counters import (
     NOTHING_COUNTED,
     CountedBlock,
@@ -73,6 +74,7 @@ class Recorder:
         self.optimizers = Optimizers()
         self._variables = VariableTable(self.note)
         self._sites = SiteTable()
+        self._assigning = Assigning()
         self._devices: dict[int, str] = {}
         self._counters = Counters()
         self._tracings = Tracings()
@@ -152,6 +154,9 @@ class Recorder:
         if frame.place is not EAGER:
             self._sites.traced(site)
             frame.variable = variable
+        elif role == "update":
+            frame.variable = variable
+            frame.held = self._assigning.look(site, variable)
         stack.append(frame)
         return frame
 
@@ -159,6 +164,8 @@ class Recorder:
         """A call of an apply method ends; `frame` is what `enter_apply` returned."""
         if frame.role == "apply":
             frame.result, frame.python = result, None
+            if not failed and frame.site is not None:
+                self._note_writing(frame, frame.site)
             self.leave(frame, failed)
             return
         frame.applying = False
@@ -166,6 +173,19 @@ class Recorder:
             self._sites.failed(frame.pending)
         else:
             frame.sites.append(frame.pending)
+
+    def _note_writing(self, frame: Frame, number: int) -> None:
+        """Find out whether an apply method has written to its variable; in a graph, by and by."""
+        site = self._sites.sites[number]
+        if site.role != "update":
+            return
+        if frame.held is not None:
+            if not self._assigning.look_again(number, frame.variable, frame.held):
+                self._sites.forget_object(frame.variable, site)  # so that it comes here again
+        elif frame.place.graph is not None and compat.eager_outside_functions():
+            self._assigning.traced(number, frame.variable, frame.place.graph, frame.start)
+            if frame.result is None:
+                self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def _place(self, frame: Frame, role: FrameRole, stack: list[Frame]) -> None:
         """Find out where a call is made, and what it is part of."""
@@ -194,7 +214,7 @@ class Recorder:
         frame.site = None
         frame.sites, frame.updates = [], []
         frame.start = 0 if place is EAGER else place.graph.num_operations()
-        frame.numbers = frame.stamps = frame.gradient = frame.variable = None
+        frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
         frame.thread, frame.run = threading.get_ident(), 0
         if distributed:
             frame.run = id(compat.replica_run())
@@ -306,10 +326,10 @@ class Recorder:
                 parent.sites += sites
                 parent.updates += frame.updates
             else:
-                self._close(frame)
+                self._close(frame, failed)
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
-        frame.gradient = frame.stamps = frame.variable = None
+        frame.gradient = frame.stamps = frame.variable = frame.held = None
 
     def _replica(self, role: FrameRole, top: Frame | None, distributed: bool) -> int:
         number = None
@@ -439,7 +459,7 @@ class Recorder:
 
     # Blocks.
 
-    def _close(self, frame: Frame) -> None:
+    def _close(self, frame: Frame, failed: bool) -> None:
         alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
         if graph is None and not frame.distributed:
@@ -448,13 +468,16 @@ class Recorder:
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
             by_replica[self._sites.sites[number].replica].append(number)
-        name = "" if graph is None else compat.function_name(graph)
+        name = ""
+        if graph is not None:
+            name = compat.function_name(graph)
+            self._assigning.judge(graph)
         for replica, numbers in by_replica.items():
             block = CountedBlock(replica, name, alone, tuple(numbers))
             if graph is None:
                 self._ran(block, frame)
             elif compat.eager_outside_functions():
-                self._count_in_graph(block, frame)
+                self._count_in_graph(block, frame, failed)
             else:
                 self._count_in_session(block, frame)
 
@@ -464,7 +487,7 @@ class Recorder:
             stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
             self._counters.log(block, stamp)
 
-    def _count_in_graph(self, block: CountedBlock, frame: Frame) -> None:
+    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
         The counter waits for the stateful ops that were added since the call began, the updates;
@@ -479,7 +502,7 @@ class Recorder:
         work = compat.updates_since(graph, frame.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self._counters.lock:
-            self._tracings.add(graph, block.replica, block.step, use, self._counters.steps)
+            self._tracings.add(graph, block.replica, block.step, use, self._counters.steps, failed)
 
     def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
@@ -609,8 +632,20 @@ class Recorder:
             before = Moment({}, [], {}, {}, {}) if since is None else since
             return self._part(self._read(), before), list(self._variables.objects)
 
-    def _part(self, absolute: Counts, before: Moment) -> TraceData:
+    def _sites_as_seen(self) -> list[Site]:
+        """The sites; those of updates that assign nothing to their variable are in vain."""
         sites = list(self._sites.sites)
+        straight = {
+            number
+            for number, site in enumerate(sites)
+            if site.role == "update" and self.optimizers.is_straight(site.optimizer, site.method)
+        }
+        for number in self._assigning.idle(straight):
+            sites[number] = sites[number]._replace(role="vain")
+        return sites
+
+    def _part(self, absolute: Counts, before: Moment) -> TraceData:
+        sites = self._sites_as_seen()
         ended: dict[int, readout.Ended] = {}
         for replica, read in absolute.items():
             old = before.readings.get(replica, NOTHING_COUNTED)
@@ -650,7 +685,8 @@ class Recorder:
             for entry in block.entries
             if entry.role == "step" and block.total
         }
-        if "request" in roles and "update" not in roles and stepped & optimizers.with_own_step():
+        tried = not roles.isdisjoint(("update", "vain"))
+        if "request" in roles and not tried and stepped & optimizers.with_own_step():
             notes.append(_BYPASSED)
         where = self._where
         return TraceData(
@@ -680,6 +716,7 @@ class Recorder:
                 now.steps - old.steps,
                 max(0, now.after - past),
                 now.step_calls,
+                max(0, now.failed - old.failed),
             )
             if new.tracings or new.steps:
                 records.append(new.record(self.optimizers.root, key, replicas))

@@ -52,6 +52,12 @@ class SiteTable:
                     self.sites.append(Site(*fields))
         return number
 
+    def forget_object(self, variable: Any, site: Site) -> None:
+        """A variable is not known by its `id` for this site any more, so it is looked for again."""
+        kind: Kind = site.kind or "none"
+        key = object_key(variable, site.method, site.role, kind, site.replica, site.optimizer)
+        self.of_objects.pop(key, None)
+
     def traced(self, site: int) -> None:
         """Count a call while tracing; one in eager mode is counted by its block, or failed."""
         with self._lock:

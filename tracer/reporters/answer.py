@@ -52,7 +52,10 @@ def apply_methods(tally: Tally) -> list[int]:
     """
     methods = tally.trace.methods
     makers = {
-        entry.method for block in tally.blocks for entry in block.entries if entry.role == "update"
+        entry.method
+        for block in tally.blocks
+        for entry in block.entries
+        if entry.role in ("update", "vain")
     }
     if not makers:
         makers = {index for index in tally.methods if methods[index].role == "apply"}
@@ -96,7 +99,17 @@ def _executions(tally: Tally) -> str:
         return f"{_ran(names, counts)} {in_steps}{_where(tally)}{lost}{beyond}."
     noun = "execution" if sum(inside) == 1 else "executions"
     many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(tally)}"
-    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}."
+    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}{_in_vain(tally)}."
+
+
+def _in_vain(tally: Tally) -> str:
+    """How many of the executions assigned nothing, and so are no update."""
+    idle = tally.total(measures.vain)
+    if not idle:
+        return ""
+    if idle == tally.total(measures.tries):
+        return "; none of them assigned anything, so there was no update"
+    return f"; {idle:,} of them assigned nothing, so they are no updates"
 
 
 def _calls(tally: Tally) -> str:
@@ -181,8 +194,10 @@ def _every(tally: Tally, measure: Measure, replica: int) -> int:
 
 
 def _empty(tally: Tally) -> str:
-    """How many of the steps updated nothing."""
-    empty = [tally.spread(measures.updates, replica=replica)[(0,)] for replica in tally.replicas]
+    """How many of the steps updated nothing, though others did, or called for it."""
+    if tally.total(measures.vain) == tally.total(measures.tries) > 0:
+        return ""  # then that is what is said
+    empty = [tally.spread(measures.tries, replica=replica)[(0,)] for replica in tally.replicas]
     if not any(empty):
         return ""
     if len(set(empty)) == 1:

@@ -56,8 +56,8 @@ class _Extra(NamedTuple):
     """What is said of a variable beside its row."""
 
     by_replica: str
-    no_gradient: str
-    """`no gradient in 3 steps`; empty if there always was one."""
+    why: str
+    """`no gradient in 3 steps`, or `nothing was assigned`; empty if all gradients were applied."""
 
 
 def _extras(tally: Tally) -> dict[int, _Extra]:
@@ -68,12 +68,15 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
         weights = group.weights("request", "none")
         if weights not in known:
             known[weights] = _no_gradient(tally, group) if weights else ""
+        why = known[weights]
+        if group.weights("vain", "dense", "sparse"):
+            why = "nothing was assigned" + (f", {why}" if why else "")
         updates: Counter[int] = Counter()
         for number, times in group.weights("update", "dense", "sparse"):
             block = tally.blocks[number]
             updates[block.replica] += times * block.total
         split = _split([updates[replica] for replica in tally.replicas])
-        extras.update(dict.fromkeys(group.variables, _Extra(split, known[weights])))
+        extras.update(dict.fromkeys(group.variables, _Extra(split, why)))
     return extras
 
 
@@ -87,7 +90,7 @@ def _no_gradient(tally: Tally, group: Group) -> str:
 
 
 def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> Row:
-    name, note = shown(row.variable) or "''", extra.no_gradient
+    name, note = shown(row.variable) or "''", extra.why
     if not row.updates:
         note = f"never updated: {note}" if note else "never updated"
     if tally.trace.variables[index].argument:
@@ -97,7 +100,7 @@ def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> 
     cells = [f"{row.updates:,}", _rate(row), f"{row.dense:,}", f"{row.sparse:,}"]
     if len(tally.replicas) > 1:
         cells.append(extra.by_replica)
-    style = WRONG if not row.updates else ODD if extra.no_gradient else ""
+    style = WRONG if not row.updates else ODD if extra.why else ""
     return Row(name, tuple(cells), note, style)
 
 
@@ -140,6 +143,8 @@ def _step_row(row: StepRow, tally: Tally) -> Row:
         notes.append("not recorded")
     elif not row.updates:
         reason = "requested, not applied" if requested else "nothing requested"
+        if requested and tally.total(measures.vain):
+            reason = "nothing was assigned"
         notes.append(f"0 updates: {'no gradients' if missing and not requested else reason}")
     elif missing:
         notes.append(f"{missing:,} without gradient")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
 from tracer.model.labels import replica_names
-from tracer.model.measures import Measure
+from tracer.model.measures import Measure, vain
 from tracer.model.names import near_patterns
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
@@ -79,13 +79,18 @@ def _of_steps(trace: Trace, expected: Expected) -> _Failure | None:
     ]
     if not heads:
         return None
-    causes = [] if trace.steps or trace.calls() else _unused(trace, expected.words.scope)
+    causes = [] if trace.steps else _unused(trace, expected.words.scope)
     return _Failure(heads, causes=list(causes))
 
 
 def _unused(trace: Trace, scope: str) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
     if not trace.complete:
+        return
+    if trace.calls():
+        if not trace.blocks:
+            methods = listed([shown(method.name) for method in trace.methods], _MOST_NAMES)
+            yield f"an error ended each call of {methods}: nothing was updated"
         return
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     if not names:
@@ -194,13 +199,12 @@ def _causes(
         yield from _not_called(trace)
         return
     for tally in tallies:
-        graphs, idle = tally.graphs(selection.count)
-        if graphs and graphs == idle and not tally.total(selection.count):
-            never = "which never ran" if graphs == 1 else "none of which ever ran"
-            traced = some(graphs, "graph")
-            yield f"traced but never executed: called while tracing {traced}, {never}"
+        yield from _without_result(tally)
+        yield from _never_ran(tally, selection)
     if rows.unapplied and selection.methods is None:
         yield _unapplied(tallies, sorted(rows.unapplied))
+    if selection.methods is None and rows.short:
+        yield from _in_vain(tallies, selection)
     names = dict.fromkeys(row.name for row in sorted(rows.rows) if row.counts[2])
     if names and rows.short:
         yield f"no gradient (None) for {listed(list(names), _MOST_NAMES)}"
@@ -211,7 +215,49 @@ def _causes(
     for wanted in failed:
         total = sum(tally.total(measure_of(selection, wanted.kinds)) for tally in tallies)
         calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
+        if any(tally.total(vain) for tally in tallies):
+            calls = total  # what they did beside it is said already
         yield from _slips(tallies, expected, wanted, total, calls)
+
+
+def _never_ran(tally: Tally, selection: Selection) -> Iterator[str]:
+    """That what is selected was traced, and no graph of it ran."""
+    graphs, idle = tally.graphs(selection.count)
+    ended = sum(each.failed for each in tally.trace.graphs if each.root == tally.root)
+    if not graphs or graphs > idle or tally.total(selection.count):
+        return
+    if ended >= idle:
+        yield "an error ended the tracing in the optimizer, so there is no graph to run"
+    else:
+        never = "which never ran" if graphs == 1 else "none of which ever ran"
+        traced = some(graphs, "graph")
+        yield f"traced but never executed: called while tracing {traced}, {never}"
+
+
+def _without_result(tally: Tally) -> Iterator[str]:
+    """Which methods returned None where TensorFlow needs an op."""
+    for optimizer in tally.optimizers:
+        for remark in optimizer.remarks:
+            if remark.code == "no-result":
+                yield f"{shown(remark.method)} returned None in a graph: return the op"
+
+
+def _in_vain(tallies: Sequence[Tally], selection: Selection) -> Iterator[str]:
+    """Which methods ran and assigned nothing, so that what they did is no update."""
+    for tally in tallies:
+        for index in tally.methods:
+            only = Selection(
+                roles=frozenset({"vain"}),
+                methods=frozenset({index}),
+                variables=selection.variables,
+            )
+            ran = tally.total(only.count)
+            if ran:
+                name = shown(tally.trace.methods[index].name)
+                yield (
+                    f"{name} ran {times(ran)} and assigned nothing to its variable, which is no "
+                    "update: assign_sub changes a variable, `variable = ...` does not"
+                )
 
 
 def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
@@ -336,6 +382,8 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     updated = _by_variable(trace, "update", ("dense", "sparse"))
     requested = _by_variable(trace, "request", ("dense", "sparse"))
     none = _by_variable(trace, "request", ("none",))
+    idle = _by_variable(trace, "vain", ("dense", "sparse"))
+    traced = {i for block in trace.blocks for entry in block.entries for i in entry.variables}
     missed = [(name, index) for name, index in wanted if not updated.get(index)]
     what = f"updates: expected at least 1 of each of {some(len(wanted), 'variable')}"
     if not missed:
@@ -346,14 +394,23 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     for name, index in missed:
         cells = (f"{requested.get(index, 0):,}", f"{none.get(index, 0):,}")
         note = "never handed to the optimizer" if trace.complete else "not seen"
-        if requested.get(index):
+        if idle.get(index):
+            note = "nothing was assigned"
+        elif requested.get(index):
             note = "handed over, never applied"
         elif none.get(index):
             note = "no gradient"
+        elif index in traced:
+            note = "its graph never ran"
         rows.append(Row(shown(name) or "''", cells, note))
     lines = as_lines(Table("variable", [Column("gradients"), Column("None")]), rows)
     used = any(block.total for block in trace.blocks)
-    causes = [] if used else list(_unused(trace, IN_PYTHON.scope))
+    tallies = tallies_of(trace)
+    causes = list(_in_vain(tallies, Selection()))
+    for tally in tallies:
+        causes += [*_without_result(tally), *_never_ran(tally, trace.selection("updates"))]
+    if not used:
+        causes += _unused(trace, IN_PYTHON.scope)
     heads = [f"{what}, got none of {len(missed):,} of them"]
     return _text(trace, _Failure(heads, lines, causes))
 

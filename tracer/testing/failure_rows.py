@@ -31,6 +31,8 @@ class _Counts(NamedTuple):
     """Gradients that were `None`."""
     requested: int
     """Gradients that were not."""
+    vain: int = 0
+    """Executions that assigned nothing."""
 
     @property
     def executed(self) -> bool:
@@ -117,9 +119,10 @@ class Rows:
                 continue
             short = _short(failed, values if per_step else totals)
             self.short = self.short or short
-            if short and requested and not executed:
+            tried = executed or any(each.counts.vain for each in treated)
+            if short and requested and not tried:
                 self.unapplied.update(spans)
-            none_applied = requested and not executed and selection.variables is None
+            none_applied = requested and not tried and selection.variables is None
             for number, each in enumerate(treated):
                 differs = not usually or each != usually[number]
                 if differs and (short or per_step or each.counts.executed):
@@ -155,6 +158,8 @@ class Rows:
             return "no gradient"
         if counts.executed or self._selection.methods is not None:
             return ""
+        if counts.vain:
+            return "nothing was assigned"
         return "not applied" if counts.requested else "not handed over"
 
     def table(self) -> list[str]:
@@ -208,8 +213,8 @@ def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
         for number, _, entry in group.entries:
             if selection.holds(entry):
                 deeds[number, "execution", entry.kind or ""] += entry.times
-            elif entry.role == "request":
-                deeds[number, "request", entry.kind or ""] += entry.times
+            elif entry.role in ("request", "vain"):
+                deeds[number, entry.role, entry.kind or ""] += entry.times
         if variables and deeds:
             same.setdefault(tuple(sorted(deeds.items())), []).extend(variables)
     groups = list(same.values())
@@ -229,21 +234,23 @@ def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
 
 
 _Deed = tuple[int, str, str]
-"""The number of a block (`Tally.representatives`), `execution` or `request`, and the kind."""
+"""The number of a block (`Tally.representatives`), `execution`, `request` or `vain`, and the
+kind."""
 
 
 def _counts_of(selection: Selection, variable: int | None, replica: int) -> list[Measure]:
     """The measures of `_Counts`, of one variable on a replica."""
     if variable is None:
         nothing = Selection(roles=frozenset()).count
-        return [measure_of(selection, replica=replica), nothing, nothing, nothing]
+        return [measure_of(selection, replica=replica), nothing, nothing, nothing, nothing]
     only = frozenset({variable})
-    requests = Selection(roles=REQUESTS)
+    requests, vain = Selection(roles=REQUESTS), Selection(roles=frozenset({"vain"}))
     return [
         measure_of(selection, ["dense"], only, replica),
         measure_of(selection, ["sparse"], only, replica),
         measure_of(requests, ["none"], only, replica),
         measure_of(requests, ["dense", "sparse"], only, replica),
+        measure_of(vain, None, only, replica),
     ]
 
 

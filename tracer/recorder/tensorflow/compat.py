@@ -463,7 +463,14 @@ def concrete_functions(function: Any) -> list[Any]:
     return list(function._function_cache.values())
 
 
-_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "Identity")
+_READS = (
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+    "VariableShape",
+    "VarIsInitializedOp",
+    "Identity",
+)
 
 
 def writes_to(graph: Any, handles: Collection[int] | None) -> bool:
@@ -495,6 +502,105 @@ def _read_only(op: Any) -> Collection[int]:
         return tuple(op.get_attr("_read_only_resource_inputs"))
     except ValueError:
         return ()
+
+
+_HARMLESS = re.compile("Read|IsInitialized|^Print|^Assert$|^Random|Truncated|^NoOp$|^Identity")
+"""The types of stateful ops that write to no variable, or to that of a generator alone."""
+
+
+class OpsOf:
+    """The ops of a graph, asked which of them may write to a variable."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        self._ops = graph.get_operations()
+        self._captured: dict[int, dict[int, Any]] = {}
+
+    def may_write(self, handles: Collection[Any], start: int, end: int) -> bool:
+        """Whether one of the ops from `start` to `end` may write to what has these handles.
+
+        An op writes if the handle is an input that is not only read; what is called by it gets the
+        handle in that way as well. An op that may do anything, as one that calls Python, may write.
+        """
+        ids = {id(handle) for handle in handles}
+        return not ids or any(self._may(op, ids) for op in reversed(self._ops[start:end]))
+
+    def _may(self, op: Any, ids: Collection[int]) -> bool:
+        inputs = list(op.inputs)
+        if any(tensor.dtype._is_ref_dtype for tensor in inputs):
+            return True
+        if op.type in _READS:
+            return False
+        resources = {
+            place: tensor for place, tensor in enumerate(inputs) if tensor.dtype == tf.resource
+        }
+        for place in _read_only(op) if resources else ():
+            resources.pop(place, None)
+        for tensor in resources.values():
+            handle = self._origin(tensor)
+            if handle is None or id(handle) in ids:
+                return True
+        if not op._is_stateful or _HARMLESS.search(op.type):
+            return False
+        calls = any(value.HasField("func") or value.list.func for value in _attributes(op))
+        return calls or not resources
+
+    def _origin(self, tensor: Any) -> Any:
+        """The handle of a variable that `tensor` is in a graph; None if that is not known."""
+        while not isinstance(tensor, EagerTensor):
+            graph = tensor.graph
+            captured = self._captured.get(id(graph))
+            if captured is None:
+                pairs = graph.captures if isinstance(graph, FuncGraph) else ()
+                captured = {id(inner): outer for outer, inner in pairs}
+                self._captured[id(graph)] = captured
+            tensor = captured.get(id(tensor))
+            if tensor is None:
+                return None
+        return tensor
+
+
+def _attributes(op: Any) -> Iterable[Any]:
+    return list(op.node_def.attr.values())
+
+
+_LARGEST = 1 << 24
+"""A variable of more bytes is not looked at: while its memory is held, a write has to copy it."""
+
+
+def held(variable: Any) -> Any:
+    """What `variable` holds, a tensor in its own memory; None if that cannot be had.
+
+    While it is held, whatever writes to the variable takes other memory: an op that works in place
+    copies first where it is not the only one to refer to it (`kernels/training_op_helpers.h`,
+    `PrepareToUpdateVariable`).
+    """
+    if not isinstance(variable, ResourceVariable) or "CPU" not in str(variable.device):
+        return None
+    if not isinstance(variable.handle, EagerTensor):
+        return None
+    tensor = _read(variable)
+    size = tensor.shape.num_elements() * tensor.dtype.size
+    if not 0 < size <= _LARGEST or _address(tensor) is None or not holds(variable, tensor):
+        return None
+    return tensor
+
+
+def holds(variable: Any, tensor: Any) -> bool:
+    """Whether `variable` is still in the memory of what `held` gave."""
+    return _address(_read(variable)) == _address(tensor)
+
+
+def _read(variable: Any) -> Any:
+    with stop_recording():
+        return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+
+def _address(tensor: Any) -> int | None:
+    """Where a tensor is in memory; None for a scalar, which Python gets a copy of."""
+    array = tensor._numpy()
+    data = getattr(array, "__array_interface__", {}).get("data") if tensor.shape.rank else None
+    return None if data is None else int(data[0])
 
 
 def versions() -> dict[str, str]:

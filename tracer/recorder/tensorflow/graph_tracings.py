@@ -38,6 +38,7 @@ class Figures:
     steps: int = 0
     after: int = 0
     step_calls: int = 0
+    failed: int = 0
 
     def record(self, root: int, key: Key, replicas: dict[int, int]) -> Graph:
         """The record of a trace in which `replicas` has the indices of the replicas."""
@@ -61,6 +62,7 @@ class _Tracing:
         self.signature = compat.signature(root)
         self.after = after
         self.blocks: list[_Block] = []
+        self.failed = False
         self.step_calls = 0
         self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
 
@@ -86,7 +88,9 @@ class _Tracing:
             key = key._replace(signature=OTHERS)
         figures = found.setdefault(key, Figures(after=self.after))
         figures.tracings += 1
-        figures.idle += not any(times for _, times in ran)
+        idle = not any(times for _, times in ran)
+        figures.idle += idle
+        figures.failed += idle and self.failed
         figures.steps += sum(steps) if steps else max(times for _, times in ran)
         figures.step_calls = max(figures.step_calls, self.step_calls)
         figures.after = min(figures.after, self.after)
@@ -101,9 +105,18 @@ class Tracings:
         self._sums: dict[Key, Figures] = {}
 
     def add(
-        self, graph: Any, replica: int, step: bool, use: Use, steps_so_far: Callable[[], int]
+        self,
+        graph: Any,
+        replica: int,
+        step: bool,
+        use: Use,
+        steps_so_far: Callable[[], int],
+        failed: bool,
     ) -> None:
-        """The block that makes `use` of a counter on `replica` was traced into `graph`."""
+        """The block that makes `use` of a counter on `replica` was traced into `graph`.
+
+        `failed` if an error ended it, which as a rule ends the tracing.
+        """
         root = compat.graphs_around(graph)[-1]
         tracing = self._alive.get(id(root))
         if tracing is None or tracing.root is None or tracing.root() is not root:
@@ -111,6 +124,7 @@ class Tracings:
             tracing = self._alive[id(root)] = _Tracing(root, steps_so_far())
             tracing.follow(root, self._gone)
         tracing.add(graph, _Block(replica, step, use))
+        tracing.failed |= failed
 
     def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
         """The figures now, in the order of the first tracing of each."""

@@ -1,0 +1,410 @@
+"""Apply methods that assign nothing: the weights themselves say that nothing changed.
+
+And those that do assign, be it what was there before: of them nothing may be said.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import odometers
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, needs_keras3
+
+import tracer
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.assigning import Assigning
+
+legacy = keras2.optimizers.legacy
+STEPS = 3
+
+
+class Legacy(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
+    """A name is given to the result; what is returned is an op that does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("Legacy")
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        var = var - 0.1 * grad
+        return tf.no_op()
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> Any:
+        var = var - 0.1 * tf.reduce_sum(grad)
+        return tf.no_op()
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+class Keras2(keras2.optimizers.Optimizer):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__("Keras2")
+        self._learning_rate = self._build_learning_rate(0.1)
+
+    def update_step(self, gradient: Any, variable: Any) -> None:
+        variable = variable - self.learning_rate * tf.convert_to_tensor(gradient)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+class V1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(False, "V1")
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        handle = handle - 0.1 * grad
+        return tf.no_op()
+
+    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
+        handle = handle - 0.1 * tf.reduce_sum(grad)
+        return tf.no_op()
+
+
+IN_VAIN: dict[str, Callable[[], Any]] = {"legacy": Legacy, "keras2": Keras2, "v1": V1}
+
+if keras3 is not None:
+
+    class Keras3(keras3.optimizers.Optimizer):  # type: ignore[misc]
+        """It keeps a momentum of its own, which does change."""
+
+        def build(self, variables: Any) -> None:
+            super().build(variables)
+            self.momenta = [self.add_variable_from_reference(each, "m") for each in variables]
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            momentum = self.momenta[self._get_variable_index(variable)]
+            self.assign(momentum, momentum * 0.9 + tf.convert_to_tensor(gradient))
+            variable = variable - learning_rate * momentum
+
+    IN_VAIN["keras3"] = lambda: Keras3(0.1)
+
+
+def variables(kind: str) -> list[Any]:
+    make = keras3.Variable if kind == "keras3" else tf.Variable
+    return [make(np.ones((4, 2), "float32")), make(np.ones((2,), "float32"))]
+
+
+def gradients(chosen: list[Any]) -> list[tuple[Any, Any]]:
+    sparse = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([4, 2]))
+    return [(sparse, chosen[0]), (tf.ones((2,)), chosen[1])]
+
+
+def applying(optimizer: Any, pairs: list[tuple[Any, Any]]) -> Callable[[], None]:
+    def step() -> None:
+        optimizer.apply_gradients(pairs)
+
+    return step
+
+
+def function(step: Callable[[], None], **options: bool) -> Callable[[], None]:
+    made: Callable[[], None] = tf.function(step, **options)
+    return made
+
+
+def ways() -> dict[str, Callable[[Callable[[], None]], Callable[[], None]]]:
+    def loop(step: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in tf.range(1):
+                step()
+
+        return function(run)
+
+    def branch(step: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            if tf.random.uniform(()) < 2.0:
+                step()
+
+        return function(run)
+
+    def inner(step: Callable[[], None]) -> Callable[[], None]:
+        called = tf.function(step)
+
+        def outer() -> None:
+            called()
+
+        return function(outer)
+
+    return {
+        "eager": lambda step: step,
+        "function": function,
+        "xla": lambda step: function(step, jit_compile=True),
+        "loop": loop,
+        "branch": branch,
+        "inner": inner,
+    }
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("kind", IN_VAIN)
+def test_a_method_that_assigns_nothing(kind: str, way: str) -> None:
+    optimizer, chosen = IN_VAIN[kind](), variables(kind)
+    if "keras" in kind:
+        optimizer.build(chosen)
+    step = ways()[way](applying(optimizer, gradients(chosen)))
+    with (
+        pytest.raises(AssertionError, match="nothing was assigned") as caught,
+        tracer.assert_all_updated(chosen) as seen,
+    ):
+        for _ in range(STEPS):
+            step()
+    assert all((np.asarray(each) == 1).all() for each in chosen), "no weight changes"
+    assert "assigned nothing to its variable" in " ".join(str(caught.value).split())
+    trace = seen.trace
+    assert trace.complete, trace.notes
+    method = "update_step" if "keras" in kind else "_resource_apply_dense"
+    assert trace.executions(method) == STEPS * (2 if "keras" in kind else 1)
+    assert trace.updates() == 0
+    errors = {each.code for each in trace.findings() if each.severity != "info"}
+    assert errors == {"never-assigned"}
+    assert "none of them assigned anything, so there was no update" in trace.answer()
+    assert "updated nothing" not in trace.answer()
+
+
+@pytest.mark.parametrize("way", ["eager", "function"])
+@pytest.mark.parametrize("kind", odometers.KINDS)
+def test_an_odometer_assigns(kind: str, way: str) -> None:
+    optimizer, chosen = odometers.ODOMETERS[kind](), odometers.make_variables(kind)
+    names = ("table", "kernel", "bias")
+    pairs = {name: chosen[name] for name in names}
+    step = ways()[way](applying(optimizer, odometers.gradients(pairs)))
+    with tracer.assert_updates(optimizer, total=3, per_step=True) as seen:
+        for _ in range(STEPS):
+            step()
+    assert odometers.read(chosen["bias"]) == ((STEPS, 0),)
+    assert "never-assigned" not in {each.code for each in seen.trace.findings()}
+
+
+def all_optimizers() -> list[Any]:
+    """Every optimizer that ships with TensorFlow and Keras, with a rate of 0."""
+    found = []
+    packages = [keras2.optimizers, legacy, tf.compat.v1.train]
+    packages += [] if keras3 is None else [keras3.optimizers]
+    for package in packages:
+        for name in sorted(dir(package)):
+            made = getattr(package, name)
+            base = isinstance(made, type) and hasattr(made, "apply_gradients")
+            proximal = "Proximal" in name  # their kernels refuse a rate of 0
+            if (
+                base
+                and not proximal
+                and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+            ):
+                found.append(pytest.param(made, id=f"{package.__name__}.{name}"))
+    return found
+
+
+@pytest.mark.parametrize("make", all_optimizers())
+def test_a_rate_of_0_and_gradients_of_0_are_assigned(make: Any) -> None:
+    try:
+        optimizer = make(learning_rate=0.0)
+    except (TypeError, ValueError) as error:  # it needs something else, as another optimizer
+        pytest.skip(str(error))
+    kind = "keras3" if make.__module__.startswith("keras.") else ""
+    chosen = variables(kind)
+    zeros = [(tf.zeros_like(tf.convert_to_tensor(each)), each) for each in chosen]
+    if hasattr(optimizer, "build"):
+        optimizer.build(chosen)
+
+    @tf.function
+    def in_graph() -> None:
+        optimizer.apply_gradients(zeros)
+
+    with tracer.record() as recording:
+        optimizer.apply_gradients(zeros)
+        in_graph()
+    trace = recording.trace()
+    assert trace.complete, trace.notes
+    assert trace.updates() == 4
+    assert "never-assigned" not in {each.code for each in trace.findings()}
+
+
+class Deciding(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
+    """It assigns from the third step on, as one that accumulates or warms up does."""
+
+    def __init__(self) -> None:
+        super().__init__("Deciding")
+        self.calls = 0
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        self.calls += 1
+        if self.calls > 2:
+            var.assign_sub(grad)
+        return tf.no_op()
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+
+class Asking(Deciding):
+    """The same, but what decides is in a method of its own."""
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return self.work(grad, var)
+
+    def work(self, grad: Any, var: Any) -> Any:
+        return super()._resource_apply_dense(grad, var)
+
+
+class ByPython(Deciding):
+    """What assigns is Python code in a graph, of which the ops tell nothing."""
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return tf.py_function(lambda gradient: var.assign_sub(gradient), [grad], tf.float32)
+
+
+class ByCall(Deciding):
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        @tf.function
+        def inner() -> None:
+            var.assign_sub(grad)
+
+        inner()
+        return tf.no_op()
+
+
+class BySame(Deciding):
+    """What is assigned is in the memory that it is already in."""
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        var.assign(tf.identity(var))
+        return tf.no_op()
+
+
+@pytest.mark.parametrize("way", ["eager", "function"])
+@pytest.mark.parametrize("make", [Deciding, Asking, ByPython, ByCall, BySame])
+def test_when_in_doubt_nothing_is_said(make: Any, way: str) -> None:
+    optimizer, weight = make(), tf.Variable([1.0, 1.0])
+    if way == "function" and make in (Deciding, Asking):
+        optimizer.calls = 2  # else its graph holds nothing that assigns
+    step = ways()[way](applying(optimizer, [(tf.ones(2), weight)]))
+    with tracer.assert_updates(optimizer, dense=1, per_step=True) as seen:
+        step()
+        assert seen.trace.updates() == 1
+        step()
+        step()
+    assert "never-assigned" not in {each.code for each in seen.trace.findings()}
+    assert (weight.numpy() != 1).all() == (make is not BySame)
+
+
+def test_a_graph_that_assigns_and_one_that_does_not() -> None:
+    """A site that any graph writes to is one of updates."""
+    optimizer, weight = Deciding(), tf.Variable([1.0, 1.0])
+    steps = [tf.function(applying(optimizer, [(tf.ones(2), weight)])) for _ in range(2)]
+    tracer.wrap(optimizer)
+    optimizer.calls = -100
+    steps[0]()
+    assert weight.numpy().tolist() == [1, 1]
+    assert tracer.trace_of(optimizer).updates() == 0
+    optimizer.calls = 100
+    steps[1]()
+    assert weight.numpy().tolist() == [0, 0]
+    assert tracer.trace_of(optimizer).updates() == 2
+
+
+def test_it_adds_no_op_to_a_graph() -> None:
+    def ops() -> list[str]:
+        optimizer, weight = tracer.wrap(Legacy()), tf.Variable([1.0, 1.0])
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+        step = tf.function(applying(optimizer, [(tf.ones(2), weight)]))
+        return [op.type for op in step.get_concrete_function().graph.get_operations()]
+
+    with patch.object(Assigning, "traced"):
+        expected = ops()
+    assert ops() == expected
+
+
+def test_a_healthy_method_is_looked_at_once() -> None:
+    optimizer, weight = legacy.SGD(0.1), tf.Variable([1.0, 1.0])
+    tracer.wrap(optimizer)
+    optimizer.apply_gradients([(tf.ones(2), weight)])
+    with patch.object(compat, "held", wraps=compat.held) as looks:
+        for _ in range(STEPS):
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert not looks.called
+
+
+@needs_keras3
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_under_a_strategy(replicas: int) -> None:
+    devices = [f"CPU:{number}" for number in range(replicas)]
+    strategy = tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    for make, updates in ((IN_VAIN["keras3"], 0), (lambda: keras3.optimizers.Adam(0.0), 2)):
+        with strategy.scope():
+            model = keras3.Sequential([keras3.layers.Dense(1)])
+            model.compile(make(), "mse")
+        with tracer.record() as recording:
+            model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=4, verbose=0)
+        trace = recording.trace()
+        assert trace.complete, trace.notes
+        assert trace.updates() == updates * replicas
+        codes = {each.code for each in trace.findings()}
+        assert ("never-assigned" in codes) == (not updates)
+
+
+# Methods that return nothing where an op is needed.
+
+
+class Forgetful(Legacy):
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        var.assign_sub(0.1 * grad)
+
+
+def test_a_method_that_forgets_to_return_its_op() -> None:
+    optimizer, weight = tracer.wrap(Forgetful()), tf.Variable([1.0, 1.0])
+    optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert tracer.trace_of(optimizer).findings() == [], "in eager mode it is as good as any"
+    assert tracer.trace_of(optimizer).updates() == 1
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+
+    with pytest.raises((TypeError, ValueError)):
+        step()
+    found = tracer.trace_of(optimizer).findings()
+    (error,) = [each for each in found if each.severity != "info"]
+    assert (error.code, error.severity) == ("never-assigned", "error")
+    assert "returned None while a graph was traced" in error.text
+    assert "Return the op" in error.advice
+    assert not any("Call the function" in each.advice for each in found)
+
+
+class Raising(Legacy):
+    """It fails in its second call."""
+
+    calls = 0
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        self.calls += 1
+        if self.calls > 1:
+            raise ZeroDivisionError
+        return var.assign_sub(grad)
+
+
+@pytest.mark.parametrize("way", ["eager", "function"])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_error_is_no_function_that_was_not_called(first: bool, way: str) -> None:
+    optimizer, weights = Raising(), [tf.Variable([1.0]), tf.Variable([1.0])]
+    optimizer.calls = int(first)
+    step = ways()[way](applying(optimizer, [(tf.ones(1), each) for each in weights]))
+    with (
+        pytest.raises(AssertionError) as caught,
+        tracer.assert_updates(optimizer, dense=2) as seen,
+        pytest.raises(Exception, match=r"ZeroDivisionError|^$"),
+    ):
+        step()
+    text = str(caught.value)
+    assert "never executed" not in text and "not used" not in text and "no optimizer" not in text
+    if first:
+        assert "an error ended each call of" in text
+    elif way == "function":
+        assert "an error ended the tracing in the optimizer" in text
+    assert not any("Call the function" in each.advice for each in seen.trace.findings())

@@ -1,0 +1,80 @@
+"""Rules on apply methods that ran, or should have, and had no effect."""
+
+from collections.abc import Iterator
+
+from tracer.findings.cases import Case, class_of, names_of, subject
+from tracer.findings.histories import Evidence
+from tracer.findings.rules import rule
+from tracer.model.measures import counting
+from tracer.model.records import Optimizer
+from tracer.model.wording import times
+
+_HOW = {
+    "keras3": "`self.assign_sub(variable, learning_rate * gradient)`",
+    "keras2": "`variable.assign_sub(self.learning_rate * gradient)`",
+    "legacy": "`return var.assign_sub(...)`",
+    "v1": "`return var.assign_sub(...)`",
+}
+
+
+@rule(
+    "never-assigned",
+    severity="error",
+    title="an apply method assigned nothing",
+    why="The variable keeps its value, however often the method runs: it never learns.",
+    advice="Assign to the variable itself.",
+    explanation=(
+        "`variable = variable - rate * gradient` only gives the result a Python name; it takes "
+        "`assign_sub`, or another op that writes to the variable. In a graph that is known by the "
+        "ops that the method added, in eager mode by a look at the variable's memory, and there "
+        "only for a method without a condition. Gradients of 0 and a rate of 0 are not reported, "
+        "for then something is assigned. What such a method did is not counted as an update. Also "
+        "reported is a method of a legacy Keras or tf.compat.v1 optimizer that returned None in a "
+        "graph, where TensorFlow needs the op that makes the update."
+    ),
+)
+def never_assigned(evidence: Evidence) -> Iterator[Case]:
+    """An apply method ran, and nothing of it writes to the variable."""
+    for optimizer, method in _without_result(evidence):
+        name = evidence.trace.methods[method].name
+        yield Case(
+            "error",
+            f"{class_of(optimizer)}.{name} returned None while a graph was traced, where "
+            "TensorFlow needs the op that makes the update.",
+            f"Return the op: {_HOW[optimizer.kind]}.",
+        )
+    for (index, method), variables in _in_vain(evidence).items():
+        optimizer = evidence.trace.optimizers[index]
+        ran = evidence.total(counting(["vain"], methods=[method]))
+        if ran:
+            name = evidence.trace.methods[method].name
+            yield Case(
+                "error",
+                f"{class_of(optimizer)}.{name} ran {times(ran)} and assigned nothing to "
+                f"{subject(evidence, variables)}.",
+                f"Assign to the variable itself, as with {_HOW[optimizer.kind]}: "
+                "`variable = ...` changes no weight.",
+                names_of(evidence, variables),
+            )
+
+
+def _in_vain(evidence: Evidence) -> dict[tuple[int, int], list[int]]:
+    """The variables to which an optimizer's method assigned nothing."""
+    found: dict[tuple[int, int], set[int]] = {}
+    for block in evidence.blocks:
+        for entry in block.entries:
+            if entry.role == "vain" and block.total:
+                found.setdefault((entry.optimizer, entry.method), set()).update(entry.variables)
+    return {key: sorted(variables) for key, variables in sorted(found.items())}
+
+
+def _without_result(evidence: Evidence) -> Iterator[tuple[Optimizer, int]]:
+    """The methods that returned nothing where an op is needed, each once."""
+    numbers = {method.name: index for index, method in enumerate(evidence.trace.methods)}
+    seen = set()
+    for optimizer in evidence.optimizers:
+        for remark in optimizer.remarks:
+            key = optimizer.class_name, remark.method
+            if remark.code == "no-result" and remark.method in numbers and key not in seen:
+                seen.add(key)
+                yield optimizer, numbers[remark.method]

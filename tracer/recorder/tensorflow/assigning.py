@@ -1,0 +1,109 @@
+"""Whether an apply method writes to its variable: in a graph by its ops, else by a look at memory.
+
+A method that says `variable = variable - rate * gradient` runs, and changes nothing. Gradients of 0
+and a rate of 0 are no such case: then something is written, though it is what was there before. Of
+what cannot be known nothing is said, so a site is taken to write unless the contrary is certain.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.variables import canonical
+
+
+class _Traced(NamedTuple):
+    """A call of an apply method that was traced: its ops have the numbers from `start` to `end`."""
+
+    site: int
+    handles: Collection[Any]
+    start: int
+    end: int
+
+
+class Assigning:
+    """Which sites of updates were seen to write to their variable, and which not to."""
+
+    def __init__(self) -> None:
+        self._writing: set[int] = set()
+        self._idle: dict[int, bool] = {}  # with whether a look at memory says so
+        self._traced: WeakKeyDictionary[Any, list[_Traced]] = WeakKeyDictionary()
+
+    def idle(self, straight: Collection[int]) -> set[int]:
+        """The sites that certainly never wrote.
+
+        What was seen of a call in eager mode goes for all calls of methods that are `straight`:
+        another one may only not have come yet to where it writes.
+        """
+        idle = [(site, looked) for site, looked in list(self._idle.items())]
+        return {
+            site
+            for site, looked in idle
+            if site not in self._writing and (site in straight or not looked)
+        }
+
+    # In a graph.
+
+    def traced(self, site: int, variable: Any, graph: Any, start: int) -> None:
+        """An apply method was called on `variable`, and its ops are the last ones of `graph`."""
+        if site not in self._writing:
+            call = _Traced(site, _handles(variable), start, graph.num_operations())
+            self._traced.setdefault(graph, []).append(call)
+
+    def judge(self, graph: Any) -> None:
+        """Find out which of the calls that were traced to `graph` write: it is complete."""
+        calls = self._traced.pop(graph, [])
+        if not calls:
+            return
+        inside = compat.OpsOf(graph)
+        for each in calls:
+            try:
+                writes = inside.may_write(each.handles, each.start, each.end)
+            except Exception:  # an op of a kind that nobody here knows
+                writes = True
+            if writes:
+                self._writing.add(each.site)
+            else:
+                self._idle.setdefault(each.site, False)
+
+    # In eager mode.
+
+    def look(self, site: int, variable: Any) -> Any:
+        """What `variable` holds before a call; None if there is no need to look, or no way."""
+        if site in self._writing:
+            return None
+        try:
+            before = compat.held(canonical(variable)) if len(_handles(variable)) == 1 else None
+        except Exception:  # a variable that cannot be read now
+            before = None
+        if before is None:
+            self._writing.add(site)
+        return before
+
+    def look_again(self, site: int, variable: Any, before: Any) -> bool:
+        """Whether the call has written to `variable`, which held `before`."""
+        try:
+            idle = compat.holds(canonical(variable), before)
+        except Exception:
+            idle = False
+        if idle:
+            self._idle[site] = True
+        else:
+            self._writing.add(site)
+        return not idle
+
+
+def _handles(variable: Any) -> Sequence[Any]:
+    """The handles of all copies of a variable; none if there may be others."""
+    own = canonical(variable)
+    copies = getattr(own, "values", None)
+    found = [*copies] if isinstance(copies, tuple) else [own]
+    found += [inner for each in found if (inner := getattr(each, "_v", None)) is not None]
+    raw = getattr(variable, "_value", variable)  # of Keras 3
+    found += [raw] if all(raw is not each for each in found) else []
+    if any(getattr(each, "_packed_var", None) is not None for each in (own, raw)):
+        return ()
+    known = [each for each in found if isinstance(each, compat.ResourceVariable)]
+    handles = {id(each.handle): each.handle for each in known}
+    return list(handles.values())
