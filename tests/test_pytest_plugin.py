@@ -11,7 +11,7 @@ import tracer
 
 pytest_plugins = ["pytester"]
 
-DOCS = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[1] / "docs" / "testing.md"
 
 HELPERS = """
 import os

@@ -1,6 +1,6 @@
 """Hostile surroundings: forks, threads, memory that runs out, wrapping in the middle of `fit`.
 
-And long runs, in small: `tests/endurance.py` has the lengths that count.
+And long runs, in small: `tests/support/endurance.py` has the lengths that count.
 """
 
 import json
@@ -23,7 +23,8 @@ import tracer
 
 pytestmark = pytest.mark.wide
 
-TESTS = Path(__file__).parents[1]
+SUPPORT = Path(__file__).parents[1] / "support"
+ROOT = SUPPORT.parents[1]
 
 
 def shown(variables: dict[str, Any]) -> dict[str, Reading]:
@@ -230,7 +231,7 @@ def test_a_fork_counts_for_itself(kind: str) -> None:
     """A child trains in eager mode; what TensorFlow cannot do in one is to run a graph."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), kind],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT)])},
         stdout=subprocess.PIPE,
         check=True,
         text=True,

@@ -12,7 +12,8 @@ from pathlib import Path
 LIMIT = 150
 """Seconds after which a process of a cluster is ended."""
 
-_HERE = Path(__file__).parent
+_SUPPORT = Path(__file__).parent
+_TESTS = _SUPPORT.parent
 
 
 class Task:
@@ -26,7 +27,7 @@ class Task:
         self._log = folder / f"{job}-{index}.log"
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(_HERE / "programs" / program), str(folder)],
+                [sys.executable, str(_TESTS / "programs" / program), str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -37,7 +38,7 @@ class Task:
                     "TF_NUM_INTEROP_THREADS": "16",
                     "CUDA_VISIBLE_DEVICES": "-1",
                     "GRPC_FAIL_FAST": "use_caller",
-                    "PYTHONPATH": os.pathsep.join([str(_HERE.parent), str(_HERE)]),
+                    "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_SUPPORT)]),
                 },
             )
 

@@ -1,7 +1,7 @@
 """Long runs, each with and without the tracer in processes of their own: memory, time and counts.
 
-python tests/endurance.py            # the full lengths: about half an hour
-python tests/endurance.py 0.02       # that part of them
+python tests/support/endurance.py            # the full lengths: about half an hour
+python tests/support/endurance.py 0.02       # that part of them
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROGRAM = Path(__file__).parent / "programs" / "endurance.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "endurance.py"
 MEGABYTES = 20
 """By how much a traced run's resident size may exceed an untraced one's."""
 

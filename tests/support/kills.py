@@ -1,6 +1,6 @@
 """Kills a traced training at random moments, and looks at what is left of its trace.
 
-`python tests/kills.py 50` does so 50 times and prints what it found.
+`python tests/support/kills.py 50` does so 50 times and prints what it found.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 No TensorFlow: a class is read, never called. Only what a program defines itself is looked at, and
 not what the framework ships. What the frameworks call, and with which arguments, was read in the
-files that `tracer.kinds` names, and each of it is tried out in `tests/integration`.
+files that `tracer.kinds` names, and each of it is tried out in `tests/findings`.
 """
 
 import ast
