@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import golden
 import msgspec
 import pytest
 import traces
+from golden import assert_golden
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.cli.commands import app
 from tracer.model.records import Run, TraceData
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "cli"
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
 
 
@@ -125,10 +126,7 @@ STATUS = {
 def test_output(files: Path, name: str) -> None:
     done = tracer(*OUTPUTS[name], folder=files)
     assert (done.returncode, done.stderr) == (STATUS.get(name, 0), "")
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("TRACER_UPDATE_GOLDEN"):
-        path.write_text(done.stdout, encoding="utf-8")
-    assert done.stdout == path.read_text(encoding="utf-8"), f"{path}: see tests/golden/README.md"
+    assert_golden(f"cli/{name}.txt", done.stdout)
     assert all(char.isprintable() or char == "\n" for char in done.stdout)
 
 
@@ -136,7 +134,7 @@ def test_what_programs_read_can_be_read(files: Path) -> None:
     report = json.loads(tracer("report", "hostile_names.json", "-f", "json", folder=files).stdout)
     names = [row["variable"] for row in report["optimizers"][0]["tables"]["variable"]]
     assert names == [each.name for each in traces.hostile_names().variables]
-    suites = ElementTree.fromstring((GOLDEN / "check_junit.txt").read_text(encoding="utf-8"))
+    suites = ElementTree.parse(golden.FOLDER / "cli" / "check_junit.txt")
     assert [len(case) for case in suites.iter("testcase")] == [1, 0]
 
 

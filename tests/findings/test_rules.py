@@ -1,6 +1,5 @@
 """The findings on traces made by hand: what is said, and what must hold of every trace."""
 
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import traces
+from golden import assert_golden
 from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
@@ -22,7 +22,6 @@ from tracer.reporters import explanations, markdown
 from tracer.reporters.text import render
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "findings.txt"
 PAGE = ROOT / "docs" / "findings.md"
 
 
@@ -313,10 +312,7 @@ def test_golden_sentences() -> None:
         lines.append(f"{name}\n")
         for each in make().findings():
             lines.append(f"  {each.severity}[{each.code}]: {each.text}\n    {each.advice}\n")
-    text = "".join(lines)
-    if os.environ.get("TRACER_UPDATE_GOLDEN"):
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text == GOLDEN.read_text(encoding="utf-8"), f"{GOLDEN}: see the README beside it"
+    assert_golden("findings/cases.txt", "".join(lines))
 
 
 def test_every_rule_has_a_case() -> None:
@@ -386,10 +382,7 @@ def test_an_unknown_code_lists_the_near_ones() -> None:
 def test_the_documentation_has_every_rule() -> None:
     head, title, _ = PAGE.read_text(encoding="utf-8").partition("## The rules\n\n")
     assert title
-    page = head + title + explanations.page(RULES)
-    if os.environ.get("TRACER_UPDATE_GOLDEN"):
-        PAGE.write_text(page, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == page
+    assert_golden(PAGE, head + title + explanations.page(RULES))
     assert len({each.code for each in RULES}) == len(RULES)
     assert f" {len(RULES)} rules in all" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", each.code) for each in RULES)

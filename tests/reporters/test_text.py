@@ -1,15 +1,14 @@
 """The text report: golden files, and what must hold of every trace and every width."""
 
 import io
-import os
 import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import traces
+from golden import assert_golden
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from traces import block, called, request, step, update
@@ -26,16 +25,7 @@ from tracer.reporters.layout import distinct, shown
 from tracer.reporters.rows import By
 from tracer.reporters.text import render
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method")
-
-
-def check(name: str, text: str) -> None:
-    """Compare with the golden file, or write it if `TRACER_UPDATE_GOLDEN` is set."""
-    path = GOLDEN / name
-    if os.environ.get("TRACER_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"{path}: see the README beside it"
 
 
 # Golden files.
@@ -43,23 +33,23 @@ def check(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", traces.ALL)
 def test_report(name: str) -> None:
-    check(f"{name}.txt", render(traces.ALL[name]()))
+    assert_golden(f"reporters/{name}.txt", render(traces.ALL[name]()))
 
 
 @pytest.mark.parametrize("by", TABLES)
 def test_one_table(by: By) -> None:
     trace = traces.uneven_replicas()
-    check(f"uneven_replicas.{by}.txt", render(trace, by))
+    assert_golden(f"reporters/uneven_replicas.{by}.txt", render(trace, by))
 
 
 @pytest.mark.parametrize("width", [40, 200])
 @pytest.mark.parametrize("name", ["embedding_on_two_replicas", "many_variables"])
 def test_narrow_and_wide(name: str, width: int) -> None:
-    check(f"{name}.{width}.txt", render(traces.ALL[name](), width=width))
+    assert_golden(f"reporters/{name}.{width}.txt", render(traces.ALL[name](), width=width))
 
 
 def test_colors() -> None:
-    check("no_gradients.ansi", render(traces.no_gradients(), color=True))
+    assert_golden("reporters/no_gradients.ansi", render(traces.no_gradients(), color=True))
 
 
 # What the answer says.

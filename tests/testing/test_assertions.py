@@ -1,12 +1,12 @@
 """The assertions on traces made by hand: what holds, and the exact text of what does not."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import traces
+from golden import assert_golden
 from traces import block, called, request, step, update
 
 import tracer
@@ -17,8 +17,6 @@ from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
 from tracer.testing.snapshots import difference
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "testing"
 
 
 def replaced(trace: CallTrace, **changes: object) -> CallTrace:
@@ -138,11 +136,7 @@ FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
 @pytest.mark.parametrize("name", FAILURES)
 def test_the_text_of_a_failure(name: str) -> None:
     check, trace = FAILURES[name]
-    text = check(trace()) + "\n"
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("TRACER_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"{path}: see the README beside it"
+    assert_golden(f"testing/{name}.txt", check(trace()) + "\n")
 
 
 HOLD: list[tuple[Check, Callable[[], CallTrace]]] = [
@@ -430,10 +424,7 @@ def test_versions_calls_and_graphs_make_no_difference() -> None:
 
 def test_the_text_of_a_difference() -> None:
     changes = difference(traces.accumulation(64, 4), traces.accumulation(64, 8))
-    path = GOLDEN / "difference.txt"
-    if os.environ.get("TRACER_UPDATE_GOLDEN"):
-        path.write_text(changes + "\n", encoding="utf-8")
-    assert changes + "\n" == path.read_text(encoding="utf-8")
+    assert_golden("testing/difference.txt", changes + "\n")
 
 
 def test_a_snapshot(tmp_path: Path) -> None:
