@@ -1,7 +1,4 @@
-"""Hostile surroundings: forks, threads, memory that runs out, wrapping in the middle of `fit`.
-
-And long runs, in small: `tests/support/endurance.py` has the lengths that count.
-"""
+"""Threads that share an optimizer, a function or a trace, and a process that forks."""
 
 import json
 import os
@@ -9,14 +6,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import endurance
-import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import library_of
+from against_odometers import assert_readings, assert_totals, counted, readings
 from odometers import ODOMETERS, Reading, gradients, make_variables, read
 
 import tracer
@@ -27,95 +23,108 @@ SUPPORT = Path(__file__).parents[1] / "support"
 ROOT = SUPPORT.parents[1]
 
 
-def shown(variables: dict[str, Any]) -> dict[str, Reading]:
-    """What the odometers show."""
-    return {label: read(each)[0] for label, each in variables.items()}
-
-
-def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Reading]:
-    """What the trace says of them."""
-    return {
-        label: Reading(*(trace.updates(kind=kind, variable=each) for kind in ("dense", "sparse")))
-        for label, each in variables.items()
-    }
-
-
-# Memory.
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("what", "kind", "number"),
-    [
-        ("steps_in_one_loop", "legacy", 20_000),
-        ("graph_tracings", "v1", 500),
-        ("many_optimizers", "legacy", 40),
-    ],
-)
-def test_long_runs(what: str, kind: str, number: int) -> None:
-    outcome = endurance.run(what, kind, number)
-    assert outcome.right(), outcome
-    # Each optimizer that is used in graphs has 160 KiB of its own.
-    allowed = endurance.MEGABYTES + (0.3 * number if what == "many_optimizers" else 0)
-    assert outcome.more < allowed, outcome
-
-
-# Memory that runs out.
-
-ENDLESS = 2**46
-"""So many floats no machine has the addresses for."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "compiled"), [("legacy", False), ("keras3", True)]
-)  # few: TensorFlow tries for 10 s to get the memory
-def test_no_memory_for_an_update(kind: str, compiled: bool) -> None:
-    """The error is TensorFlow's; the update was called, and not executed; what follows counts.
-
-    In a graph nobody can know which updates of the step had run when it failed: the trace says so.
-    """
-    size = tf.Variable(1, dtype=tf.int64)
-
-    base: Any = ODOMETERS[kind]
-
-    class Large(base):  # type: ignore[misc]
-        def take(self) -> Any:
-            with tf.device("/cpu:0"):
-                return tf.debugging.assert_all_finite(tf.fill([size], 1.0), "")
-
-        def _resource_apply_dense(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
-            with tf.control_dependencies([self.take()]):
-                return super()._resource_apply_dense(grad, var)
-
-        def update_step(self, gradient: Any, variable: Any, *args: Any) -> Any:
-            with tf.control_dependencies([self.take()]):
-                return super().update_step(gradient, variable, *args)
-
-    optimizer = tracer.wrap(Large())
-    variables = {"kernel": make_variables(kind)["kernel"]}
-
-    def step() -> None:
-        optimizer.apply_gradients(gradients(variables))
-
-    run = tf.function(step) if compiled else step
-    run()
-    size.assign(ENDLESS)
-    with pytest.raises(tf.errors.ResourceExhaustedError):
-        run()
-    size.assign(1)
-    run()
-    assert shown(variables) == {"kernel": Reading(2)}
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables) == shown(variables)
-    assert trace.complete is not compiled, trace.notes
-    if compiled:
-        assert "1 step began in a graph and was ended by an error" in trace.notes[0]
-    method = next(each.name for each in trace.methods if each.role == "apply")
-    if not compiled:
-        assert (trace.calls(method), trace.executions(method)) == (3, 2)
-
-
 # Threads.
+
+
+def run_in_threads(run: Callable[[], None], threads: int = 4) -> None:
+    start, errors = threading.Barrier(threads), []
+
+    def work() -> None:
+        start.wait()
+        try:
+            run()
+        except Exception as error:  # shown by the main thread
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not errors
+
+
+def keep_built(kind: str, optimizer: Any) -> None:
+    """Keras 2 empties its index of the variables in each `apply_gradients`: a race of its own."""
+    if kind == "keras2":
+        optimizer.build = lambda variables: None
+
+
+def test_threads_in_one_function(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Four threads run one graph at once."""
+    tracer.wrap(optimizer)
+    step = tf.function(apply)
+    step()
+
+    def run() -> None:
+        for _ in range(100):
+            step()
+
+    run_in_threads(run)
+    assert_totals(tracer.trace_of(optimizer), variables, 401)
+
+
+def test_threads_with_their_own_functions(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Four threads trace and run a function each, of one optimizer."""
+    tracer.wrap(optimizer)
+    apply()
+    keep_built(kind, optimizer)
+
+    def run() -> None:
+        step = tf.function(apply)
+        for _ in range(25):
+            step()
+
+    run_in_threads(run)
+    assert_totals(tracer.trace_of(optimizer), variables, 101)
+
+
+def test_threads_eager(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Four threads apply eagerly: each thread has frames of its own."""
+    tracer.wrap(optimizer)
+    apply()
+    keep_built(kind, optimizer)
+
+    def run() -> None:
+        for _ in range(25):
+            apply()
+
+    run_in_threads(run)
+    assert_totals(tracer.trace_of(optimizer), variables, 101)
+
+
+def test_snapshots_while_training(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """`trace_of` while another thread trains: never more than was done, and exact at the end."""
+    tracer.wrap(optimizer)
+    step = tf.function(apply)
+    step()
+    done = threading.Event()
+
+    def run() -> None:
+        for _ in range(300):
+            step()
+        done.set()
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    seen = [0]
+    while not done.is_set():
+        trace = tracer.trace_of(optimizer)
+        seen.append(counted(trace, variables["kernel"]).dense)
+        assert seen[-1] <= read(variables["kernel"])[0].dense
+    worker.join()
+    assert seen == sorted(seen)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert_totals(trace, variables, 301)
 
 
 @pytest.mark.parametrize("kind", ["legacy", "keras3", "v1"])  # one of Keras 2 has no lock itself
@@ -152,39 +161,8 @@ def test_one_optimizer_shared_by_eight_threads(kind: str) -> None:
     trace = tracer.trace_of(optimizer)
     assert trace.steps == 80
     for variables in sets:
-        assert counted(trace, variables) == shown(variables)
-        assert shown(variables)["kernel"] == Reading(10)
-
-
-# In the middle of training.
-
-
-@pytest.mark.parametrize("eagerly", [False, True], ids=["function", "eager"])
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
-def test_unwrapped_and_wrapped_again_in_one_fit(kind: str, eagerly: bool) -> None:
-    library = library_of(kind)
-    optimizer = tracer.wrap(ODOMETERS[kind]())
-
-    callback: Any = library.callbacks.Callback
-
-    class Switch(callback):  # type: ignore[misc]
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 1:
-                tracer.unwrap(optimizer)
-            if epoch == 2:
-                tracer.wrap(optimizer)
-
-    dense = library.layers.Dense(2, use_bias=False, kernel_initializer="zeros")
-    model = library.Sequential([library.layers.Input((2,)), dense])
-    model.compile(optimizer, "mse", run_eagerly=eagerly)
-    ones = np.ones((8, 2), "f4")
-    model.fit(ones, ones, batch_size=2, epochs=3, callbacks=[Switch()], verbose=0)
-    (truth,) = read(dense.kernel)
-    assert truth == Reading(12)
-    trace = tracer.trace_of(optimizer)
-    said = trace.updates(variable=dense.kernel)
-    # A graph that was traced while the optimizer was wrapped goes on counting.
-    assert said == trace.steps == (8 if eagerly else 12)
+        assert_readings(trace, variables)
+        assert readings(variables)["kernel"] == Reading(10)
 
 
 # Forks.

@@ -13,228 +13,15 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from odometers import KINDS, ODOMETERS, Reading, gradients, make_variables, raw, read
+from against_odometers import assert_three_steps, three_steps
+from odometers import DENSE_METHOD, KINDS, ODOMETERS, gradients, make_variables
 
 import tracer
 
 pytestmark = pytest.mark.wide
 
-APPLY = {
-    "legacy": "_resource_apply_dense",
-    "v1": "_resource_apply_dense",
-    "keras2": "update_step",
-    "keras3": "update_step",
-}
 kinds = pytest.mark.parametrize("kind", KINDS)
-
-
-def run(kind: str, optimizer: Any, *, compiled: bool = True) -> tuple[dict[str, Any], Any]:
-    """Three steps in a function, or in eager mode, of the hand-made variables; their trace."""
-    variables = make_variables(kind)
-
-    def step() -> None:
-        optimizer.apply_gradients(gradients(variables))
-
-    compiled_step = tf.function(step) if compiled else step
-    for _ in range(3):
-        compiled_step()
-    return variables, tracer.trace_of(optimizer)
-
-
-def assert_counted(variables: dict[str, Any], trace: Any, times: int = 1) -> None:
-    """Each update moved its odometer `times`."""
-    assert trace.complete, trace.notes
-    assert trace.steps == 3
-    for label, variable in variables.items():
-        dense, sparse = (
-            trace.updates(kind=each, variable=variable) for each in ("dense", "sparse")
-        )
-        assert read(variable) == (Reading(dense * times, sparse),), label
-        assert dense + sparse == 3
-
-
 both = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "compiled"),
-    [
-        (kind, compiled)
-        for kind in KINDS
-        for compiled in (False, True)
-        # A variable of Keras 3 can be no argument of a function that is called in a function.
-        if kind != "v1" and (kind, compiled) != ("keras3", True)
-    ],
-)
-def test_apply_methods_that_are_functions(kind: str, compiled: bool) -> None:
-    """`@tf.function` on an apply method: the call is seen outside of it, with its variable."""
-    base: Any = ODOMETERS[kind]
-    if kind == "legacy":
-
-        class Decorated(base):  # type: ignore[misc]
-            @tf.function
-            def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-                super()._resource_apply_dense(grad, var)
-                return tf.constant(0)
-
-            @tf.function
-            def _resource_apply_sparse(
-                self, grad: Any, var: Any, indices: Any, apply_state: Any = None
-            ) -> Any:
-                super()._resource_apply_sparse(grad, var, indices)
-                return tf.constant(0)
-
-    else:
-
-        class Decorated(base):  # type: ignore[misc, no-redef]
-            update_step = tf.function(base.update_step)
-
-    optimizer = tracer.wrap(Decorated())
-    assert_counted(*run(kind, optimizer, compiled=compiled))
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "keras3"])
-@both
-def test_a_step_method_that_is_a_function(kind: str, compiled: bool) -> None:
-    base: Any = ODOMETERS[kind]
-
-    class Decorated(base):  # type: ignore[misc]
-        @tf.function
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            super().apply_gradients(grads_and_vars)
-            return tf.constant(0)
-
-    optimizer = tracer.wrap(Decorated())
-    variables = make_variables(kind)
-    pairs = gradients(variables)[1:]  # without the sparse one
-    step = tf.function(lambda: optimizer.apply_gradients(pairs)) if compiled else None
-    for _ in range(3):
-        if step is None:
-            optimizer.apply_gradients(pairs)
-        else:
-            step()
-    trace = tracer.trace_of(optimizer)
-    assert trace.steps == 3
-    assert trace.updates() == sum(read(each)[0].dense for each in variables.values()) == 9
-
-
-@pytest.mark.parametrize("kind", ["legacy", "keras2"])
-@both
-def test_an_apply_method_that_steps_another_optimizer(kind: str, compiled: bool) -> None:
-    """With AutoGraph, which then makes the calls: one update of each variable, and no note."""
-    base: Any = ODOMETERS[kind]
-    name = APPLY[kind]
-
-    class Outer(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = base()
-
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            for gradient, variable in grads_and_vars:
-                getattr(self, name)(gradient, variable)
-
-    def apply(self: Any, gradient: Any, variable: Any) -> None:
-        self.inner.apply_gradients([(gradient, variable)])
-
-    setattr(Outer, name, apply)
-    optimizer = tracer.wrap(Outer())
-    variables = make_variables(kind)
-    pairs = gradients(variables)[1:]  # without the sparse one
-    optimizer.inner.apply_gradients(pairs)  # makes its own variables
-
-    def step() -> None:
-        optimizer.apply_gradients(pairs)
-
-    run_step = tf.function(step) if compiled else step
-    for _ in range(3):
-        run_step()
-    trace = tracer.trace_of(optimizer)
-    assert (trace.complete, trace.updates()) == (True, 4 * len(pairs)), trace.notes
-    assert sum(read(each)[0].dense for each in variables.values()) == trace.updates()
-    assert trace.executions(name) == (1 + 2 * 3) * len(pairs)
-
-
-@kinds
-@both
-def test_an_apply_method_that_calls_its_super_twice(kind: str, compiled: bool) -> None:
-    """One update: an execution of the outermost method, whatever it does inside."""
-    base: Any = ODOMETERS[kind]
-    name = APPLY[kind]
-
-    class Twice(base):  # type: ignore[misc]
-        pass
-
-    def twice(self: Any, *args: Any, **kwargs: Any) -> Any:
-        first = getattr(super(Twice, self), name)(*args, **kwargs)
-        second = getattr(super(Twice, self), name)(*args, **kwargs)
-        return tf.group(first, second) if kind in ("legacy", "v1") else None
-
-    setattr(Twice, name, functools.wraps(getattr(base, name))(twice))
-    optimizer = tracer.wrap(Twice())
-    variables, trace = run(kind, optimizer, compiled=compiled)
-    table = variables.pop("table")
-    assert_counted(variables, trace, times=2)
-    assert trace.executions(name, kind="dense") == 9
-    assert trace.updates(variable=table) == 3
-
-
-@kinds
-@both
-def test_an_apply_gradients_that_changes_what_it_hands_on(kind: str, compiled: bool) -> None:
-    base: Any = ODOMETERS[kind]
-
-    class Picky(base):  # type: ignore[misc]
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            chosen = [pair for pair in grads_and_vars if "bias" not in pair[1].name]
-            return super().apply_gradients(chosen, *args, **kwargs)
-
-    optimizer = tracer.wrap(Picky())
-    variables, trace = run(kind, optimizer, compiled=compiled)
-    bias = variables.pop("bias")
-    assert_counted(variables, trace)
-    assert read(bias) == (Reading(0),)
-    assert (trace.updates(variable=bias), trace.requests(variable=bias)) == (0, 3)
-
-
-@kinds
-@both
-def test_an_apply_gradients_that_does_it_all_by_itself(kind: str, compiled: bool) -> None:
-    """Nothing of it can be counted, and the trace says so."""
-    base: Any = ODOMETERS[kind]
-
-    class Alone(base):  # type: ignore[misc]
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            for gradient, variable in grads_and_vars:
-                raw(variable).assign_add(tf.convert_to_tensor(gradient))
-
-    variables, trace = run(kind, tracer.wrap(Alone()), compiled=compiled)
-    assert read(variables["kernel"]) == (Reading(3),)
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, False)
-    assert "it applies them by itself" in trace.notes[0]
-
-
-@kinds
-@both
-def test_an_apply_gradients_that_does_a_part_by_itself(kind: str, compiled: bool) -> None:
-    """Its own assignment is no call of an apply method; the report says that there may be one."""
-    base: Any = ODOMETERS[kind]
-
-    class Partly(base):  # type: ignore[misc]
-        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            left = []
-            for gradient, variable in grads_and_vars:
-                if "bias" in variable.name:
-                    raw(variable).assign_add(tf.convert_to_tensor(gradient))
-                else:
-                    left.append((gradient, variable))
-            return super().apply_gradients(left, *args, **kwargs)
-
-    variables, trace = run(kind, tracer.wrap(Partly()), compiled=compiled)
-    assert read(variables.pop("bias")) == (Reading(3),)
-    assert_counted(variables, trace)
-    (found,) = [each for each in trace.findings() if each.code == "never-updated"]
-    assert found.text.endswith("(what Partly.apply_gradients assigns by itself is not seen).")
 
 
 class Slots:
@@ -410,7 +197,7 @@ def _no_hash(base: Any) -> Any:
     return Own
 
 
-HOSTILE: dict[str, Callable[[Any], Any]] = {
+UNUSUAL: dict[str, Callable[[Any], Any]] = {
     "__slots__": _slots,
     "__getattr__": _getattr,
     "__getattribute__": _getattribute,
@@ -427,15 +214,15 @@ HOSTILE: dict[str, Callable[[Any], Any]] = {
 
 
 @kinds
-@pytest.mark.parametrize("how", HOSTILE)
+@pytest.mark.parametrize("how", UNUSUAL)
 def test_unusual_classes(kind: str, how: str) -> None:
-    cls = HOSTILE[how](ODOMETERS[kind])
+    cls = UNUSUAL[how](ODOMETERS[kind])
     optimizer = cls()
     run_untraced = cls()  # it must work by itself
     run_untraced.apply_gradients(gradients(make_variables(kind)))
     assert tracer.wrap(optimizer) is optimizer
     assert isinstance(optimizer, cls)
-    assert_counted(*run(kind, optimizer))
+    assert_three_steps(*three_steps(kind, optimizer))
     assert tracer.unwrap(optimizer) is optimizer
     assert type(optimizer) is cls
 
@@ -536,7 +323,7 @@ def test_a_class_that_is_changed_while_it_is_traced(kind: str) -> None:
     optimizer = tracer.wrap(ODOMETERS[kind]())
     optimizer.__class__ = Other
     assert optimizer.__class__ is Other
-    assert_counted(*run(kind, optimizer))
+    assert_three_steps(*three_steps(kind, optimizer))
     assert type(tracer.unwrap(optimizer)) is Other
 
 
@@ -569,7 +356,7 @@ def test_threads_that_wrap_the_first_object_of_a_class(kind: str) -> None:
         list(pool.map(tracer.wrap, optimizers))
     assert len({type(each) for each in optimizers}) == 1
     for each in optimizers:
-        assert_counted(*run(kind, each, compiled=False))
+        assert_three_steps(*three_steps(kind, each, compiled=False))
 
 
 class Boom(Exception):
@@ -581,7 +368,7 @@ class Boom(Exception):
 def test_the_traceback_of_an_exception_is_the_users(kind: str, compiled: bool) -> None:
     """One frame of ours for each method that is intercepted, no exception chained to it."""
     base: Any = ODOMETERS[kind]
-    name = APPLY[kind]
+    name = DENSE_METHOD[kind]
 
     def tracebacks(traced: bool) -> tuple[list[str], BaseException]:
         class Broken(base):  # type: ignore[misc]

@@ -19,6 +19,14 @@ from libraries import Keras3Optimizer, is_keras3, keras2, keras3
 
 KINDS = ("legacy", "keras2", "keras3", "v1")
 
+DENSE_METHOD = {
+    "legacy": "_resource_apply_dense",
+    "keras2": "update_step",
+    "keras3": "update_step",
+    "v1": "_resource_apply_dense",
+}
+"""What applies a dense gradient, by the kind of optimizer."""
+
 
 class PythonCalls:
     """How often Python called the apply methods of an odometer, by `(method, context)`."""
@@ -37,6 +45,24 @@ class PythonCalls:
         """The counts so far."""
         with self._lock:
             return dict(self._counts)
+
+
+class Boom(Exception):
+    """What a broken apply method raises."""
+
+
+class FailingCalls(PythonCalls):
+    """Counts the calls of apply methods, and makes one of them fail when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until_failure = -1
+
+    def add(self, method: str) -> None:
+        super().add(method)
+        self.until_failure -= 1
+        if self.until_failure == 0:
+            raise Boom(method)
 
 
 def add_one(variable: Any, *, sparse: bool) -> Any:
