@@ -18,7 +18,7 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.cli.commands import app
-from tracer.model.records import Run, TraceData
+from tracer.model.records import Run
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
 
@@ -47,23 +47,23 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
     for name, make in traces.ALL.items():
         make().save(folder / f"{name}.json")
-    data = traces.embedding_on_two_replicas().data
+    trace = traces.embedding_on_two_replicas()
     names = {"embedding": "embedding_1", "dense": "dense_3", "dense_1": "dense_4"}
     renamed = tuple(
         msgspec.structs.replace(each, name=f"{names[layer]}/{leaf}")
-        for each in data.variables
+        for each in trace.variables
         for layer, leaf in [each.name.split("/")]
     )
-    CallTrace(msgspec.structs.replace(data, variables=renamed)).save(folder / "renamed.json")
+    traces.changed(trace, variables=renamed).save(folder / "renamed.json")
     fewer = tuple(
         each
         if each.step
         else msgspec.structs.replace(each, runs=(Run(1, 1, 40), Run(45, 1, 20)), total=60)
-        for each in data.blocks
+        for each in trace.blocks
     )
-    changed = msgspec.structs.replace(data, blocks=fewer, environment={"tensorflow": "2.15.0"})
-    CallTrace(changed).save(folder / "changed.json")
-    CallTrace(msgspec.structs.replace(data, finished=False)).save(folder / "unfinished.json")
+    older = {"tensorflow": "2.15.0"}
+    traces.changed(trace, blocks=fewer, environment=older).save(folder / "changed.json")
+    traces.changed(trace, finished=False).save(folder / "unfinished.json")
     return folder
 
 
@@ -268,8 +268,7 @@ def _large(partial: bool) -> CallTrace:
         if partial:
             blocks.append(block(work, Run(1000, 1000, 1000), replica=replica, graphs=1))
     names = [f"encoder/layer_{number}/attention/kernel" for number in ids]
-    data: TraceData = traces.keras3(names, tuple(blocks), (called(1, ids, tracing=2),)).data
-    return CallTrace(msgspec.structs.replace(data, replicas=traces.replicas(8)))
+    return traces.keras3(names, tuple(blocks), (called(1, ids, tracing=2),))
 
 
 @pytest.mark.parametrize("partial", [False, True])

@@ -4,13 +4,11 @@ import io
 import threading
 from pathlib import Path
 
-import msgspec
 import pytest
 import traces
 from patience import LONGEST, wait_until
 from rich.console import Console
 
-from tracer.api import CallTrace
 from tracer.cli.watch import progress, watch
 from tracer.errors import TraceFileError
 
@@ -29,8 +27,8 @@ def _write(folder: Path, out: io.StringIO) -> None:
     """Write a trace, and another one each time that something was said of the last."""
     for steps, finished in ((8, False), (16, False), (64, True)):
         length = len(out.getvalue())
-        data = msgspec.structs.replace(traces.accumulation(steps).data, finished=finished)
-        CallTrace(data).save(folder / "run.json")
+        trace = traces.changed(traces.accumulation(steps), finished=finished)
+        trace.save(folder / "run.json")
         wait_until(lambda length=length: len(out.getvalue()) > length)  # type: ignore[misc]
 
 

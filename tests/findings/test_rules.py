@@ -37,17 +37,14 @@ def trace(
 ) -> CallTrace:
     """A trace of one optimizer that has these blocks, on as many replicas as they need."""
     made = traces.keras3(names, tuple(blocks), tuple(calls), methods=tuple(methods))
-    replicas = max((each.replica for each in blocks), default=0) + 1
     variables = [msgspec.structs.replace(each, shape=(rows, 4)) for each in made.variables]
-    data = msgspec.structs.replace(
-        made.data,
+    return traces.changed(
+        made,
         optimizers=tuple(optimizers) or made.optimizers,
         variables=tuple(variables),
-        replicas=traces.replicas(replicas),
         graphs=tuple(graphs),
         environment={**made.environment, "strategy": strategy},
     )
-    return CallTrace(data)
 
 
 def optimizer(
@@ -286,14 +283,12 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     ),
     "one graph": lambda: trace(TRAINED, graphs=(graph("train_step", "x: float32[8]"),)),
     "the argument of a function": traces.function_argument,
-    "the argument of a function that is called twice": lambda: CallTrace(
-        msgspec.structs.replace(
-            traces.function_argument().data,
-            blocks=(
-                block([step(), request(0)], Run(1, 1, 12), graphs=1),
-                block([update(0)], Run(1, 1, 12, 2), is_step=False, graphs=1),
-            ),
-        )
+    "the argument of a function that is called twice": lambda: traces.changed(
+        traces.function_argument(),
+        blocks=(
+            block([step(), request(0)], Run(1, 1, 12), graphs=1),
+            block([update(0)], Run(1, 1, 12, 2), is_step=False, graphs=1),
+        ),
     ),
     "a variable that is updated directly": lambda: trace(
         block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1),
@@ -342,11 +337,8 @@ def test_findings_are_worded_alike(name: str) -> None:
 
 def test_an_incomplete_trace_says_nothing_of_what_did_not_happen() -> None:
     for name, make in CASES.items():
-        data = make().data
-        codes = {
-            each.code
-            for each in CallTrace(msgspec.structs.replace(data, complete=False)).findings()
-        }
+        incomplete = traces.changed(make(), complete=False)
+        codes = {each.code for each in incomplete.findings()}
         assert not codes & {
             *("never-updated", "no-gradient", "updates-stopped", "gradient-missing"),
             *("replicas-disagree", "steps-skipped", "steps-differ", "never-used"),

@@ -10,6 +10,8 @@ from tracer.model.compare import differences, executions
 from tracer.model.matching import match
 from tracer.model.records import Replica, Run
 
+FIVE = Run(1, 1, 5)
+
 
 @pytest.mark.parametrize("name", traces.ALL)
 def test_a_trace_does_not_differ_from_itself(name: str) -> None:
@@ -98,7 +100,7 @@ def test_optimizers_are_matched_by_class() -> None:
         both.data.optimizers[0],
         msgspec.structs.replace(both.data.optimizers[1], class_name="other.SGD"),
     )
-    other = CallTrace(msgspec.structs.replace(both.data, optimizers=swapped))
+    other = traces.changed(both, optimizers=swapped)
     assert [bool(each) for each in differences(both, other)] == [False, True]
     assert len(differences(traces.eager(), traces.nothing())) == 1
 
@@ -106,9 +108,8 @@ def test_optimizers_are_matched_by_class() -> None:
 def test_a_worker_is_named_where_there_are_several() -> None:
     def steps(*counts: tuple[str, int]) -> CallTrace:
         blocks = [block([step()], Run(1, 1, n), replica=i) for i, (_, n) in enumerate(counts)]
-        data = traces.keras3((), tuple(blocks), ()).data
         replicas = tuple(Replica(worker, 0, "") for worker, _ in counts)
-        return CallTrace(msgspec.structs.replace(data, replicas=replicas))
+        return traces.changed(traces.keras3((), tuple(blocks), ()), replicas=replicas)
 
     def changes(before: CallTrace, after: CallTrace) -> list[tuple[str, int | None, int | None]]:
         (found,) = differences(before, after)
@@ -124,14 +125,9 @@ def test_a_worker_is_named_where_there_are_several() -> None:
     assert [each[0] for each in changes(both, one)] == ["worker:0 replica 0", "worker:1 replica 0"]
 
 
-def _named(*names: str) -> CallTrace:
-    ids = range(len(names))
-    return traces.keras3(names, (block([step(), request(*ids), update(*ids)], Run(1, 1, 5)),), ())
-
-
 def test_a_layer_more_leaves_the_others_what_they_are() -> None:
-    before = _named("dense/kernel", "dense_1/kernel")
-    after = _named("dense_4/kernel", "dense_5/kernel", "dense_6/kernel")
+    before = traces.trained(["dense/kernel", "dense_1/kernel"], FIVE)
+    after = traces.trained(["dense_4/kernel", "dense_5/kernel", "dense_6/kernel"], FIVE)
     (found,) = differences(before, after)
     assert found.renamed == [("dense", "dense_4"), ("dense_1", "dense_5")]
     assert found.only == ["dense_6/kernel is only in the second trace"]
@@ -145,8 +141,8 @@ def test_a_layer_more_leaves_the_others_what_they_are() -> None:
 
 
 def test_a_name_that_means_another_layer_in_the_other_trace() -> None:
-    before = _named("a_1/kernel", "a_9/kernel")
-    after = _named("a_2/kernel", "a_3/kernel", "a_9/kernel")
+    before = traces.trained(["a_1/kernel", "a_9/kernel"], FIVE)
+    after = traces.trained(["a_2/kernel", "a_3/kernel", "a_9/kernel"], FIVE)
     works = [(work.variable, one) for work, one, _ in executions(before, after)]
     assert works == [("a_9/kernel#2", None)]
 
@@ -162,31 +158,26 @@ def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
 
 
 def _only_generator(gan: CallTrace) -> CallTrace:
-    data = gan.data
-    return CallTrace(
-        msgspec.structs.replace(
-            data,
-            optimizers=data.optimizers[:1],
-            variables=data.variables[:2],
-            blocks=data.blocks[:1],
-            calls=data.calls[:1],
-        )
+    return traces.changed(
+        gan,
+        optimizers=gan.optimizers[:1],
+        variables=gan.variables[:2],
+        blocks=gan.blocks[:1],
+        calls=gan.data.calls[:1],
     )
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) -> None:
-    gan = traces.two_optimizers().data
+    gan = traces.two_optimizers()
     kinds = ["keras.Adam", "tf_keras.Adam"]
     one, other = (
-        CallTrace(
-            msgspec.structs.replace(
-                gan,
-                optimizers=tuple(
-                    msgspec.structs.replace(each, class_name=name)
-                    for each, name in zip(gan.optimizers, names, strict=True)
-                ),
-            )
+        traces.changed(
+            gan,
+            optimizers=tuple(
+                msgspec.structs.replace(each, class_name=name)
+                for each, name in zip(gan.optimizers, names, strict=True)
+            ),
         )
         for names in (kinds, kinds[:: -1 if swapped else 1])
     )
@@ -194,13 +185,8 @@ def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) 
 
 
 def test_one_replica_more_leaves_the_other_what_it_is() -> None:
-    def trained(replicas: int) -> CallTrace:
-        work = [step(), request(0), update(0)]
-        blocks = [block(work, Run(1, 1, 5), replica=index) for index in range(replicas)]
-        data = traces.keras3(("a",), tuple(blocks), ()).data
-        return CallTrace(msgspec.structs.replace(data, replicas=traces.replicas(replicas)))
-
-    works = {(work.replica, one) for work, one, _ in executions(trained(1), trained(2))}
+    one, two = (traces.trained(["a"], FIVE, replicas=number) for number in (1, 2))
+    works = {(work.replica, count) for work, count, _ in executions(one, two)}
     assert works == {("replica 1", None)}
 
 

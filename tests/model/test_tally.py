@@ -3,13 +3,11 @@
 import time
 from collections import Counter
 
-import msgspec
 import pytest
 import traces
 from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
-from tracer.api import CallTrace
 from tracer.model.records import Run
 from tracer.model.stretches import Values, folded
 from tracer.model.tally import Tally
@@ -58,8 +56,7 @@ def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
     for replica in range(4):
         blocks.append(block(work, *whole, replica=replica, graphs=1))
         blocks.append(block(work, Run(100, 100, epochs), replica=replica, graphs=1))
-    one = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(blocks), ())
-    trace = CallTrace(msgspec.structs.replace(one.data, replicas=traces.replicas(4)))
+    trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(blocks), ())
     start = time.thread_time()
     text = render(trace, "variable")
     assert time.thread_time() - start < 2
@@ -81,11 +78,8 @@ def test_a_block_for_each_variable_takes_no_longer() -> None:
 
 
 def test_many_variables_on_many_replicas_take_no_longer() -> None:
-    ids = range(1000)
-    work = [step(), request(*ids), update(*ids)]
-    everyone = tuple(block(work, Run(1, 1, 9), replica=each, graphs=1) for each in ids)
-    one = traces.keras3([f"layer_{n}/kernel" for n in ids], everyone, ())
-    trace = CallTrace(msgspec.structs.replace(one.data, replicas=traces.replicas(1000)))
+    names = [f"layer_{number}/kernel" for number in range(1000)]
+    trace = traces.trained(names, Run(1, 1, 9), replicas=1000, graphs=1)
     start = time.thread_time()
     text = render(trace)
     assert time.thread_time() - start < 1.5

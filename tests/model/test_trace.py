@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import pytest
+import traces
 from hypothesis import given, settings, strategies as st
 
 from tracer.api import CallTrace
@@ -339,7 +340,7 @@ def test_one_key_may_stand_alone(trace: CallTrace) -> None:
 
 
 def test_an_empty_trace_answers_with_0() -> None:
-    trace = CallTrace(TraceData((), (), (), (), (), ()))
+    trace = traces.nothing()
     assert (trace.steps, trace.updates(), trace.calls(), trace.workers) == (0, 0, 0, ())
     assert trace.count("updates", by=["step"]) == {}
     assert list(trace.per_step("updates")) == []
@@ -357,7 +358,7 @@ def test_what_the_trace_holds(trace: CallTrace) -> None:
     assert (trace.complete, trace.notes, trace.environment) == (True, (), {})
     assert repr(trace) == "<CallTrace of Adam, SGD: 64 steps, 384 updates>"
     assert trace == CallTrace(example())
-    assert trace != CallTrace(TraceData((), (), (), (), (), ()))
+    assert trace != traces.nothing()
 
 
 # The variable itself.
@@ -534,7 +535,7 @@ def test_an_unknown_filter_or_type_of_step(trace: CallTrace) -> None:
 
 def test_no_names_at_all() -> None:
     with pytest.raises(UnknownName, match="no variable 'a': the trace holds no variable at all"):
-        CallTrace(TraceData((), (), (), (), (), ())).updates(variable="a")
+        traces.nothing().updates(variable="a")
 
 
 # Long runs.

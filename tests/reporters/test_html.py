@@ -17,8 +17,7 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, called, request, step, update
 
-from tracer.api import CallTrace
-from tracer.model.records import Graph, Run, TraceData
+from tracer.model.records import Graph, Run
 from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
 from tracer.reporters import charts, html
@@ -95,18 +94,13 @@ def data_of(page: str) -> Any:
 
 def test_nothing_in_the_trace_can_leave_its_place() -> None:
     bad = "</script><script>alert(1)</script><!--\u2028"
-    ids = range(1)
-    trace = traces.keras3(
-        (bad,), (block([step(), request(*ids), update(*ids)], Run(1, 1, 3)),), (), bad, notes=(bad,)
+    work = [step(), request(0), update(0)]
+    dirty = traces.changed(
+        traces.keras3((bad,), (block(work, Run(1, 1, 3)),), (), bad, notes=(bad,)),
+        environment={bad: bad},
+        graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0, 1),),
     )
-    dirty = TraceData(
-        **{name: getattr(trace.data, name) for name in TraceData.__struct_fields__}
-        | {
-            "environment": {bad: bad},
-            "graphs": (Graph(0, 0, bad, bad, 1, 0, 3, 0, 1),),
-        }
-    )
-    page = html.render(CallTrace(dirty))
+    page = html.render(dirty)
     assert "alert(1)</script>" not in page
     assert "\u2028" not in page
     assert len(re.findall(r"<script\b", page.replace(charts.library(), ""))) == 3
@@ -241,20 +235,15 @@ def test_what_cannot_be_written_is_one_line(
 
 
 def test_a_page_has_a_size_however_many_optimizers() -> None:
-    one = traces.two_optimizers().data
-    many = TraceData(
-        **{name: getattr(one, name) for name in TraceData.__struct_fields__}
-        | {
-            "optimizers": tuple(
-                msgspec.structs.replace(one.optimizers[0], name=f"adam#{n}", root=n)
-                for n in range(500)
-            ),
-            "graphs": tuple(
-                Graph(n % 500, 0, "step", "x" * 5_000, 1, 0, 10, 0, 1) for n in range(3_000)
-            ),
-        }
+    gan = traces.two_optimizers()
+    many = traces.changed(
+        gan,
+        optimizers=tuple(
+            msgspec.structs.replace(gan.optimizers[0], name=f"adam#{n}", root=n) for n in range(500)
+        ),
+        graphs=tuple(Graph(n % 500, 0, "step", "x" * 5_000, 1, 0, 10, 0, 1) for n in range(3_000)),
     )
-    page = html.render(CallTrace(many))
+    page = html.render(many)
     assert len(page.encode()) < 6 * MEGABYTE
     assert "450 more optimizers are not in this page" in page
 

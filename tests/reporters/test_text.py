@@ -13,10 +13,9 @@ from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from traces import block, called, request, step, update
 
-from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.model.measures import updates
-from tracer.model.records import Run, TraceData
+from tracer.model.records import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally
 from tracer.reporters import console
@@ -91,16 +90,9 @@ def test_answer_in_steps(runs: Sequence[Run], expected: str) -> None:
         block([step(), request(0)], Run(1, 1, counted), graphs=1),
         block([update(0)], *runs, is_step=False, graphs=1),
     )
-    data = TraceData(
-        optimizers=traces.eager().optimizers,
-        variables=traces.variables("a"),
-        methods=(traces.APPLY_GRADIENTS, traces.UPDATE_STEP),
-        replicas=traces.replicas(1),
-        blocks=blocks,
-        calls=(called(1, (0,), tracing=1),),
-    )
+    trace = traces.keras3(("a",), blocks, (called(1, (0,), tracing=1),))
     second = "Its Python body was called once, while tracing 1 graph."
-    assert answer(CallTrace(data)) == f"{expected} {second}"
+    assert answer(trace) == f"{expected} {second}"
 
 
 def test_answer_names_both_contexts() -> None:
@@ -120,16 +112,8 @@ def test_answer_tells_two_replicas_apart() -> None:
         block([step(), update(0, 1)], Run(1, 1, 5), graphs=1),
         block([step(), update(0)], Run(1, 1, 4), replica=1, graphs=1),
     )
-    trace = traces.embedding_on_two_replicas()
-    data = TraceData(
-        optimizers=trace.optimizers,
-        variables=trace.variables,
-        methods=trace.methods,
-        replicas=trace.replicas,
-        blocks=blocks,
-        calls=(),
-    )
-    assert answer(CallTrace(data)) == (
+    trace = traces.changed(traces.embedding_on_two_replicas(), blocks=blocks, calls=())
+    assert answer(trace) == (
         "_resource_apply_dense ran twice a step on replica 0 and once a step on replica 1: "
         "14 executions in 4 to 5 steps. "
         "Its Python body was not called while the tracer watched."
@@ -226,17 +210,8 @@ def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
         block([step(), step(), request(0), update(0)], Run(1, 1, 3), graphs=1),
         block([step(), request(0), update(0)], Run(1, 1, 2), replica=1, graphs=1),
     )
-    data = TraceData(
-        optimizers=traces.eager().optimizers,
-        variables=traces.variables("a"),
-        methods=(traces.APPLY_GRADIENTS, traces.UPDATE_STEP),
-        replicas=traces.replicas(2),
-        blocks=blocks,
-        calls=(),
-    )
-    assert "\n3                     1       1        0   on 1 of 2 replicas" in render(
-        CallTrace(data)
-    )
+    text = render(traces.keras3(("a",), blocks, ()))
+    assert "\n3                     1       1        0   on 1 of 2 replicas" in text
 
 
 # Names.

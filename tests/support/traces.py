@@ -1,6 +1,13 @@
-"""Traces made by hand, as real runs give them, for tests that need no TensorFlow."""
+"""Traces made by hand, as real runs give them, for tests that need no TensorFlow.
+
+`ALL` has one of each sort: the golden reports show them, and what must hold of every trace is tried
+on each. A test that needs another one puts it together of the same parts: `keras3` of blocks, and
+these of entries; `trained` if every step is alike; `changed` if a trace differs in a few fields.
+"""
 
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from tracer.api import CallTrace
 from tracer.model.records import (
@@ -252,16 +259,11 @@ def many_variables() -> CallTrace:
         work = [step(), request(*ids), request(199, kind="none"), update(*ids)]
         blocks.append(block(work, Run(1, 1, 1000), replica=replica, graphs=1))
         calls.append(called(1, ids, tracing=1, replica=replica))
-    return CallTrace(
-        TraceData(
-            optimizers=(Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),),
-            variables=variables(*names),
-            methods=(APPLY_GRADIENTS, UPDATE_STEP),
-            replicas=replicas(8),
-            blocks=tuple(blocks),
-            calls=tuple(calls),
-            environment=VERSIONS | {"strategy": "MirroredStrategy"},
-        )
+    return changed(
+        keras3(names, tuple(blocks), ()),
+        optimizers=(Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),),
+        calls=tuple(calls),
+        environment=VERSIONS | {"strategy": "MirroredStrategy"},
     )
 
 
@@ -287,18 +289,40 @@ def uneven_replicas() -> CallTrace:
         for replica in range(4)
     ]
     calls = [called(1, (0, 1), tracing=1, replica=replica) for replica in range(4)]
-    trace = keras3(("dense/kernel", "dense/bias"), tuple(blocks), tuple(calls))
-    return CallTrace(
-        TraceData(
-            optimizers=trace.optimizers,
-            variables=trace.variables,
-            methods=trace.methods,
-            replicas=tuple(places),
-            blocks=tuple(blocks),
-            calls=tuple(calls),
-            environment=VERSIONS | {"strategy": "MultiWorkerMirroredStrategy"},
-        )
+    return changed(
+        keras3(("dense/kernel", "dense/bias"), tuple(blocks), ()),
+        replicas=tuple(places),
+        calls=tuple(calls),
+        environment=VERSIONS | {"strategy": "MultiWorkerMirroredStrategy"},
     )
+
+
+def loss_scaled() -> CallTrace:
+    """8 steps of an optimizer in a loss scale, on one replica; step 3 was skipped."""
+    blocks = (
+        block([step(), request(0, 1)], Run(1, 1, 8), graphs=1),
+        block([update(0, 1)], Run(1, 1, 2), Run(4, 1, 5), is_step=False, graphs=1),
+    )
+    trace = keras3(("dense/kernel", "dense/bias"), blocks, ())
+    (inner,) = trace.optimizers
+    outer = msgspec.structs.replace(
+        inner, name="loss_scale_optimizer", class_name="keras.optimizers.LossScaleOptimizer"
+    )
+    return changed(trace, optimizers=(outer, inner))
+
+
+def applied_twice() -> CallTrace:
+    """5 eager steps of a wrapper that applies each gradient twice."""
+    work = [step(), request(0, 1), update(0, 1), update(0, 1)]
+    calls = (called(1, (0, 1), eager=10),)
+    return keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
+
+
+def gradient_from_step_5() -> CallTrace:
+    """16 eager steps on one of two variables; the other has a gradient from step 5 on."""
+    early = block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 4))
+    late = block([step(), request(0, 1), update(0, 1)], Run(5, 1, 12))
+    return keras3(("dense/kernel", "dense/bias"), (early, late), ())
 
 
 def direct_calls() -> CallTrace:
@@ -318,16 +342,11 @@ def function_argument() -> CallTrace:
         (called(1, (0,), tracing=1),),
         "SGD",
     )
-    return CallTrace(
-        TraceData(
-            optimizers=trace.optimizers,
-            variables=(Variable("argument v", (4,), "float32", argument=True),),
-            methods=trace.methods,
-            replicas=trace.replicas,
-            blocks=trace.blocks,
-            calls=(called(1, (0,), tracing=1),),
-            environment=VERSIONS,
-        )
+    return changed(
+        trace,
+        variables=(Variable("argument v", (4,), "float32", argument=True),),
+        calls=(called(1, (0,), tracing=1),),
+        environment=VERSIONS,
     )
 
 
@@ -339,6 +358,7 @@ def keras3(
     methods: tuple[Method, ...] = (APPLY_GRADIENTS, UPDATE_STEP),
     notes: tuple[str, ...] = (),
 ) -> CallTrace:
+    """One optimizer of Keras 3 with these blocks, on as many replicas as they name."""
     if blocks:
         graphs = sum(each.graphs for each in blocks if each.step)
         eagerly = sum(each.total for each in blocks if each.step and not each.graphs)
@@ -348,7 +368,7 @@ def keras3(
             optimizers=(Optimizer(class_name.lower(), f"my.optimizers.{class_name}", "keras3", 0),),
             variables=variables(*names),
             methods=methods,
-            replicas=replicas(1),
+            replicas=replicas(1 + max((each.replica for each in blocks), default=0)),
             blocks=blocks,
             calls=calls,
             complete=not notes,
@@ -356,6 +376,19 @@ def keras3(
             environment=VERSIONS | {"strategy": ""},
         )
     )
+
+
+def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0) -> CallTrace:
+    """Each of the variables is updated once in each step of these runs, on each replica."""
+    ids = range(len(names))
+    work = [step(), request(*ids), update(*ids)]
+    blocks = (block(work, *runs, replica=number, graphs=graphs) for number in range(replicas))
+    return keras3(names, tuple(blocks), ())
+
+
+def changed(trace: CallTrace, **fields: object) -> CallTrace:
+    """The same trace with other `fields` of its data."""
+    return CallTrace(msgspec.structs.replace(trace.data, **fields))
 
 
 ALL: dict[str, Callable[[], CallTrace]] = {

@@ -1,7 +1,6 @@
 """The assertions on traces made by hand: what holds, and the exact text of what does not."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,43 +11,9 @@ from traces import block, called, request, step, update
 import tracer
 from tracer.api import CallTrace
 from tracer.model.names import Objects
-from tracer.model.records import Run, TraceData
+from tracer.model.records import Run
 from tracer.model.trace import Trace
-from tracer.testing import expressions
-from tracer.testing.assertions import Check, compare_with_snapshot, expect_updates
-from tracer.testing.snapshots import difference
-
-
-def replaced(trace: CallTrace, **changes: object) -> CallTrace:
-    return CallTrace(msgspec.structs.replace(trace._data, **changes))
-
-
-def loss_scaled() -> CallTrace:
-    """8 steps of an optimizer in a loss scale, on one replica; step 3 was skipped."""
-    blocks = (
-        block([step(), request(0, 1)], Run(1, 1, 8), graphs=1),
-        block([update(0, 1)], Run(1, 1, 2), Run(4, 1, 5), is_step=False, graphs=1),
-    )
-    trace = traces.keras3(("dense/kernel", "dense/bias"), blocks, ())
-    (inner,) = trace.optimizers
-    outer = msgspec.structs.replace(
-        inner, name="loss_scale_optimizer", class_name="keras.optimizers.LossScaleOptimizer"
-    )
-    return replaced(trace, optimizers=(outer, inner))
-
-
-def applied_twice() -> CallTrace:
-    """5 eager steps of a wrapper that applies each gradient twice."""
-    work = [step(), request(0, 1), update(0, 1), update(0, 1)]
-    calls = (called(1, (0, 1), eager=10),)
-    return traces.keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
-
-
-def one_late() -> CallTrace:
-    """16 eager steps on one of two variables; the other has a gradient from step 5 on."""
-    early = block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 4))
-    late = block([step(), request(0, 1), update(0, 1)], Run(5, 1, 12))
-    return traces.keras3(("dense/kernel", "dense/bias"), (early, late), ())
+from tracer.testing.assertions import Check, expect_updates
 
 
 def executions(method: str, count: int, **options: bool) -> Check:
@@ -76,9 +41,9 @@ def all_updated(trace: Trace) -> str:
 
 
 FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
-    "one_step_skipped": (expect_updates(dense=2, per_step=True), loss_scaled),
+    "one_step_skipped": (expect_updates(dense=2, per_step=True), traces.loss_scaled),
     "accumulating": (expect_updates(dense=4, per_step=True), traces.accumulation),
-    "no_gradient": (expect_updates(dense=2, sparse=0, per_step=True), one_late),
+    "no_gradient": (expect_updates(dense=2, sparse=0, per_step=True), traces.gradient_from_step_5),
     "no_gradient_in_all": (expect_updates(dense=60), traces.no_gradients),
     "both_kinds": (
         expect_updates(dense=4, sparse=0, per_step=True),
@@ -98,7 +63,7 @@ FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
     ),
     "meant_per_replica": (
         expect_updates(dense=2, per_step=True),
-        lambda: replaced(
+        lambda: traces.changed(
             traces.uneven_replicas(),
             blocks=traces.uneven_replicas().blocks[:2],
             replicas=traces.uneven_replicas().replicas[:2],
@@ -110,7 +75,7 @@ FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
     "under_the_limit": (expect_updates(at_least=21), traces.eager),
     "over_the_limit": (expect_updates(at_most=19), traces.eager),
     "between_limits": (expect_updates(at_least=3, at_most=4, per_step=True), traces.eager),
-    "twice": (expect_updates(dense=2, per_step=True), applied_twice),
+    "twice": (expect_updates(dense=2, per_step=True), traces.applied_twice),
     "never_ran": (expect_updates(dense=2, per_step=True), traces.never_ran),
     "never_ran_in_all": (expect_updates(dense=2), traces.never_ran),
     "nothing": (expect_updates(total=1), traces.nothing),
@@ -190,7 +155,7 @@ def test_a_sharded_variable_is_asserted_by_its_name() -> None:
         (called(1, (0, 1, 2), eager=3),),
     )
     shards = [msgspec.structs.replace(each, part_of="table") for each in trace.variables[:2]]
-    trace = replaced(trace, variables=(*shards, trace.variables[2]))
+    trace = traces.changed(trace, variables=(*shards, trace.variables[2]))
     assert expect_updates(total=6, variable="table")(trace) == ""
     assert expect_updates(total=2, per_step=True, variable="table")(trace) == ""
     assert tracer.assert_calls("update_step", 6, variable="table").check(trace) == ""
@@ -274,178 +239,3 @@ def test_what_makes_no_sense(
     with pytest.raises(error) as caught:
         make()
     assert str(caught.value) == message
-
-
-# Expressions: the same expectations, with the same texts.
-
-
-def reasons(trace: Trace, *texts: str) -> list[str]:
-    """The first line of why each expression does not hold; empty if it does."""
-    verdicts = expressions.check(trace, [expressions.read(text) for text in texts])
-    return [verdict.reason.partition("\n")[0] for verdict in verdicts]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected", "make"),
-    [
-        ("dense=2/step", expect_updates(dense=2, per_step=True), loss_scaled),
-        ("dense=4/step", expect_updates(dense=4, per_step=True), traces.accumulation),
-        ("dense=60", expect_updates(dense=60), traces.no_gradients),
-        ("updates>20", expect_updates(at_least=21), traces.eager),
-        ("updates<20", expect_updates(at_most=19), traces.eager),
-        ("dense=2/step", expect_updates(dense=2, per_step=True), applied_twice),
-        ("dense=2", expect_updates(dense=2), traces.never_ran),
-        ("dense=1/step", expect_updates(dense=1, per_step=True), traces.direct_calls),
-        ("update_step=65", executions("update_step", 65), traces.accumulation),
-        (
-            "_resource_apply_dense=64",
-            executions("_resource_apply_dense", 64),
-            traces.eager,
-        ),
-        (
-            "updates[dense/*]=3/step",
-            expect_updates(total=3, per_step=True, per_replica=True, variable="dense/*"),
-            traces.uneven_replicas,
-        ),
-        (
-            "updates[*/kernel]=2/step",
-            expect_updates(total=2, per_step=True, variable="*/kernel"),
-            traces.two_optimizers,
-        ),
-    ],
-)
-def test_an_expression_fails_as_the_assertion_does(
-    text: str, expected: Check, make: Callable[[], CallTrace]
-) -> None:
-    """But for the hints, which name what else could be written."""
-    (verdict,) = expressions.check(make(), [expressions.read(text)])
-    said, _, causes = verdict.reason.partition("Likely cause")
-    assert said == expected(make()).partition("Likely cause")[0] != ""
-    assert "per_step=" not in causes and "tracer.assert_" not in causes
-
-
-@pytest.mark.parametrize(
-    ("relation", "holding"),
-    [("=", {20}), ("==", {20}), ("<=", {20, 21}), (">=", {19, 20}), ("<", {21}), (">", {19})],
-)
-def test_relations_are_exact(relation: str, holding: set[int]) -> None:
-    numbers = (19, 20, 21)
-    found = reasons(traces.eager(), *(f"updates{relation}{number}" for number in numbers))
-    assert {number for number, reason in zip(numbers, found, strict=True) if not reason} == holding
-
-
-def test_expressions_hint_at_expressions() -> None:
-    (verdict,) = expressions.check(traces.eager(), [expressions.read("dense=2")])
-    assert "did you mean 2/step?" in verdict.reason
-    trace = replaced(
-        traces.uneven_replicas(),
-        blocks=traces.uneven_replicas().blocks[:2],
-        replicas=traces.uneven_replicas().replicas[:2],
-        calls=(),
-    )
-    (verdict,) = expressions.check(trace, [expressions.read("dense=2")])
-    assert "2 in each of 10 steps on each of 2 replicas: did you" in verdict.reason
-    (verdict,) = expressions.check(traces.accumulation(), [expressions.read("updates=8")])
-    assert "tracer check" in verdict.reason and "assert_calls" not in verdict.reason
-
-
-def test_a_method_that_was_never_called_ran_0_times() -> None:
-    assert reasons(traces.eager(), "_resource_apply_dense=0", "_resource_apply_dense=0/step") == [
-        "",
-        "",
-    ]
-    with pytest.raises(tracer.UnknownName, match=r"no count 'update_stepp': .*update_step"):
-        reasons(traces.eager(), "update_stepp=0")
-    with pytest.raises(tracer.UnknownName, match=r"no variable 'dense/kernle': .*dense/kernel"):
-        reasons(traces.eager(), "updates[dense/kernle]=0")
-
-
-def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
-    assert reasons(traces.incomplete(), "update_step=200", "update_step=201")[:2] == [
-        "",
-        "executions of update_step: expected 201, got 200",
-    ]
-    assert len(reasons(traces.incomplete(), "update_step=200")) == 2
-
-
-# Snapshots.
-
-
-def test_a_trace_is_as_itself() -> None:
-    for make in traces.ALL.values():
-        assert difference(make(), make()) == ""
-
-
-def test_how_runs_were_recorded_makes_no_difference() -> None:
-    def eager(*runs: Run) -> CallTrace:
-        blocks = (block([step(), update(0)], *runs),)
-        return traces.keras3(("a",), blocks, ())
-
-    whole, parts = eager(Run(4, 4, 6)), eager(Run(4, 4, 2), Run(12, 8, 2), Run(16, 8, 2))
-    assert difference(whole, parts) == ""
-    assert difference(eager(Run(1, 1, 8)), eager(Run(1, 1, 3), Run(4, 1, 5))) == ""
-
-
-def test_numbers_of_automatic_names_make_no_difference() -> None:
-    def named(*names: str) -> CallTrace:
-        work = [step(), update(0), update(1, kind="sparse")]
-        return traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
-
-    one = named("dense/kernel", "dense_1/kernel")
-    assert difference(one, named("dense_6/kernel", "dense_7/kernel")) == ""
-    assert difference(one, named("dense_7/kernel", "dense_7/kernel#2")) != ""
-    assert difference(one, named("dense/kernel", "head/kernel")) != ""
-
-
-def test_a_layer_more_is_all_that_differs() -> None:
-    def named(*names: str) -> CallTrace:
-        ids = range(len(names))
-        work = [step(), request(*ids), update(*ids)]
-        return traces.keras3(names, (block(work, Run(1, 1, 3)),), ())
-
-    two = named("dense_1/kernel", "dense_2/kernel")
-    assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
-        "+update_step on dense_9/kernel (dense): 1 in each of steps 1-3"
-    )
-
-
-def test_versions_calls_and_graphs_make_no_difference() -> None:
-    trace = traces.accumulation()
-    other = replaced(
-        trace,
-        environment={"tensorflow": "3.0"},
-        calls=(),
-        blocks=tuple(
-            msgspec.structs.replace(each, graphs=7, idle=3, function="f") for each in trace.blocks
-        ),
-    )
-    assert difference(trace, other) == ""
-
-
-def test_the_text_of_a_difference() -> None:
-    changes = difference(traces.accumulation(64, 4), traces.accumulation(64, 8))
-    assert_golden("testing/difference.txt", changes + "\n")
-
-
-def test_a_snapshot(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "one.json"
-
-    def compare(trace: CallTrace, update: bool = False) -> str:
-        return compare_with_snapshot(trace, path, "one.json", update=update, command="pytest -u")
-
-    missing = "there is no snapshot one.json; to write it, run:\n\n  pytest -u"
-    assert compare(traces.eager()) == missing
-    assert "incomplete" in compare(traces.incomplete(), update=True)
-    assert compare(traces.eager(), update=True) == compare(traces.eager()) == ""
-    newer = replaced(traces.eager(), environment={"tensorflow": "3.0"})
-    before = path.read_bytes()
-    assert compare(newer, update=True) == ""
-    assert path.read_bytes() == before, "it is as expected, so git must not see a change"
-    assert "(- snapshot, + now)" in compare(applied_twice())
-    assert compare(applied_twice(), update=True) == compare(applied_twice()) == ""
-
-
-def test_a_snapshot_of_nothing_is_a_trace_too() -> None:
-    nothing = CallTrace(TraceData((), (), (), (), (), ()))
-    assert difference(nothing, nothing) == ""
-    assert difference(nothing, traces.eager()).startswith("+apply_gradients: ")
