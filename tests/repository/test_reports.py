@@ -152,3 +152,20 @@ def test_the_wrappers_did_what_their_options_say() -> None:
     assert [row.steps_without_update for row in skipped] == [[wrappers.OVERFLOWS + 1]] * 3
     accumulating = rows["keras3", "`gradient_accumulation_steps=4`"]
     assert accumulating.iterations == wrappers.BATCHES // 4
+
+
+@pytest.mark.long
+def test_the_digits_report_is_the_one_that_the_script_makes() -> None:
+    page = ROOT / "reports" / "digits.md"
+    before = page.read_text()
+    try:
+        printed = output_of("reports/digits.py", seconds=150)
+        assert page.read_text() == before
+    finally:
+        page.write_text(before)
+    # 1,797 images in batches of 32 for 3 epochs, six variables
+    assert -(-1797 // 32) * 3 == 171
+    assert f"{171 * 6:,} executions in 171 steps" in printed
+    assert printed.count("How often did") == 2
+    report = before.split("```text\n")[1].split("```")[0]
+    assert report in (ROOT / "README.md").read_text()
