@@ -5,6 +5,45 @@ odometer optimizer (see `odometers.py`) and writes down beside it what each step
 The odometer must show just that, which proves the expectation without the tracer; then the trace
 must say the same, per variable, replica, step and method. A cell that the framework itself cannot
 run stands in `REFUSALS` with the framework's own error, which must come untraced, and traced too.
+
+The words
+    kind      which of the four sorts of optimizer: `legacy`, `keras2`, `keras3`, `v1`.
+    `Way`     a way of running: a function that trains, and under which strategy, with which
+              wrapper and options. `@way(name, ...)` makes a row of a function; a function may
+              have several, which differ in the strategy.
+    `Rig`     one cell at work. It has the optimizer, its variables, and `plan`, which is what each
+              step has done so far. The function of a way gets it and nothing else.
+    `Step`    what one step does: the label of each variable that it updates, with a `Reading`, which
+              is (dense, sparse). `ALL` is one update of each of the four variables made by hand,
+              `SKIPPED` is none, as of a step that loss scaling skips or that only accumulates.
+    `did`     `rig.did(ALL, ALL)`: two more steps are done, each of which did `ALL`. It adds them to
+              the plan and reads the odometer, so that the two can be compared at this point too.
+    `check`   holds the plan against the readings, then the trace against both.
+    `Refusal` the ways and kinds that fail in TensorFlow or Keras itself, and with which error.
+
+One cell: "while loop" and `keras3`
+    1. `run_cell` makes a `Rig`: a `Keras3Odometer`, wrapped by `tracer.wrap`.
+    2. `while_loop(rig)` makes the variables `table`, `kernel`, `twin` and `bias`, all 0, and calls a
+       `tf.function` three times. A loop in it runs 3, then 0, then 4 steps. After each call it says
+       so: `rig.did(ALL, ALL, ALL)`, `rig.did()`, `rig.did(ALL, ALL, ALL, ALL)`.
+    3. `check_odometer`: `kernel` must be 3, 3 and 7 after these calls; so must the first row of
+       `table`, since its gradient is sparse, and its other rows must stay 0.
+    4. The other checks ask the trace: 7 steps; 7 updates of each variable, one in each step, those
+       of `table` sparse; between two readings as many as the odometer went up; `update_step`
+       executed 28 times, and called as often as Python counted it in the odometer.
+
+To add
+    a way of running      Write a function of a `Rig` that calls `rig.make_variables`, trains by
+                          `rig.run` or `rig.apply`, and calls `rig.did` after it; decorate it with
+                          `@way("its name")`. It is run with each kind.
+    a strategy            Make it in `strategy_of`, then add `@way("its name: function",
+                          strategy="its name")` and the like to the functions that should run
+                          under it. In `test_strategies.py` it gets 200 steps and other options.
+    a kind of optimizer   Add an odometer of it to `ODOMETERS`, `KINDS` and `DENSE_METHOD` in
+                          `odometers.py`, say in `libraries.py` what it is a part of and how it is
+                          loss-scaled, and in `methods_of` below which methods an update executes.
+    what fails in it      Run the cell with `traced=False`. If the framework cannot do it, add a
+                          `Refusal` with the error; if it can, the tracer has to.
 """
 
 import functools
