@@ -13,9 +13,10 @@ The words
               have several, which differ in the strategy.
     `Rig`     one cell at work. It has the optimizer, its variables, and `plan`, which is what each
               step has done so far. The function of a way gets it and nothing else.
-    `Step`    what one step does: the label of each variable that it updates, with a `Reading`, which
-              is (dense, sparse). `ALL` is one update of each of the four variables made by hand,
-              `SKIPPED` is none, as of a step that loss scaling skips or that only accumulates.
+    `Step`    what one step does: the label of each variable that it updates, with a `Reading`,
+              which is (dense, sparse). `ALL` is one update of each of the four variables made by
+              hand, `SKIPPED` is none, as of a step that loss scaling skips or that only
+              accumulates.
     `did`     `rig.did(ALL, ALL)`: two more steps are done, each of which did `ALL`. It adds them to
               the plan and reads the odometer, so that the two can be compared at this point too.
     `check`   holds the plan against the readings, then the trace against both.
@@ -39,9 +40,10 @@ To add
     a strategy            Make it in `strategy_of`, then add `@way("its name: function",
                           strategy="its name")` and the like to the functions that should run
                           under it. In `test_strategies.py` it gets 200 steps and other options.
-    a kind of optimizer   Add an odometer of it to `ODOMETERS`, `KINDS` and `DENSE_METHOD` in
-                          `odometers.py`, say in `libraries.py` what it is a part of and how it is
-                          loss-scaled, and in `methods_of` below which methods an update executes.
+    a kind of optimizer   Add an odometer of it to `KINDS`, `DENSE_METHOD` and `ODOMETERS` in
+                          `odometers.py` and its name to `conftest.py`; say in `libraries.py` which
+                          Keras it belongs to and how it is loss-scaled, and in `methods_of` below
+                          which methods an update executes.
     what fails in it      Run the cell with `traced=False`. If the framework cannot do it, add a
                           `Refusal` with the error; if it can, the tracer has to.
 """
