@@ -24,9 +24,9 @@ The words
 
 One cell: "while loop" and `keras3`
     1. `run_cell` makes a `Rig`: a `Keras3Odometer`, wrapped by `tracer.wrap`.
-    2. `while_loop(rig)` makes the variables `table`, `kernel`, `twin` and `bias`, all 0, and calls a
-       `tf.function` three times. A loop in it runs 3, then 0, then 4 steps. After each call it says
-       so: `rig.did(ALL, ALL, ALL)`, `rig.did()`, `rig.did(ALL, ALL, ALL, ALL)`.
+    2. `while_loop(rig)` makes the variables `table`, `kernel`, `twin` and `bias`, all 0, and calls
+       a `tf.function` three times. A loop in it runs 3, then 0, then 4 steps. After each call it
+       says so: `rig.did(ALL, ALL, ALL)`, `rig.did()`, `rig.did(ALL, ALL, ALL, ALL)`.
     3. `check_odometer`: `kernel` must be 3, 3 and 7 after these calls; so must the first row of
        `table`, since its gradient is sparse, and its other rows must stay 0.
     4. The other checks ask the trace: 7 steps; 7 updates of each variable, one in each step, those
