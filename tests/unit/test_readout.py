@@ -47,8 +47,8 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
 
 
 def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None:
-    for outside, said in ((0, False), (2, True)):
-        ran = Reading({3: _runs(2)}, {0: outside} if outside else {}, lost=1)
+    for flags, said in ((1, False), (3, True)):
+        ran = Reading({flags: _runs(2)}, {0: 2}, lost=1)
         ended = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)]))
         _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
         assert ("whether some of them were updates of their own" in note) == said

@@ -339,7 +339,7 @@ def blocks_of(
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
         if any(block.unplaced for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost, any(_unknown(*each) for each in ended.blocks)))
+            notes.append(_lost(replica, ended.lost, _role_unknown(ended.blocks)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
@@ -444,10 +444,11 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
     )
 
 
-def _unknown(key: BlockKey, reading: Reading) -> bool:
-    """Whether of lost executions it is not known if they were updates, or inside another one's."""
-    ran = {flags & APPLYING for flags in (*reading.runs, *reading.outside)}
-    return bool(reading.lost) and len(ran) > 1 and any(site.role == "update" for site in key.sites)
+def _role_unknown(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
+    """Whether of lost executions it is not known if they were updates, or parts of one."""
+    readings = [reading for key, reading in blocks if any(s.role == "update" for s in key.sites)]
+    ran = {flags & APPLYING for each in readings for flags in (*each.runs, *each.outside)}
+    return APPLYING in ran and any(reading.lost for reading in readings)
 
 
 def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
