@@ -19,7 +19,7 @@ GOOD = Program("train.py", STARTED, 4000.0, "worker:0", 0)
 
 
 def with_programs(*programs: Program) -> CallTrace:
-    return CallTrace(msgspec.structs.replace(traces.uneven_replicas().data, programs=programs))
+    return traces.changed(traces.uneven_replicas(), programs=programs)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
     trace.save(tmp_path / "run.json")
     assert tracer.load(tmp_path / "run.json") == trace
     alone = [
-        msgspec.structs.replace(
-            traces.eager().data,
+        traces.changed(
+            traces.eager(),
             replicas=tuple(
                 msgspec.structs.replace(replica, worker=program.worker)
                 for replica in traces.eager().replicas
@@ -105,7 +105,7 @@ def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
         )
         for program in (GOOD, FAILED)
     ]
-    assert tracer.merge(map(CallTrace, alone)).programs == (GOOD, FAILED)
+    assert tracer.merge(alone).programs == (GOOD, FAILED)
 
 
 @pytest.mark.parametrize("time", [-1.0, 1e300])
