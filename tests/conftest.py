@@ -33,7 +33,7 @@ DEVICES = 3
 """Logical CPU devices: enough for `MirroredStrategy` over two and over three."""
 
 LIMIT = 600
-"""Seconds after which a test hangs. Quiet, none needs a tenth of it; a busy machine may take long."""
+"""Seconds after which a test hangs. Quiet, none needs a tenth of it; a busy machine needs more."""
 
 LEFT_OUT = "tests left out"
 """Where a process of pytest-xdist tells how many long tests it left out."""
