@@ -136,7 +136,7 @@ def _defects(recorder: "Recorder") -> str:
     try:
         from tracer.findings.catalogue import findings
 
-        defects = [each for each in findings(recorder.trace()) if each.code in FAILING]
+        defects = [each for each in findings(recorder.reader.trace()) if each.code in FAILING]
     except Exception as error:
         recorder.fault(error)
         return ""

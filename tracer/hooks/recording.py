@@ -25,7 +25,8 @@ from tracer.model.trace import Trace
 from tracer.recorder.instances import instances
 
 if TYPE_CHECKING:
-    from tracer.recorder.recorder import Moment, Recorder
+    from tracer.recorder.reader import Moment
+    from tracer.recorder.recorder import Recorder
 
 
 class Recording:
@@ -44,7 +45,7 @@ class Recording:
             return self._end
         parts = []
         for recorder, since in list(self._since.items()):
-            part = recorder.part(since)
+            part = recorder.reader.part(since)
             if _ran(part[0], frozenset() if since is None else since.notes):
                 parts.append(part)
         notes = [
@@ -78,7 +79,7 @@ class Recording:
 
         traced = registry.is_traced(optimizer)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
-        self._since.setdefault(recorder, None if making else recorder.now())
+        self._since.setdefault(recorder, None if making else recorder.reader.now())
         if not traced:
             self._wrapped.append(ref(optimizer))
 

@@ -65,7 +65,7 @@ def trace_of(optimizer: object) -> Trace:
         raise ValueError(
             f"{described(optimizer)} was never wrapped: call tracer.wrap(optimizer) first"
         )
-    return binding.recorder.trace()
+    return binding.recorder.reader.trace()
 
 
 def _wrap(optimizer: Any) -> None:

@@ -16,54 +16,27 @@ import sys
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from tracer.kinds import ApplyMethod
-from tracer.model.names import Objects
-from tracer.model.records import Graph, Kind, Method, Replica, Role, TraceData
-from tracer.model.trace import Trace
-from tracer.recorder import readout
+from tracer.model.records import Kind, Role
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, applying
 from tracer.recorder.optimizers import Optimizers
-from tracer.recorder.readout import BlockKey, Reading, Site
+from tracer.recorder.reader import Reader
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.counters import (
-    NOTHING_COUNTED,
     CountedBlock,
     Counters,
-    Counts,
 )
-from tracer.recorder.tensorflow.graph_tracings import Figures, Key, Tracings
+from tracer.recorder.tensorflow.graph_tracings import Tracings
 from tracer.recorder.tensorflow.ledger import Ledger
-from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.sessions import PartsOfSteps
-from tracer.recorder.tensorflow.variables import VariableTable, device_of, finder
-
-
-class Moment(NamedTuple):
-    """What had been counted at some moment."""
-
-    readings: Counts
-    calls: Sequence[Sequence[int]]
-    graphs: dict[Key, Figures]
-    older: dict[Older, int]
-    iterations: dict[int, int]
-    notes: frozenset[str] = frozenset()
-
-
-def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
-    return BlockKey(
-        "graph" if block.function else "eager",
-        block.function,
-        block.step,
-        tuple(sites[number] for number in block.sites),
-    )
+from tracer.recorder.tensorflow.variables import VariableTable, device_of
 
 
 class Recorder:
@@ -79,9 +52,19 @@ class Recorder:
         self._calls_under_way = CallsUnderWay()
         self._callers: set[int] = set()
         self._parts = PartsOfSteps(self._ran_without_step)
-        self._where = compat.Surroundings("", "", ())
         self._notes: dict[str, None] = {}
         self.broken = False
+        self.reader = Reader(
+            optimizers=self.optimizers,
+            variables=self._variables,
+            sites=self._sites,
+            calls_under_way=self._calls_under_way,
+            counters=self._counters,
+            tracings=self._tracings,
+            callers=self._callers,
+            devices=self._devices,
+            notes=self._notes,
+        )
 
     @property
     def used(self) -> bool:
@@ -110,8 +93,8 @@ class Recorder:
             if frame.place is not EAGER:
                 self._sites.traced(frame.site)
             self._calls_under_way.steps.append(frame)
-            if frame.distributed and not self._where.strategy:
-                self._where = compat.surroundings()
+            if frame.distributed and not self.reader.where.strategy:
+                self.reader.where = compat.surroundings()
         stack.append(frame)
 
     def enter_apply(
@@ -569,138 +552,6 @@ class Recorder:
         """The counters' variables, for an exported function that captures them."""
         return self._counters.variables()
 
-    def _read(self) -> Counts:
-        """What was counted so far; the lock of the counters is held."""
-        calm = self._callers <= {threading.get_ident()}
-        under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
-        return self._counters.read(under_way, calm)
-
-    def _called_so_far(self) -> list[list[int]]:
-        """For each site how often it was called [in eager mode, while tracing]."""
-        found = [list(calls) for calls in self._sites.calls]
-        for block, log in self._counters.logs.items():
-            if not block.function:
-                for number in block.sites:
-                    found[number][0] += log.total
-        return found
-
-    def now(self) -> Moment:
-        """What has been counted so far, for a trace that counts from here."""
-        with self._counters.lock:
-            readings = self._read()
-            calls = self._called_so_far()
-            graphs = self._tracings.figures(_totals(readings))
-            said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
-            moved = self.optimizers.moved()
-            older = dict(self.optimizers.older.calls)
-            return Moment(readings, calls, graphs, older, moved, said)
-
-    def trace(self) -> Trace:
-        """A frozen trace of everything up to the last complete step of each replica."""
-        data, objects = self.part(None)
-        return Trace(data, Objects(index_of=finder(objects)))
-
-    def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
-        """The trace of what came after the moment `since`, its steps numbered from 1 again.
-
-        With it, for each variable of the trace the object, if there is one.
-        """
-        with self._counters.lock:
-            before = Moment({}, [], {}, {}, {}) if since is None else since
-            return self._part(self._read(), before), list(self._variables.objects)
-
-    def _part(self, absolute: Counts, before: Moment) -> TraceData:
-        sites = list(self._sites.sites)
-        ended: dict[int, readout.Ended] = {}
-        for replica, read in absolute.items():
-            old = before.readings.get(replica, NOTHING_COUNTED)
-            past, blocks = old.past, []
-            for key, (block, reading) in read.blocks.items():
-                known = old.blocks[key][1] if key in old.blocks else Reading()
-                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
-            ended[replica] = readout.settle(
-                readout.Begun(
-                    read.steps - past,
-                    blocks,
-                    {number - past for number in read.under_way if number > past},
-                    {number - past for number in read.empty if number > past},
-                    read.calm,
-                )
-            )
-        calls = {
-            site: (eager - old_eager, tracing - old_tracing)
-            for site, (eager, tracing), (old_eager, old_tracing) in zip(
-                sites, self._called_so_far(), chain(before.calls, repeat((0, 0))), strict=False
-            )
-        }
-        optimizers, step_methods = self.optimizers, self.optimizers.step_methods()
-        names = optimizers.names()
-        methods = {
-            name: index for index, name in enumerate(dict.fromkeys(site.method for site in sites))
-        }
-        ids = sorted({site.replica for site in sites} | set(ended))
-        replicas = {id: index for index, id in enumerate(ids)}
-        found, lost = readout.blocks_of(optimizers.root, ended, methods, replicas)
-        missed = optimizers.missed(names, before.older)
-        notes = [*self._notes, *lost, *missed]
-        roles = {e.role for block in found for e in block.entries if e.kind != "none"}
-        stepped = {
-            entry.optimizer
-            for block in found
-            for entry in block.entries
-            if entry.role == "step" and block.total
-        }
-        if "request" in roles and "update" not in roles and stepped & optimizers.with_own_step():
-            notes.append(_BYPASSED)
-        where = self._where
-        return TraceData(
-            optimizers=tuple(optimizers.records(names, before.iterations)),
-            variables=tuple(self._variables.rows),
-            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
-            replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
-            blocks=tuple(found),
-            calls=tuple(readout.calls_of(calls, methods, replicas)),
-            graphs=self._graph_records(absolute, before, replicas),
-            complete=not notes,
-            notes=(*_remarks(where), *notes),
-            environment=compat.versions()
-            | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
-        )
-
-    def _graph_records(
-        self, absolute: Counts, before: Moment, replicas: dict[int, int]
-    ) -> tuple[Graph, ...]:
-        records = []
-        for key, now in self._tracings.figures(_totals(absolute)).items():
-            old = before.graphs.get(key, Figures())
-            past = before.readings.get(key.replica, NOTHING_COUNTED).past
-            new = Figures(
-                now.tracings - old.tracings,
-                max(0, now.idle - old.idle),
-                now.steps - old.steps,
-                max(0, now.after - past),
-                now.step_calls,
-            )
-            if new.tracings or new.steps:
-                records.append(new.record(self.optimizers.root, key, replicas))
-        return tuple(records)
-
-
-_BYPASSED = (
-    "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
-    "it applies them by itself, or by an optimizer made later; such updates are not counted"
-)
-
-
-def _remarks(where: compat.Surroundings) -> list[str]:
-    """What a reader should know of how the optimizer ran, though nothing was missed."""
-    if not where.strategy.startswith("ParameterServerStrategy"):
-        return []
-    return [
-        f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
-        "counters are on the parameter servers, so which worker ran an update is not known"
-    ]
-
 
 def _python_frame() -> Any:
     """Python's frame of the apply method that is about to run."""
@@ -722,7 +573,3 @@ def kind_of_gradient(gradient: Any) -> Kind:
 def _place_of(graph: Any) -> Place:
     branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
     return Place(graph, branch, compat.called_graph(graph))
-
-
-def _totals(readings: Counts) -> Callable[[int, int], int]:
-    return lambda replica, number: readings[replica].blocks[number][1].total

@@ -1,0 +1,229 @@
+"""Reads a recorder out: the trace of what it has counted, or of what came after a baseline.
+
+A `Recorder` makes one `Reader` and hands it what it writes itself: its tables, its notes and its
+counters. Any thread may ask, at any time, also one that trains and also inside of a step.
+
+A reader writes nothing but `where`, which the recorder sets, and takes the lock of the counters for
+the whole of a reading: what Python counts stands still until it is done. What graphs count goes on
+meanwhile; the ledger sorts it out. Under that lock it takes those of the ledgers and of the
+variables, one at a time, and nobody who holds one of these asks for the lock of the counters.
+
+Data change form twice here. The counters give `Reading`s, by the numbers of sites and with steps
+numbered as they began; `readout` makes of them the blocks of a trace, in which only the steps stand
+that came to an end.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+from weakref import ref
+
+from tracer.model.names import Objects
+from tracer.model.records import Graph, Method, Replica, TraceData
+from tracer.model.trace import Trace
+from tracer.recorder import readout
+from tracer.recorder.frames import CallsUnderWay
+from tracer.recorder.optimizers import Optimizers
+from tracer.recorder.readout import BlockKey, Reading, Site
+from tracer.recorder.sites import SiteTable
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.counters import (
+    NOTHING_COUNTED,
+    CountedBlock,
+    Counters,
+    Counts,
+)
+from tracer.recorder.tensorflow.graph_tracings import Figures, Key, Tracings
+from tracer.recorder.tensorflow.older_functions import Older
+from tracer.recorder.tensorflow.variables import VariableTable, finder
+
+
+class Moment(NamedTuple):
+    """What had been counted at some moment."""
+
+    readings: Counts
+    calls: Sequence[Sequence[int]]
+    graphs: dict[Key, Figures]
+    older: dict[Older, int]
+    iterations: dict[int, int]
+    notes: frozenset[str] = frozenset()
+
+
+class Reader:
+    """Puts together what a recorder knows; thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        optimizers: Optimizers,
+        variables: VariableTable,
+        sites: SiteTable,
+        calls_under_way: CallsUnderWay,
+        counters: Counters,
+        tracings: Tracings,
+        callers: set[int],
+        devices: Mapping[int, str],
+        notes: Mapping[str, None],
+    ) -> None:
+        """All of these are the recorder's, and go on changing.
+
+        `callers` are the threads that called a function with a block of it, `devices` where the
+        variables of each replica are, and `notes` what was not seen, in the order it was noted.
+        """
+        self.where = compat.Surroundings("", "", ())
+        """The strategy, as the first step that ran under one found it."""
+        self._optimizers = optimizers
+        self._variables = variables
+        self._sites = sites
+        self._calls_under_way = calls_under_way
+        self._counters = counters
+        self._tracings = tracings
+        self._callers = callers
+        self._devices = devices
+        self._notes = notes
+
+    def _read(self) -> Counts:
+        """What was counted so far; the lock of the counters is held."""
+        calm = self._callers <= {threading.get_ident()}
+        under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
+        return self._counters.read(under_way, calm)
+
+    def _called_so_far(self) -> list[list[int]]:
+        """For each site how often it was called [in eager mode, while tracing]."""
+        found = [list(calls) for calls in self._sites.calls]
+        for block, log in self._counters.logs.items():
+            if not block.function:
+                for number in block.sites:
+                    found[number][0] += log.total
+        return found
+
+    def now(self) -> Moment:
+        """What has been counted so far, for a trace that counts from here."""
+        with self._counters.lock:
+            readings = self._read()
+            calls = self._called_so_far()
+            graphs = self._tracings.figures(_totals(readings))
+            said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
+            moved = self._optimizers.moved()
+            older = dict(self._optimizers.older.calls)
+            return Moment(readings, calls, graphs, older, moved, said)
+
+    def trace(self) -> Trace:
+        """A frozen trace of everything up to the last complete step of each replica."""
+        data, objects = self.part(None)
+        return Trace(data, Objects(index_of=finder(objects)))
+
+    def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
+        """The trace of what came after the moment `since`, its steps numbered from 1 again.
+
+        With it, for each variable of the trace the object, if there is one.
+        """
+        with self._counters.lock:
+            before = Moment({}, [], {}, {}, {}) if since is None else since
+            return self._part(self._read(), before), list(self._variables.objects)
+
+    def _part(self, absolute: Counts, before: Moment) -> TraceData:
+        sites = list(self._sites.sites)
+        ended: dict[int, readout.Ended] = {}
+        for replica, read in absolute.items():
+            old = before.readings.get(replica, NOTHING_COUNTED)
+            past, blocks = old.past, []
+            for key, (block, reading) in read.blocks.items():
+                known = old.blocks[key][1] if key in old.blocks else Reading()
+                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+            ended[replica] = readout.settle(
+                readout.Begun(
+                    read.steps - past,
+                    blocks,
+                    {number - past for number in read.under_way if number > past},
+                    {number - past for number in read.empty if number > past},
+                    read.calm,
+                )
+            )
+        calls = {
+            site: (eager - old_eager, tracing - old_tracing)
+            for site, (eager, tracing), (old_eager, old_tracing) in zip(
+                sites, self._called_so_far(), chain(before.calls, repeat((0, 0))), strict=False
+            )
+        }
+        optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
+        names = optimizers.names()
+        methods = {
+            name: index for index, name in enumerate(dict.fromkeys(site.method for site in sites))
+        }
+        ids = sorted({site.replica for site in sites} | set(ended))
+        replicas = {id: index for index, id in enumerate(ids)}
+        found, lost = readout.blocks_of(optimizers.root, ended, methods, replicas)
+        missed = optimizers.missed(names, before.older)
+        notes = [*self._notes, *lost, *missed]
+        roles = {e.role for block in found for e in block.entries if e.kind != "none"}
+        stepped = {
+            entry.optimizer
+            for block in found
+            for entry in block.entries
+            if entry.role == "step" and block.total
+        }
+        if "request" in roles and "update" not in roles and stepped & optimizers.with_own_step():
+            notes.append(_BYPASSED)
+        where = self.where
+        return TraceData(
+            optimizers=tuple(optimizers.records(names, before.iterations)),
+            variables=tuple(self._variables.rows),
+            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
+            replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
+            blocks=tuple(found),
+            calls=tuple(readout.calls_of(calls, methods, replicas)),
+            graphs=self._graph_records(absolute, before, replicas),
+            complete=not notes,
+            notes=(*_remarks(where), *notes),
+            environment=compat.versions()
+            | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+        )
+
+    def _graph_records(
+        self, absolute: Counts, before: Moment, replicas: dict[int, int]
+    ) -> tuple[Graph, ...]:
+        records = []
+        for key, now in self._tracings.figures(_totals(absolute)).items():
+            old = before.graphs.get(key, Figures())
+            past = before.readings.get(key.replica, NOTHING_COUNTED).past
+            new = Figures(
+                now.tracings - old.tracings,
+                max(0, now.idle - old.idle),
+                now.steps - old.steps,
+                max(0, now.after - past),
+                now.step_calls,
+            )
+            if new.tracings or new.steps:
+                records.append(new.record(self._optimizers.root, key, replicas))
+        return tuple(records)
+
+
+_BYPASSED = (
+    "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
+    "it applies them by itself, or by an optimizer made later; such updates are not counted"
+)
+
+
+def _remarks(where: compat.Surroundings) -> list[str]:
+    """What a reader should know of how the optimizer ran, though nothing was missed."""
+    if not where.strategy.startswith("ParameterServerStrategy"):
+        return []
+    return [
+        f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
+        "counters are on the parameter servers, so which worker ran an update is not known"
+    ]
+
+
+def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
+    return BlockKey(
+        "graph" if block.function else "eager",
+        block.function,
+        block.step,
+        tuple(sites[number] for number in block.sites),
+    )
+
+
+def _totals(readings: Counts) -> Callable[[int, int], int]:
+    return lambda replica, number: readings[replica].blocks[number][1].total
