@@ -25,7 +25,7 @@ from tracer.model.trace import Trace
 from tracer.recorder.instances import instances
 
 if TYPE_CHECKING:
-    from tracer.recorder.reader import Moment
+    from tracer.recorder.reader import Baseline
     from tracer.recorder.recorder import Recorder
 
 
@@ -33,7 +33,7 @@ class Recording:
     """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
 
     def __init__(self) -> None:
-        self._since: dict[Recorder, Moment | None] = {}
+        self._since: dict[Recorder, Baseline | None] = {}
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
         self._refused: list[_Refused] = []
@@ -45,7 +45,7 @@ class Recording:
             return self._end
         parts = []
         for recorder, since in list(self._since.items()):
-            part = recorder.reader.part(since)
+            part = recorder.reader.data_since(since)
             if _ran(part[0], frozenset() if since is None else since.notes):
                 parts.append(part)
         notes = [
@@ -79,7 +79,7 @@ class Recording:
 
         traced = registry.is_traced(optimizer)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
-        self._since.setdefault(recorder, None if making else recorder.reader.now())
+        self._since.setdefault(recorder, None if making else recorder.reader.baseline())
         if not traced:
             self._wrapped.append(ref(optimizer))
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Graph, Method, Replica, TraceData
+from tracer.model.records import Block, Graph, Method, Replica, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
@@ -39,15 +39,33 @@ from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
 
 
-class Moment(NamedTuple):
-    """What had been counted at some moment."""
+class Baseline(NamedTuple):
+    """What had been counted at some moment, for a trace that counts from there."""
 
-    readings: Counts
+    counts: Counts
     calls: Sequence[Sequence[int]]
+    """For each site how often it was called [in eager mode, while tracing]."""
     graphs: dict[Key, Figures]
     older: dict[Older, int]
+    """How often each function that is older than the tracer had been called."""
     iterations: dict[int, int]
+    """How far each optimizer's own count of steps had moved."""
     notes: frozenset[str] = frozenset()
+    """What a trace would have said by then."""
+
+
+_THE_BEGINNING = Baseline({}, [], {}, {}, {})
+
+
+class _Ran(NamedTuple):
+    """What was executed, as a trace says it, with its indices of methods and replicas."""
+
+    sites: Sequence[Site]
+    methods: dict[str, int]
+    replicas: dict[int, int]
+    blocks: Sequence[Block]
+    notes: Sequence[str]
+    """What is not known of them."""
 
 
 class Reader:
@@ -83,117 +101,132 @@ class Reader:
         self._devices = devices
         self._notes = notes
 
-    def _read(self) -> Counts:
-        """What was counted so far; the lock of the counters is held."""
+    def trace(self) -> Trace:
+        """A frozen trace of everything up to the last complete step of each replica."""
+        data, objects = self.data_since(None)
+        return Trace(data, Objects(index_of=finder(objects)))
+
+    def data_since(self, baseline: Baseline | None) -> tuple[TraceData, list[ref[Any] | None]]:
+        """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
+
+        With it, for each variable of the trace the object, if there is one.
+        """
+        with self._counters.lock:
+            since = _THE_BEGINNING if baseline is None else baseline
+            data = self._data(self._counted(), since)
+            return data, list(self._variables.objects)
+
+    def baseline(self) -> Baseline:
+        """What has been counted so far, for a trace that counts from here."""
+        with self._counters.lock:
+            counts = self._counted()
+            calls = self._called_so_far()
+            graphs = self._tracings.figures(_totals(counts))
+            ran = self._ran(counts, _THE_BEGINNING)
+            notes = self._all_notes(ran, self._optimizers.names(), _THE_BEGINNING)
+            said = frozenset([*_remarks(self.where), *notes])
+            moved = self._optimizers.moved()
+            older = dict(self._optimizers.older.calls)
+            return Baseline(counts, calls, graphs, older, moved, said)
+
+    # The lock of the counters is held by whoever calls these.
+
+    def _counted(self) -> Counts:
+        """What was counted so far."""
         calm = self._callers <= {threading.get_ident()}
         under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
         return self._counters.read(under_way, calm)
 
     def _called_so_far(self) -> list[list[int]]:
         """For each site how often it was called [in eager mode, while tracing]."""
-        found = [list(calls) for calls in self._sites.calls]
+        calls = [list(of_site) for of_site in self._sites.calls]
         for block, log in self._counters.logs.items():
             if not block.function:
                 for number in block.sites:
-                    found[number][0] += log.total
-        return found
+                    calls[number][0] += log.total
+        return calls
 
-    def now(self) -> Moment:
-        """What has been counted so far, for a trace that counts from here."""
-        with self._counters.lock:
-            readings = self._read()
-            calls = self._called_so_far()
-            graphs = self._tracings.figures(_totals(readings))
-            said = frozenset(self._part(readings, Moment({}, [], {}, {}, {})).notes)
-            moved = self._optimizers.moved()
-            older = dict(self._optimizers.older.calls)
-            return Moment(readings, calls, graphs, older, moved, said)
-
-    def trace(self) -> Trace:
-        """A frozen trace of everything up to the last complete step of each replica."""
-        data, objects = self.part(None)
-        return Trace(data, Objects(index_of=finder(objects)))
-
-    def part(self, since: Moment | None) -> tuple[TraceData, list[ref[Any] | None]]:
-        """The trace of what came after the moment `since`, its steps numbered from 1 again.
-
-        With it, for each variable of the trace the object, if there is one.
-        """
-        with self._counters.lock:
-            before = Moment({}, [], {}, {}, {}) if since is None else since
-            return self._part(self._read(), before), list(self._variables.objects)
-
-    def _part(self, absolute: Counts, before: Moment) -> TraceData:
-        sites = list(self._sites.sites)
-        ended: dict[int, readout.Ended] = {}
-        for replica, read in absolute.items():
-            old = before.readings.get(replica, NOTHING_COUNTED)
-            past, blocks = old.past, []
-            for key, (block, reading) in read.blocks.items():
-                known = old.blocks[key][1] if key in old.blocks else Reading()
-                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
-            ended[replica] = readout.settle(
-                readout.Begun(
-                    read.steps - past,
-                    blocks,
-                    {number - past for number in read.under_way if number > past},
-                    {number - past for number in read.empty if number > past},
-                    read.calm,
-                )
-            )
+    def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
+        ran = self._ran(counts, baseline)
         calls = {
             site: (eager - old_eager, tracing - old_tracing)
             for site, (eager, tracing), (old_eager, old_tracing) in zip(
-                sites, self._called_so_far(), chain(before.calls, repeat((0, 0))), strict=False
+                ran.sites,
+                self._called_so_far(),
+                chain(baseline.calls, repeat((0, 0))),
+                strict=False,
             )
         }
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
-        methods = {
-            name: index for index, name in enumerate(dict.fromkeys(site.method for site in sites))
-        }
-        ids = sorted({site.replica for site in sites} | set(ended))
-        replicas = {id: index for index, id in enumerate(ids)}
-        found, lost = readout.blocks_of(optimizers.root, ended, methods, replicas)
-        missed = optimizers.missed(names, before.older)
-        notes = [*self._notes, *lost, *missed]
-        roles = {e.role for block in found for e in block.entries if e.kind != "none"}
-        stepped = {
-            entry.optimizer
-            for block in found
-            for entry in block.entries
-            if entry.role == "step" and block.total
-        }
-        if "request" in roles and "update" not in roles and stepped & optimizers.with_own_step():
-            notes.append(_BYPASSED)
-        where = self.where
+        notes = self._all_notes(ran, names, baseline)
+        where, devices = self.where, self._devices
         return TraceData(
-            optimizers=tuple(optimizers.records(names, before.iterations)),
+            optimizers=tuple(optimizers.records(names, baseline.iterations)),
             variables=tuple(self._variables.rows),
-            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
-            replicas=tuple(Replica(where.worker, id, self._devices.get(id, "")) for id in ids),
-            blocks=tuple(found),
-            calls=tuple(readout.calls_of(calls, methods, replicas)),
-            graphs=self._graph_records(absolute, before, replicas),
+            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
+            replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
+            blocks=tuple(ran.blocks),
+            calls=tuple(readout.calls_of(calls, ran.methods, ran.replicas)),
+            graphs=self._graph_records(counts, baseline, ran.replicas),
             complete=not notes,
             notes=(*_remarks(where), *notes),
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
         )
 
+    def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
+        """What of `counts` came after the baseline."""
+        sites = list(self._sites.sites)
+        ended: dict[int, readout.Ended] = {}
+        for replica, counted in counts.items():
+            old = baseline.counts.get(replica, NOTHING_COUNTED)
+            past, blocks = old.past, []
+            for key, (block, reading) in counted.blocks.items():
+                known = old.blocks[key][1] if key in old.blocks else Reading()
+                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+            ended[replica] = readout.settle(
+                readout.Begun(
+                    counted.steps - past,
+                    blocks,
+                    {number - past for number in counted.under_way if number > past},
+                    {number - past for number in counted.empty if number > past},
+                    counted.calm,
+                )
+            )
+        names = dict.fromkeys(site.method for site in sites)
+        methods = {name: index for index, name in enumerate(names)}
+        ids = sorted({site.replica for site in sites} | set(ended))
+        replicas = {id: index for index, id in enumerate(ids)}
+        ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas)
+        return _Ran(sites, methods, replicas, ran, notes)
+
+    def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
+        """What was not seen; `names` are the optimizers'."""
+        notes = [*self._notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        entries = [(block, entry) for block in ran.blocks for entry in block.entries]
+        roles = {entry.role for _, entry in entries if entry.kind != "none"}
+        stepped = {
+            entry.optimizer for block, entry in entries if entry.role == "step" and block.total
+        }
+        with_own_step = self._optimizers.with_own_step()
+        if "request" in roles and "update" not in roles and stepped & with_own_step:
+            notes.append(_BYPASSED)
+        return notes
+
     def _graph_records(
-        self, absolute: Counts, before: Moment, replicas: dict[int, int]
+        self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
     ) -> tuple[Graph, ...]:
         records = []
-        for key, now in self._tracings.figures(_totals(absolute)).items():
-            old = before.graphs.get(key, Figures())
-            past = before.readings.get(key.replica, NOTHING_COUNTED).past
+        for key, figures in self._tracings.figures(_totals(counts)).items():
+            old = baseline.graphs.get(key, Figures())
+            past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
             new = Figures(
-                now.tracings - old.tracings,
-                max(0, now.idle - old.idle),
-                now.steps - old.steps,
-                max(0, now.after - past),
-                now.step_calls,
+                figures.tracings - old.tracings,
+                max(0, figures.idle - old.idle),
+                figures.steps - old.steps,
+                max(0, figures.after - past),
+                figures.step_calls,
             )
             if new.tracings or new.steps:
                 records.append(new.record(self._optimizers.root, key, replicas))
@@ -225,5 +258,5 @@ def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
     )
 
 
-def _totals(readings: Counts) -> Callable[[int, int], int]:
-    return lambda replica, number: readings[replica].blocks[number][1].total
+def _totals(counts: Counts) -> Callable[[int, int], int]:
+    return lambda replica, number: counts[replica].blocks[number][1].total
