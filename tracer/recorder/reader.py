@@ -28,13 +28,13 @@ from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.blocks import Blocks
 from tracer.recorder.tensorflow.counters import (
     NOTHING_COUNTED,
     CountedBlock,
-    Counters,
     Counts,
 )
-from tracer.recorder.tensorflow.graph_tracings import Figures, Key, Tracings
+from tracer.recorder.tensorflow.graph_tracings import Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
 
@@ -78,16 +78,14 @@ class Reader:
         variables: VariableTable,
         sites: SiteTable,
         calls_under_way: CallsUnderWay,
-        counters: Counters,
-        tracings: Tracings,
-        callers: set[int],
+        blocks: Blocks,
         devices: Mapping[int, str],
         notes: Mapping[str, None],
     ) -> None:
         """All of these are the recorder's, and go on changing.
 
-        `callers` are the threads that called a function with a block of it, `devices` where the
-        variables of each replica are, and `notes` what was not seen, in the order it was noted.
+        `devices` says where the variables of each replica are, and `notes` what was not seen, in
+        the order it was noted.
         """
         self.where = compat.Surroundings("", "", ())
         """The strategy, as the first step that ran under one found it."""
@@ -95,9 +93,9 @@ class Reader:
         self._variables = variables
         self._sites = sites
         self._calls_under_way = calls_under_way
-        self._counters = counters
-        self._tracings = tracings
-        self._callers = callers
+        self._counters = blocks.counters
+        self._tracings = blocks.tracings
+        self._callers = blocks.callers
         self._devices = devices
         self._notes = notes
 
