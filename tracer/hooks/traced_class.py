@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tracer.errors import UnsupportedOptimizer
-from tracer.hooks import inspection
+from tracer.hooks import source
 from tracer.hooks.registry import (
     bindings,
     plain_class,
@@ -51,7 +51,7 @@ def traced_class(base: type, kind: OptimizerKind) -> type:
 
 def _made_class(base: type, kind: OptimizerKind) -> type:
     """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
-    if method := inspection.super_of_type(base):
+    if method := source.super_of_type(base):
         raise _no_subclass(
             base,
             f"its {method} calls super(type(self), self), which never ends in one; write super()",
