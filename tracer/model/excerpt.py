@@ -9,7 +9,8 @@ from dataclasses import replace
 import msgspec
 
 from tracer.errors import UnknownName
-from tracer.model.records import Block, Entry, Run, TraceData
+from tracer.model.records import Block, Entry, TraceData
+from tracer.model.runs import Run
 from tracer.model.selection import Selection
 from tracer.model.trace import Trace
 

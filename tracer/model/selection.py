@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tracer.errors import unknown_name
 from tracer.model.names import Objects, named, variables_meant
-from tracer.model.records import Block, Calls, Entry, Kind, Role, Run, TraceData, contribution
+from tracer.model.records import Block, Calls, Entry, Kind, Role, TraceData, contribution
+from tracer.model.runs import Run
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
 UPDATES: frozenset[Role] = frozenset({"update"})

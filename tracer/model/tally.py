@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.measures import Measure, updates
-from tracer.model.records import Block, Entry, Kind, Optimizer, Role, Run, segments
+from tracer.model.records import Block, Entry, Kind, Optimizer, Role
+from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 

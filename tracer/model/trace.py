@@ -24,6 +24,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
+from tracer.model.runs import segments
 from tracer.model.selection import EXECUTIONS, REQUESTS, UPDATES, Selection, select_entries
 
 T = TypeVar("T")
@@ -308,7 +309,7 @@ class Trace:
             for block, number in self._blocks_with(selection)
             for run in selection.runs(block)
         ]
-        return records.segments(weighted, self.steps)
+        return segments(weighted, self.steps)
 
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"

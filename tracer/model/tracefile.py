@@ -50,10 +50,10 @@ from tracer.model.records import (
     Optimizer,
     Replica,
     Role,
-    Run,
     TraceData,
     Variable,
 )
+from tracer.model.runs import Run
 from tracer.model.trace import Trace
 
 FORMAT = "optimizer-tracer"

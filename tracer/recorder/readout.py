@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tracer.model import records
-from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
+from tracer.model.records import Block, Calls, Entry, Kind, Role
+from tracer.model.runs import Run, fold, join, segments
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 
@@ -77,12 +77,12 @@ def _rising(runs: Sequence[Run]) -> list[Run]:
     """The runs in rising order; steps that overlap in time end in another order than they began."""
     ordered = sorted(runs, key=lambda run: run.first)
     if all(later.first > run.last for run, later in pairwise(ordered)):
-        return records.join(ordered)
+        return join(ordered)
     times: Counter[int] = Counter()
     for run in ordered:
         for step in range(run.first, run.last + 1, run.stride):
             times[step] += run.times
-    return records.fold(sorted(times.items()))
+    return fold(sorted(times.items()))
 
 
 def _of_one_kind(run: Run) -> Iterator[Run]:
@@ -239,11 +239,11 @@ def _missing(
             for run, weight in inside
             if (part := run.only(range(ended + 1, steps + 1)))
         ]
-        parts = records.segments(later, steps)
+        parts = segments(later, steps)
         return [
             (max(first, ended + 1), last, count) for first, last, count in parts if last > ended
         ]
-    parts = records.segments([*own, *inside], steps)
+    parts = segments([*own, *inside], steps)
     return [(first, last, count) for first, last, count in parts if count < _OWN]
 
 
@@ -288,7 +288,7 @@ def _numbered(
 
     def read(reading: Reading) -> Reading:
         runs = {
-            flags: records.join(part for run in each for part in moved(run))
+            flags: join(part for run in each for part in moved(run))
             for flags, each in reading.runs.items()
         }
         return reading._replace(runs={flags: each for flags, each in runs.items() if each})
@@ -333,7 +333,7 @@ def blocks_of(
             free -= own
             mine += _blocks(root, index, key, reading, own, methods)
         if ended.raised:
-            runs = records.fold((number, 1) for number in ended.raised)
+            runs = fold((number, 1) for number in ended.raised)
             mine.append(_empty_steps(root, index, len(ended.raised), runs))
         if ended.lost is not None and free > 0:
             mine.append(_empty_steps(root, index, free, []))

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.labels import replica_names
-from tracer.model.records import Kind, Run
+from tracer.model.records import Kind
+from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Group, Tally, Weights
 from tracer.reporters.layout import shown
