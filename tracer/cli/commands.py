@@ -226,9 +226,11 @@ def diff(
     from tracer.reporters import comparison, console
 
     traces = load(before), load(after)
-    found = differences(*traces)
-    console.put(lambda width, color: comparison.render(*traces, found, width=width, color=color))
-    return int(any(found))
+    differences_found = differences(*traces)
+    console.put(
+        lambda width, color: comparison.render(*traces, differences_found, width=width, color=color)
+    )
+    return int(any(differences_found))
 
 
 @app.command(
@@ -278,10 +280,10 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    found = expressions.check(load(path), wanted, findings)
+    results = expressions.check(load(path), wanted, findings)
     with _writing(output):
-        verdicts.put(found, format, output)
-    return int(any(each.reason for each in found))
+        verdicts.put(results, format, output)
+    return int(any(each.reason for each in results))
 
 
 @app.command(

@@ -62,13 +62,13 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     `own-step`, for a method that may update variables past the apply methods.
     """
     try:
-        found = tuple(dict.fromkeys(_remarks(cls, kind)))
-        if any("sparse" in each.method for each in found if each.code in FAILING):
+        remarks = tuple(dict.fromkeys(_remarks(cls, kind)))
+        if any("sparse" in each.method for each in remarks if each.code in FAILING):
             layers = ", ".join(_embeddings())
-            found += (Remark("embedding", "", layers),) if layers else ()
+            remarks += (Remark("embedding", "", layers),) if layers else ()
     except Exception:  # there is no end to what a class can do to those who read it
         return (Remark(OWN_STEP, kind.step_methods[0]),)
-    return found
+    return remarks
 
 
 def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
@@ -88,8 +88,8 @@ def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[
     """The methods between `apply_gradients` and the apply methods that the program defines."""
     called = {apply.name for apply in kind.apply_methods}
     known = {*kind.step_methods, *kind.group_methods}
-    for each in own:
-        for name in vars(each):
+    for base in own:
+        for name in vars(base):
             if name not in called and (name in known or _ON_THE_WAY.search(name)):
                 yield Remark(OWN_STEP, name)
 
@@ -145,25 +145,25 @@ def _mentioned(name: str, own: Sequence[type]) -> bool:
 
 def _codes(value: Any) -> Iterator[CodeType]:
     """The code of a method or property, also of what a decorator has wrapped."""
-    for each in (
+    for candidate in (
         value,
         getattr(value, "__func__", None),
         *(getattr(value, name, None) for name in ("fget", "fset", "fdel", "__wrapped__")),
     ):
-        code = getattr(each, "__code__", None)
+        code = getattr(candidate, "__code__", None)
         if isinstance(code, CodeType):
             yield code
 
 
 def _names(code: CodeType) -> set[str]:
     """The attributes, globals and texts that code and the functions in it refer to."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= _names(constant)
+            names |= _names(constant)
         elif isinstance(constant, str):
-            found.add(constant)
-    return found
+            names.add(constant)
+    return names
 
 
 # Methods that cannot be called.

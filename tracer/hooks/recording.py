@@ -45,9 +45,9 @@ class Recording:
             return self._end
         parts = []
         for recorder, since in list(self._since.items()):
-            part = recorder.reader.data_since(since)
-            if _ran(part[0], frozenset() if since is None else since.notes):
-                parts.append(part)
+            counted = recorder.reader.data_since(since)
+            if _ran(counted[0], frozenset() if since is None else since.notes):
+                parts.append(counted)
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
@@ -84,22 +84,24 @@ class Recording:
             self._wrapped.append(ref(optimizer))
 
     def _begin(self) -> None:
-        found = _optimizers()
-        if found:
+        alive = _optimizers()
+        if alive:
             from tracer.hooks.family import family
 
-            inner = {id(n) for each in found for n, _ in family(each) if n is not each}
-            for each in found:
-                if id(each) not in inner:
-                    self._meet(each)
+            inner = {
+                id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
+            }
+            for optimizer in alive:
+                if id(optimizer) not in inner:
+                    self._meet(optimizer)
 
     def _finish(self) -> None:
-        found = _optimizers()
-        if found:
+        alive = _optimizers()
+        if alive:
             from tracer.hooks import registry
 
             met = {id(each.optimizer()) for each in self._refused}
-            unseen = [each for each in found if registry.recorder_of(each) is None]
+            unseen = [each for each in alive if registry.recorder_of(each) is None]
             self._missed = {type(each).__name__ for each in unseen if id(each) not in met}
         self.end()
 
@@ -136,8 +138,8 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
     counts = []
     try:
-        for each, _ in family(optimizer):
-            count = 0 if each._iterations is None else iterations_of(each)
+        for member, _ in family(optimizer):
+            count = 0 if member._iterations is None else iterations_of(member)
             if count is None:
                 return None
             counts.append(count)
@@ -185,8 +187,8 @@ def recording_of(*optimizers: object) -> Iterator[Recording]:
     """
     recording = Recording()
     try:
-        for each in optimizers:
-            recording.take(each)
+        for optimizer in optimizers:
+            recording.take(optimizer)
         yield recording
     finally:
         recording.end()
@@ -203,8 +205,8 @@ def _ran(data: TraceData, known: frozenset[str]) -> bool:
 
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
-    found = [getattr(sys.modules.get(home), name, None) for home, name in MAKERS]
-    alive = instances(cls for cls in found if cls is not None)
+    bases = [getattr(sys.modules.get(home), name, None) for home, name in MAKERS]
+    alive = instances(cls for cls in bases if cls is not None)
     return [each for each in alive if kind_of(type(each)) is not None]
 
 

@@ -72,15 +72,15 @@ class _Body:
         self._self = self_name
         self._outer = {
             name
-            for each in ast.walk(method)
-            if isinstance(each, ast.Global | ast.Nonlocal)
-            for name in each.names
+            for node in ast.walk(method)
+            if isinstance(node, ast.Global | ast.Nonlocal)
+            for name in node.names
         }
         self._read = {
             name
-            for each in ast.walk(method)
-            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
-            if (name := self._attribute(each)) and not self._is_target(each)
+            for node in ast.walk(method)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+            if (name := self._attribute(node)) and not self._is_target(node)
         }
 
     def remarks(self) -> Iterator[Remark]:
@@ -104,8 +104,10 @@ class _Body:
                 yield name, True
         elif isinstance(statement, ast.Assign):
             for target in statement.targets:
-                for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                    if name := self._kept(each):
+                for element in (
+                    target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                ):
+                    if name := self._kept(element):
                         yield name, self._mentions(statement.value, name)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             function = statement.value.func
@@ -131,16 +133,16 @@ class _Body:
     def _is_target(self, attribute: ast.Attribute) -> bool:
         """Whether it is only loaded to assign to a part of it: `self.x[i] = 1`."""
         return any(
-            isinstance(each, ast.Subscript)
-            and not isinstance(each.ctx, ast.Load)
-            and each.value is attribute
-            for each in ast.walk(self._method)
+            isinstance(node, ast.Subscript)
+            and not isinstance(node.ctx, ast.Load)
+            and node.value is attribute
+            for node in ast.walk(self._method)
         )
 
     def _mentions(self, node: ast.AST, name: str) -> bool:
         return any(
-            self._attribute(each) == name or (isinstance(each, ast.Name) and each.id == name)
-            for each in ast.walk(node)
+            self._attribute(inner) == name or (isinstance(inner, ast.Name) and inner.id == name)
+            for inner in ast.walk(node)
         )
 
     def _step_variables(self, statement: ast.AST) -> Iterator[Remark]:
@@ -162,30 +164,30 @@ def _statements(
     body: Sequence[ast.stmt], tests: tuple[ast.AST, ...]
 ) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
     """The simple statements, each with what decides whether it runs."""
-    for each in body:
-        if isinstance(each, ast.With):
-            for item in each.items:
+    for statement in body:
+        if isinstance(statement, ast.With):
+            for item in statement.items:
                 yield item.context_expr, tests
-            yield from _statements(each.body, tests)
-        elif isinstance(each, ast.If | ast.While):
-            yield from _statements([*each.body, *each.orelse], (*tests, each.test))
-        elif isinstance(each, ast.For):
-            yield from _statements([*each.body, *each.orelse], (*tests, each.iter))
-        elif isinstance(each, ast.Try):
-            for part in (each.body, each.orelse, each.finalbody):
-                yield from _statements(part, (*tests, each))
+            yield from _statements(statement.body, tests)
+        elif isinstance(statement, ast.If | ast.While):
+            yield from _statements([*statement.body, *statement.orelse], (*tests, statement.test))
+        elif isinstance(statement, ast.For):
+            yield from _statements([*statement.body, *statement.orelse], (*tests, statement.iter))
+        elif isinstance(statement, ast.Try):
+            for branch in (statement.body, statement.orelse, statement.finalbody):
+                yield from _statements(branch, (*tests, statement))
             # A handler makes what was found missing.
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         else:
-            yield each, tests
+            yield statement, tests
 
 
 def _asks_for(test: ast.AST, name: str) -> bool:
     """Whether a condition asks for the attribute itself, or for eager mode."""
-    for each in ast.walk(test):
-        word = getattr(each, "attr", None) or getattr(each, "id", None)
-        word = each.value if isinstance(each, ast.Constant) else word
+    for node in ast.walk(test):
+        word = getattr(node, "attr", None) or getattr(node, "id", None)
+        word = node.value if isinstance(node, ast.Constant) else word
         if isinstance(word, str) and (word == name or "eager" in word or "inside_function" in word):
             return True
     return False

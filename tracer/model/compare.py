@@ -203,8 +203,8 @@ def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iter
 
 def _some(changes: Sequence[Change]) -> str:
     parts = [
-        f"{each.name}: {each.where or f'{_count(each.before)} to {_count(each.after)}'}"
-        for each in changes[:_FEW]
+        f"{change.name}: {change.where or f'{_count(change.before)} to {_count(change.after)}'}"
+        for change in changes[:_FEW]
     ]
     rest = len(changes) - len(parts)
     return "; ".join([*parts, f"and {rest} more"] if rest else parts)

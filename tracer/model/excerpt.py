@@ -45,19 +45,20 @@ def select(
             ),
         )
     blocks = [
-        msgspec.structs.replace(part, entries=tuple(_entries(block, kept)))
+        msgspec.structs.replace(cut, entries=tuple(_entries(block, kept)))
         for block in data.blocks
         if kept.replicas is None or block.replica in kept.replicas
-        for part in _within(block, steps)
+        for cut in _within(block, steps)
     ]
     if method is not None and not any(
         e.role == "update" for block in blocks for e in block.entries
     ):
         blocks = [_promoted(block) for block in blocks]
     calls = [
-        msgspec.structs.replace(each, variables=_kept(each.variables, kept))
-        for each in data.calls
-        if kept.holds_calls(each) and (_kept(each.variables, kept) or not each.variables)
+        msgspec.structs.replace(calls_of_method, variables=_kept(calls_of_method.variables, kept))
+        for calls_of_method in data.calls
+        if kept.holds_calls(calls_of_method)
+        and (_kept(calls_of_method.variables, kept) or not calls_of_method.variables)
     ]
     excerpt = msgspec.structs.replace(
         data,

@@ -93,15 +93,15 @@ def _of_worker(note: str, data: TraceData) -> str:
 
 
 def _same_run(first: TraceData, other: TraceData) -> None:
-    here, there = (_named(each) for each in (first, other))
-    ours, theirs = ([(o.name, o.class_name) for o in each.optimizers] for each in (first, other))
+    here, there = (_named(data) for data in (first, other))
+    ours, theirs = ([(o.name, o.class_name) for o in data.optimizers] for data in (first, other))
     if ours != theirs:
         raise MergeError(
             f"not one run: {here} has the optimizers {_listed(ours)}, {there} has {_listed(theirs)}"
         )
     mine, its = (
-        {v.name: f"{v.name} {v.dtype}{list(v.shape)}" for v in each.variables}
-        for each in (first, other)
+        {v.name: f"{v.name} {v.dtype}{list(v.shape)}" for v in data.variables}
+        for data in (first, other)
     )
     for name in sorted(mine.keys() ^ its.keys()):
         has, lacks = (here, there) if name in mine else (there, here)
@@ -131,7 +131,7 @@ def combine(
     """
     whole = _Whole()
     replicas = _all_replicas(data for data, _ in parts)
-    number_of = {place: index for index, place in enumerate(replicas)}
+    number_of = {key: index for index, key in enumerate(replicas)}
     variables = _Variables()
     optimizers: list[Optimizer] = []
     for data, references in parts:
@@ -192,8 +192,8 @@ class _Variables:
 
 def _plain(name: str, names: Collection[str]) -> str:
     """The name without the number that it has because others of `names` are the same."""
-    plain, mark, number = name.rpartition("#")
-    return plain if mark and number.isdecimal() and plain in names else name
+    plain, separator, number = name.rpartition("#")
+    return plain if separator and number.isdecimal() and plain in names else name
 
 
 Named = TypeVar("Named", Optimizer, Variable)
@@ -201,9 +201,10 @@ Named = TypeVar("Named", Optimizer, Variable)
 
 def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
     """The records, those of one name with their number."""
-    names = distinct(each.name for each in records)
+    names = distinct(record.name for record in records)
     return tuple(
-        msgspec.structs.replace(each, name=name) for each, name in zip(records, names, strict=True)
+        msgspec.structs.replace(record, name=name)
+        for record, name in zip(records, names, strict=True)
     )
 
 

@@ -62,13 +62,13 @@ def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Re
     outside: dict[int, int] = defaultdict(int)
     for run in stamped:
         total -= run.total
-        for part in _of_one_kind(run):
-            if part.first < UNIT:
-                outside[flags_of(part.first)] += part.total
+        for piece in _of_one_kind(run):
+            if piece.first < UNIT:
+                outside[flags_of(piece.first)] += piece.total
             else:
-                stride = part.stride // UNIT if part.count > 1 else 1
-                number = number_of(part.first)
-                runs[flags_of(part.first)].append(Run(number, stride, part.count, part.times))
+                stride = piece.stride // UNIT if piece.count > 1 else 1
+                number = number_of(piece.first)
+                runs[flags_of(piece.first)].append(Run(number, stride, piece.count, piece.times))
     joined = {flags: _rising(each) for flags, each in runs.items()}
     return Reading(joined, dict(outside), total, graphs, idle)
 
@@ -104,7 +104,7 @@ def until(reading: Reading, begun: int) -> Reading:
         return reading
     steps = range(1, begun + 1)
     earlier = {
-        flags: [part for run in runs if (part := run.only(steps)) is not None]
+        flags: [earlier_run for run in runs if (earlier_run := run.only(steps)) is not None]
         for flags, runs in reading.runs.items()
     }
     return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
@@ -178,28 +178,28 @@ def settle(begun: Begun) -> Ended:
     under way, if an error ended it, or if the detail of the block that it ran was lost.
     """
     blocks = list(begun.blocks)
-    own = [(run, _OWN) for key, each in blocks if key.step for run in each.runs.get(0, ())]
+    own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
     inside = [
         (run, 1)
-        for key, each in blocks
-        for flags, runs in each.runs.items()
+        for key, reading in blocks
+        for flags, runs in reading.runs.items()
         for run in runs
         if flags or not key.step
     ]
     missing = _missing(own, inside, begun.steps)
-    lost = any(each.lost for _, each in blocks)
+    lost = any(reading.lost for _, reading in blocks)
     if not missing:
         return Ended(begun.steps, blocks, lost=(1, begun.steps) if lost else None)
-    short = [index for index, (key, each) in enumerate(blocks) if key.step and each.lost]
+    short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
     known = {*begun.under_way, *begun.empty}
     if short:
         free = _without([(first, last) for first, last, _ in missing], known)
         if len(short) == 1:
-            key, each = blocks[short[0]]
+            key, reading = blocks[short[0]]
             ran = [Run(first, 1, last - first + 1) for first, last in free]
-            if sum(run.count for run in ran) == each.lost:
-                runs = _rising([*each.runs.get(0, ()), *ran])
-                blocks[short[0]] = key, each._replace(runs={**each.runs, 0: runs}, lost=0)
+            if sum(run.count for run in ran) == reading.lost:
+                runs = _rising([*reading.runs.get(0, ()), *ran])
+                blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
                 return settle(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]
         span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
@@ -235,9 +235,9 @@ def _missing(
         return []
     if ended == max((run.last for run, _ in own), default=0):
         later = [
-            (part, weight)
+            (later_run, weight)
             for run, weight in inside
-            if (part := run.only(range(ended + 1, steps + 1)))
+            if (later_run := run.only(range(ended + 1, steps + 1)))
         ]
         parts = segments(later, steps)
         return [
@@ -278,20 +278,22 @@ def _numbered(
     starts = [first for first, _, _ in kept]
 
     def moved(run: Run) -> Iterator[Run]:
-        place = max(0, bisect_right(starts, run.first) - 1)
-        for first, last, by in kept[place:]:
+        index = max(0, bisect_right(starts, run.first) - 1)
+        for first, last, by in kept[index:]:
             if first > run.last:
                 return
-            part = run.only(range(first, last + 1))
-            if part is not None:
-                yield Run(part.first - by, part.stride, part.count, part.times)
+            kept_run = run.only(range(first, last + 1))
+            if kept_run is not None:
+                yield Run(kept_run.first - by, kept_run.stride, kept_run.count, kept_run.times)
 
     def read(reading: Reading) -> Reading:
         runs = {
-            flags: join(part for run in each for part in moved(run))
-            for flags, each in reading.runs.items()
+            flags: join(moved_run for run in kept_runs for moved_run in moved(run))
+            for flags, kept_runs in reading.runs.items()
         }
-        return reading._replace(runs={flags: each for flags, each in runs.items() if each})
+        return reading._replace(
+            runs={flags: kept_runs for flags, kept_runs in runs.items() if kept_runs}
+        )
 
     raised = [number for each in ended.raised for number in _places(moved, each)]
     span = ended.lost

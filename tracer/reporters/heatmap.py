@@ -100,14 +100,14 @@ def _parts(stretch: Stretch, start: int, length: int) -> Iterator[tuple[int, Val
 
 def _more(cell: Cell, number: int, values: Values) -> Cell:
     dense, sparse = values
-    each = dense + sparse
+    updates = dense + sparse
     return Cell(
         cell.steps + number,
-        cell.without + (0 if each else number),
+        cell.without + (0 if updates else number),
         cell.dense + number * dense,
         cell.sparse + number * sparse,
-        min(cell.least, each) if cell.steps else each,
-        max(cell.most, each),
+        min(cell.least, updates) if cell.steps else updates,
+        max(cell.most, updates),
     )
 
 

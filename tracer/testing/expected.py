@@ -105,16 +105,16 @@ def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
 
     Raises `TypeError`, with the text `needed` if none does, and `ValueError` for impossible counts.
     """
-    given = tuple(each for each in wanted if (each.low, each.high) != (None, None))
+    given = tuple(expected for expected in wanted if (expected.low, expected.high) != (None, None))
     if not given:
         raise TypeError(needed)
-    for each in given:
-        for number in (each.low, each.high):
+    for expected in given:
+        for number in (expected.low, expected.high):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-                raise TypeError(f"{each.what}: a count is an int, not {number!r}")
-        low, high = each.low or 0, each.high
+                raise TypeError(f"{expected.what}: a count is an int, not {number!r}")
+        low, high = expected.low or 0, expected.high
         if low < 0 or (high is not None and high < low):
-            raise ValueError(f"{each.what}: no count is {each}")
+            raise ValueError(f"{expected.what}: no count is {expected}")
     return given
 
 

@@ -364,7 +364,8 @@ def of_incomplete(trace: Trace) -> str:
 def of_unknown(trace: Trace, wanted: Sequence[Wanted], error: UnknownName) -> str:
     """Why nothing can be said of a variable: the trace does not hold it, as `error` says."""
     heads = [
-        f"{each.what}: expected {each}, but no such variable was handed over" for each in wanted
+        f"{expected.what}: expected {expected}, but no such variable was handed over"
+        for expected in wanted
     ]
     lines = [line.plain for line in paragraph(shown(error.instead), WIDTH)]
     return _text(trace, _Failure(heads, lines))
