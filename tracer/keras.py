@@ -13,6 +13,7 @@ from typing import Any
 from tracer.api import CallTrace, trace_of, wrap
 from tracer.model.excerpt import select
 from tracer.model.trace import Trace
+from tracer.model.wording import some_between
 
 
 class TraceCallback:
@@ -145,9 +146,9 @@ def line(trace: Trace, first: int, last: int) -> str:
     empty = sum(end - begin + 1 for begin, end, count in runs if not count)
     steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
     dense, sparse = excerpt.updates(kind="dense"), excerpt.updates(kind="sparse")
-    rate = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    rate = some_between((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
-    return f"{steps}: {rate} updates a step, {dense:,} dense and {sparse:,} sparse{skipped}"
+    return f"{steps}: {rate} a step, {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
 def _callback_classes() -> list[type]:

@@ -127,7 +127,7 @@ def _line(optimizer: Progress) -> str:
     parts = [
         f"{optimizer.name}: {some(optimizer.steps, 'step')}",
         *([] if optimizer.rate is None else [f"{optimizer.rate:,.1f} steps/s"]),
-        f"{optimizer.a_step} updates a step",
+        f"{optimizer.a_step} update{'' if optimizer.a_step == '1' else 's'} a step",
         f"{optimizer.skipped:,} skipped",
         f"{some(optimizer.graphs, 'graph')}, {optimizer.idle:,} never ran",
     ]

@@ -33,7 +33,8 @@ def select(
     if all(given is None for given in (variable, steps, replica, method)):
         return trace
     if steps is not None and not range(max(1, steps.start), min(trace.steps + 1, steps.stop)):
-        raise UnknownName(f"no such step: the trace holds the steps 1 to {trace.steps:,}")
+        held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
+        raise UnknownName(f"no such step: the trace holds {held}")
     data = trace.data
     kept = trace.selection(method=method, variable=variable, replica=replica)
     if method is not None:  # a variable that the method never gets is not in the excerpt

@@ -26,6 +26,7 @@ from tracer.model.records import (
 )
 from tracer.model.runs import segments
 from tracer.model.selection import EXECUTIONS, REQUESTS, UPDATES, Selection, select_entries
+from tracer.model.wording import some
 
 T = TypeVar("T")
 What = Literal["updates", "executions", "calls", "requests"]
@@ -314,7 +315,7 @@ class Trace:
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
         state = "" if self.complete else ", incomplete"
-        counts = f"{self.steps} steps, {self.updates()} updates"
+        counts = f"{some(self.steps, 'step')}, {some(self.updates(), 'update')}"
         return f"<{type(self).__name__} of {names}: {counts}{state}>"
 
     def __eq__(self, other: object) -> bool:

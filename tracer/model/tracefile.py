@@ -55,6 +55,7 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 
 FORMAT = "optimizer-tracer"
 VERSION = 1
@@ -387,7 +388,7 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         raise ValueError(f"the steps of {where}.runs do not rise")
     if (placed := sum(run.total for run in block.runs)) > block.total:
         raise ValueError(
-            f"{where}.runs hold {placed} executions, more than the total, {block.total}"
+            f"{where}.runs hold {some(placed, 'execution')}, more than the total, {block.total}"
         )
     return Block(
         root=block.root,
@@ -441,7 +442,7 @@ def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
             if not 0 <= start < stop <= variables:
                 raise ValueError(
                     f"lists[{number}] holds [{start}, {stop}], "
-                    f"outside a table of {variables} variables"
+                    f"outside a table of {some(variables, 'variable')}"
                 )
             held += stop - start
             if held > MAX_INDICES:

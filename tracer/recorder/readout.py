@@ -447,10 +447,14 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
 
 
 def _lost(replica: int, steps: tuple[int, int]) -> str:
+    first, last = steps
+    which = f"some steps from {first} to {last}"
+    unknown = "which of these steps some updates were in is not known"
+    if first == last:
+        which, unknown = f"step {first}", "which updates were in this step is not known"
     return (
-        f"on replica {replica} the detail of some steps from {steps[0]} to {steps[1]} was lost: "
-        "the totals are exact, but which of these steps some updates were in is not known (several "
-        "threads ran one function, or the steps changed too often between two readings)"
+        f"on replica {replica} the detail of {which} was lost: the totals are exact, but {unknown} "
+        "(several threads ran one function, or the steps changed too often between two readings)"
     )
 
 
