@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
+    """What was recorded of each optimizer that was met, and which were not to be traced."""
 
     def __init__(self) -> None:
         self._since: dict[Recorder, Baseline | None] = {}
@@ -40,7 +40,7 @@ class Recording:
         self._end: Trace | None = None
 
     def trace(self) -> Trace:
-        """A frozen trace of what ran since the block began, of every optimizer that was used."""
+        """What ran since the block began; after the block always the same trace."""
         if self._end is not None:
             return self._end
         parts = []
@@ -60,10 +60,7 @@ class Recording:
         return Trace(data, Objects(index_of=finder(objects)))
 
     def take(self, optimizer: Any) -> None:
-        """Trace this optimizer too, until the block ends if it was not traced before.
-
-        Raises `tracer.UnsupportedOptimizer` for what is none.
-        """
+        """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
         self._hold(optimizer)
 
     def _meet(self, optimizer: Any, *, making: bool = False) -> None:
@@ -150,20 +147,7 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Trace every optimizer that is used in the block; yields a `Recording`.
-
-    An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
-    block does not count: steps are numbered from 1. Functions that were traced to graphs before,
-    with an optimizer that was not wrapped, are not counted; the trace then says so.
-
-    >>> import tensorflow as tf, tracer
-    >>> weight = tf.Variable([1.0])
-    >>> with tracer.record() as recording:
-    ...     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
-    >>> recording.trace().updates()
-    1
-    """
+    """Trace every optimizer that is used in the block: see `tracer.record`."""
     recording = Recording()
     with _lock:
         _active.append(recording)
@@ -181,10 +165,7 @@ def record() -> Iterator[Recording]:
 
 @contextmanager
 def recording_of(*optimizers: object) -> Iterator[Recording]:
-    """Trace these optimizers only, for the block; `Recording.take` adds others.
-
-    Raises `tracer.UnsupportedOptimizer` for what is none.
-    """
+    """Trace these optimizers only, for the block: see `tracer.api.recording_of`."""
     recording = Recording()
     try:
         for optimizer in optimizers:

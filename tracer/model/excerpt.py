@@ -11,7 +11,7 @@ import msgspec
 from tracer.errors import UnknownName
 from tracer.model.records import Block, Entry, TraceData
 from tracer.model.runs import Run
-from tracer.model.selection import Selection
+from tracer.model.selection import Filters, Selection
 from tracer.model.trace import Trace
 
 
@@ -36,7 +36,7 @@ def select(
         held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
         raise UnknownName(f"no such step: the trace holds {held}")
     data = trace.data
-    kept = trace.selection(method=method, variable=variable, replica=replica)
+    kept = trace.selection(filters=Filters(method=method, variable=variable, replica=replica))
     if method is not None:  # a variable that the method never gets is not in the excerpt
         variables = set(_variables(data, kept))
         kept = replace(

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
 from tracer.model.records import Kind
-from tracer.model.selection import Selection
+from tracer.model.selection import Filters, Selection
 from tracer.model.tally import Tally
 from tracer.model.trace import Trace, What
 
@@ -85,7 +85,7 @@ class Expected:
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
         what: What = "updates" if self.what == "updates" else "executions"
-        selection = trace.selection(what, variable=self.variable)
+        selection = trace.selection(what, Filters(variable=self.variable))
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)
