@@ -67,6 +67,8 @@ def merge(traces: Iterable[Trace]) -> Trace:
         notes=tuple(notes),
         environment=first.environment,
         finished=all(data.finished for data in parts),
+        only=first.only,
+        first_step=first.first_step,
     )
     return Trace(merged)
 
@@ -109,6 +111,16 @@ def _same_run(first: TraceData, other: TraceData) -> None:
     for name, described in mine.items():
         if its[name] != described:
             raise MergeError(f"not one run: {described} in {here} is {its[name]} in {there}")
+    if (first.only, first.first_step) != (other.only, other.first_step):
+        raise MergeError(
+            f"not the same part of a run: {here} holds {_extent(first)}, {there} {_extent(other)}"
+        )
+
+
+def _extent(data: TraceData) -> str:
+    """What of its run a trace holds: `only steps 3 to 7`."""
+    only = data.only.partition(";")[0].rstrip(".")
+    return f"{only[0].lower()}{only[1:]}" if only else "all of it"
 
 
 def _named(data: TraceData) -> str:
