@@ -13,7 +13,7 @@ from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
 
 app = typer.Typer(
     no_args_is_help=False,
-    pretty_exceptions_enable=False,  # a bug is told of by Python's own traceback
+    pretty_exceptions_enable=False,  # a bug gets Python's own traceback
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

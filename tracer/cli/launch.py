@@ -4,7 +4,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +52,8 @@ class Launch:
         path = Path(self.output).absolute()  # the program may go to another folder
         folder = self.output.endswith(("/", os.sep)) or path.is_dir()
         _make_folder(path if folder else path.parent)
-        recording_ = tracer.record()
-        recording = recording_.__enter__()
+        tracing = ExitStack()
+        recording = tracing.enter_context(tracer.record())
         autosave = Autosave(recording.trace, path, folder=folder, seconds=self.seconds)
         process = os.getpid()
         children = _count_forks()
@@ -61,7 +61,7 @@ class Launch:
         def end() -> None:
             if os.getpid() != process:
                 return
-            recording_.__exit__(None, None, None)
+            tracing.close()
             written = autosave.finish()
             if not self.quiet:
                 self._tell(recording, written, children() > 0)
@@ -74,7 +74,7 @@ class Launch:
     def _tell(self, recording: Recording, written: Path | None, forked: bool) -> None:
         """Print the report on standard error: standard output is the program's own."""
         trace = recording.trace()
-        with suppress(AttributeError, OSError, ValueError):  # Python tells of it when it exits
+        with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
             sys.stdout.flush()
         try:
             print(file=sys.__stderr__)
@@ -94,12 +94,12 @@ def _may_replace(path: Path) -> bool:
         with open(path, "rb") as file:
             start = file.read(64)
     except OSError:
-        return True  # it is told of when it is written
+        return True  # the error comes when it is written
     return not start or b'"optimizer-tracer"' in start
 
 
 def _make_folder(path: Path) -> None:
-    with suppress(OSError):  # the first file that is written tells of it
+    with suppress(OSError):  # writing the first file says why
         path.mkdir(parents=True, exist_ok=True)
 
 

@@ -1,7 +1,7 @@
-"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that tells of its calls.
+"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that reports its calls.
 
-The object stays the same one, so every closure, checkpoint and registry that holds it is none the
-wiser; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
+The object stays the same one, so nothing changes for a closure, a checkpoint or a registry that
+holds it; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def join(optimizer: Any) -> Recorder:
 
 
 def adopt(optimizer: Any) -> Recorder:
-    """Wrap an optimizer in the making; what is nested in it follows at its first step."""
+    """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step."""
     kind = kind_to_trace(optimizer)
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
@@ -104,7 +104,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
     base = plain_class(type(optimizer))
 
     def name() -> str:
-        for attribute in ("name", "_name"):  # asked late: an optimizer in the making has none yet
+        for attribute in ("name", "_name"):  # asked late: while `__init__` runs it has none yet
             text = getattr(binding.optimizer(), attribute, None)
             if isinstance(text, str) and text:
                 return text

@@ -38,7 +38,7 @@ from tracer.model.wording import some
 
 T = TypeVar("T")
 What = Literal["updates", "executions", "calls", "requests"]
-By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
+SplitBy = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
 
 _ROLES: dict[str, frozenset[Role]] = {
     "updates": UPDATES,
@@ -233,7 +233,7 @@ class Trace:
         return sum(number for keys, number in rows if context in (None, keys["context"]))
 
     def count(
-        self, what: What, by: By | Iterable[By], **filters: Any
+        self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
     ) -> dict[tuple[Any, ...], int]:
         """The counts of `"updates"`, `"executions"`, `"calls"` or `"requests"`, split by `by`.
 

@@ -1,4 +1,4 @@
-"""What one root optimizer did: where it is told of each call, which it keeps as a frame.
+"""What one root optimizer did: each of its calls is reported here, and is a frame meanwhile.
 
 A `Recorder` belongs to a root optimizer and the optimizers nested in it. `hooks.wrapping` makes it
 when the first of them is wrapped, and it lives as long as one of them, or a graph that it counts
@@ -127,7 +127,7 @@ class Recorder:
                     return step
         frame = Frame()
         frame.recorder = self
-        frame.python = _python_frame()
+        frame.python = _method_running(sys._getframe(1))
         frame.result = None
         locate(frame, "apply", stack, self._calls_under_way)
         parent = frame.parent
@@ -305,9 +305,9 @@ class Recorder:
         return self._blocks.counters.variables()
 
 
-def _python_frame() -> Any:
-    """Python's frame of the apply method that is about to run."""
-    python: Any = sys._getframe(3)
+def _method_running(helper: Any) -> Any:
+    """Python's frame of the apply method that calls `helper`, another such frame."""
+    python = helper.f_back
     while python.f_globals.get("__name__", "").startswith("tensorflow.python.autograph."):
         python = python.f_back  # of AutoGraph, which makes the calls of a method that it converted
     return python

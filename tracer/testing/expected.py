@@ -77,7 +77,8 @@ class Expected:
     @property
     def where(self) -> str:
         """` in each step on each replica`, as far as it is expected there."""
-        return " in each step" * self.per_step + " on each replica" * self.per_replica
+        in_each = " in each step" if self.per_step else ""
+        return f"{in_each} on each replica" if self.per_replica else in_each
 
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.

@@ -185,7 +185,8 @@ class Rows:
         for tally in self._tallies:
             counts = [tally.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")]
             if any(counts):
-                cells = ["-", *["-"] * several, *(f"{count:,}" for count in counts)]
+                cells = ["-", "-"] if several else ["-"]
+                cells += [f"{count:,}" for count in counts]
                 if in_all:
                     cells.append(f"{sum(counts):,}")
                 rows.append(Row("outside any step", tuple(cells), "a direct call"))

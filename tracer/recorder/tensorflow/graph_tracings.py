@@ -21,7 +21,7 @@ TotalOf = Callable[[int, int], int]
 
 
 class Key(NamedTuple):
-    """What is the same of graph tracings that are told of as one."""
+    """What is the same of graph tracings that are reported as one."""
 
     function: str
     signature: str
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass
 class Figures:
-    """What is told of such graph tracings: the fields of `records.Graph`."""
+    """What is reported of such graph tracings: the fields of `records.Graph`."""
 
     tracings: int = 0
     idle: int = 0
@@ -45,7 +45,7 @@ class Figures:
         return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
 
 
-class _Block(NamedTuple):
+class _BlockInGraph(NamedTuple):
     replica: int
     step: bool
     use: Use
@@ -60,11 +60,11 @@ class _Tracing:
         self.function = compat.function_name(root)
         self.signature = compat.signature(root)
         self.after = after
-        self.blocks: list[_Block] = []
+        self.blocks: list[_BlockInGraph] = []
         self.step_calls = 0
         self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
 
-    def add(self, graph: Any, block: _Block) -> None:
+    def add(self, graph: Any, block: _BlockInGraph) -> None:
         self.blocks.append(block)
         if block.step:  # a branch of a condition is a graph of its own, which another one excludes
             steps = self._steps_in.setdefault(graph, Counter())
@@ -111,7 +111,7 @@ class Tracings:
             self._settle()
             tracing = self._alive[id(root)] = _Tracing(root, steps_so_far())
             tracing.follow(root, self._gone)
-        tracing.add(graph, _Block(replica, step, use))
+        tracing.add(graph, _BlockInGraph(replica, step, use))
 
     def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
         """The figures now, in the order of the first tracing of each."""
