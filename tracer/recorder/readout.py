@@ -1,4 +1,16 @@
-"""Puts a trace together from what capture counted. No TensorFlow."""
+"""From what counters say to the blocks of a trace. No TensorFlow, no state, no locks.
+
+What was counted changes form three times, in this order:
+
+- `reading_of`, for the ledgers: the stamps of a counter become a `Reading`, the steps in which its
+  block ran, numbered as they began. `until` and `since` limit it to some steps.
+- `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
+- `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
+  trace, with a note where something is not known.
+
+A step that began and did not end may still run, may have been ended by an error, or may have lost
+its detail; which of these it was is decided in `settle` alone.
+"""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
