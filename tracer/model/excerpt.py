@@ -10,7 +10,6 @@ import msgspec
 
 from tracer.errors import UnknownName
 from tracer.model.records import Block, Entry, TraceData
-from tracer.model.runs import Run
 from tracer.model.selection import Filters, Selection
 from tracer.model.trace import Trace
 
@@ -114,9 +113,7 @@ def _within(block: Block, steps: range | None) -> Iterator[Block]:
     elif not block.outside:
         before = max(1, steps.start) - 1
         runs = tuple(
-            Run(within.first - before, within.stride, within.count, within.times)
-            for run in block.runs
-            if (within := run.only(steps)) is not None
+            within.moved(-before) for run in block.runs if (within := run.only(steps)) is not None
         )
         total = sum(run.total for run in runs)
         yield msgspec.structs.replace(block, runs=runs, total=total)

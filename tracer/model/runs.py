@@ -67,6 +67,10 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         count = (high - first) // stride + 1
         return Run(first, stride if count > 1 else 1, count, self.times)
 
+    def moved(self, by: int) -> "Run":
+        """The same run, `by` steps later."""
+        return Run(self.first + by, self.stride, self.count, self.times)
+
 
 def fold(steps: Iterable[tuple[int, int]]) -> list[Run]:
     """The fewest runs, greedily, for `(step, times)` pairs in rising order of step.

@@ -144,12 +144,8 @@ def since(reading: Reading, before: Reading, begun: int) -> Reading:
 
 def _after(run: Run, steps: int) -> Run | None:
     """The part of `run` after the step `steps`, renumbered."""
-    skipped = max(0, (steps - run.first) // run.stride + 1)
-    if skipped >= run.count:
-        return None
-    first = run.first + skipped * run.stride - steps
-    count = run.count - skipped
-    return Run(first, run.stride if count > 1 else 1, count, run.times)
+    later = run.only(range(steps + 1, run.last + 1))
+    return None if later is None else later.moved(-steps)
 
 
 class Begun(NamedTuple):
@@ -296,7 +292,7 @@ def _numbered(
                 return
             kept_run = run.only(range(first, last + 1))
             if kept_run is not None:
-                yield Run(kept_run.first - by, kept_run.stride, kept_run.count, kept_run.times)
+                yield kept_run.moved(-by)
 
     def read(reading: Reading) -> Reading:
         runs = {
