@@ -32,8 +32,8 @@ collect_ignore = ["programs"]  # what other processes run: no tests in there
 DEVICES = 3
 """Logical CPU devices: enough for `MirroredStrategy` over two and over three."""
 
-LIMIT = 180
-"""Seconds that a test may take. No test needs half of it."""
+LIMIT = 600
+"""Seconds after which a test hangs. Quiet, none needs a tenth of it; a busy machine may take long."""
 
 LEFT_OUT = "tests left out"
 """Where a process of pytest-xdist tells how many long tests it left out."""

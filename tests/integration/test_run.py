@@ -22,6 +22,7 @@ ENVIRONMENT = {
 }
 PYTHON = (sys.executable,)
 TRACER = (sys.executable, "-m", "tracer", "run")
+CHECK = (sys.executable, "-m", "tracer", "check")
 
 
 def run(command: Sequence[str], folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -140,11 +141,43 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
         both(tmp_path, "-m", "end")
 
 
-def test_a_program_that_ends_at_once_leaves_what_was_written_last(tmp_path: Path) -> None:
-    (tmp_path / "end.py").write_text("import os, time; time.sleep(0.5); os._exit(7)")
+def test_a_program_that_ends_at_once_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "end.py").write_text("import os; os._exit(7)")
     traced = run([*TRACER, "end.py"], tmp_path)
-    assert (traced.returncode, traced.stdout, traced.stderr) == (7, "", "")
-    assert not tracer.load(tmp_path / "tracer.json").finished
+    assert (traced.returncode, traced.stdout) == (7, "")
+    assert "The program ended with status 7, before the first step." in traced.stderr
+    trace = tracer.load(tmp_path / "tracer.json")
+    assert (trace.finished, trace.programs[0].status) == (True, 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "error", "said"),
+    [
+        ("pass", 0, "", ""),
+        ("import sys; sys.exit()", 0, "", ""),
+        ("import sys; sys.exit('no data')", 1, "", "ended with status 1, before the first step"),
+        ("raise KeyError('a\\nb')", 1, "KeyError: 'a\\nb'", "ended with KeyError: 'a"),
+        ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
+        ("import threading; threading.Thread(target=lambda: 1 / 0).start()", 0, "", ""),
+    ],
+)
+def test_the_trace_knows_how_the_program_ended(
+    tmp_path: Path, source: str, status: int, error: str, said: str
+) -> None:
+    (tmp_path / "end.py").write_text(source)
+    traced = run([*TRACER, "end.py", "--epochs", "a b"], tmp_path)
+    (program,) = tracer.load(tmp_path / "tracer.json").programs
+    assert (program.command, program.status) == ("end.py --epochs 'a b'", status)
+    assert program.error == error
+    assert 0 <= program.seconds < 600 and abs(program.started - time.time()) < 600
+    assert ("The program " + said in traced.stderr) if said else "The program" not in traced.stderr
+    assert "Ran: end.py --epochs 'a b', on 20" in traced.stderr
+    held = run([*CHECK, "tracer.json", "--expect", "steps=0"], tmp_path)
+    assert held.returncode == bool(said)
+    assert (
+        run([*CHECK, "tracer.json", "-e", "steps=0", "--allow-unfinished"], tmp_path).returncode
+        == 0
+    )
 
 
 def test_standard_input_is_the_programs(tmp_path: Path) -> None:
@@ -181,7 +214,25 @@ def test_other_processes(tmp_path: Path) -> None:
     assert "[4]" in both(tmp_path, "jobs.py").stdout
     traced = run([*TRACER, "jobs.py"], tmp_path)
     assert traced.stderr.count("No optimizer was traced") == 1
-    assert "started other processes; what those do is not traced" in traced.stderr
+    assert "the program started 8 other processes: ForkPoolWorker-1 of" in traced.stderr
+    assert "tracer: what other processes do is not traced: start them with" in traced.stderr
+
+
+def test_processes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "launch.py").write_text(
+        "import subprocess, sys\n"
+        "for rank in 0, 1:\n"
+        "    subprocess.run([sys.executable, '-c', 'pass', str(rank)])\n"
+        "try:\n"
+        "    subprocess.run('no-such-program')\n"
+        "except FileNotFoundError:\n"
+        "    subprocess.run('exit 0', shell=True)\n"
+    )
+    traced = run([*TRACER, "launch.py"], tmp_path)
+    (line,) = [line for line in traced.stderr.splitlines() if "the program started" in line]
+    command = " -c pass "
+    assert line.startswith("tracer: the program started 3 other processes: ")
+    assert command + "0," in line and command + "1 and exit 0" in line
 
 
 def test_the_report_and_the_path_come_on_standard_error(tmp_path: Path) -> None:

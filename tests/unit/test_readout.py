@@ -46,6 +46,15 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
     )
 
 
+def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None:
+    for flags, said in ((1, False), (3, True)):
+        ran = Reading({flags: _runs(2)}, {0: 2}, lost=1)
+        ended = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)]))
+        _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
+        assert ("whether some of them were updates of their own" in note) == said
+        assert ("the totals are exact" in note) != said
+
+
 def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
     other = STEP._replace(function="other")
     mine = Reading({0: [Run(1, 2, 4)]}, lost=2)

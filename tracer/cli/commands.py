@@ -252,6 +252,10 @@ def check(
         Literal["error", "warning"] | None,
         typer.Option("--findings", help="Fail if a finding is an error, or a warning or worse."),
     ] = None,
+    allow_unfinished: Annotated[
+        bool,
+        typer.Option("--allow-unfinished", help="However the program ended, or if it still runs."),
+    ] = False,
     format: Annotated[
         Literal["text", "junit"], typer.Option("--format", "-f", help="For people or CI servers.")
     ] = "text",
@@ -264,7 +268,7 @@ def check(
     step on each replica. Without --expect it is what [tool.tracer.expect] in pyproject.toml says,
     such as dense = "4/step". With --findings, what looks wrong in the run fails too. The exit
     status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
-    incomplete or not finished does not pass.
+    incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load
     from tracer.testing import expressions, verdicts
@@ -280,7 +284,7 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    results = expressions.check(load(path), wanted, findings)
+    results = expressions.check(load(path), wanted, findings, allow_unfinished=allow_unfinished)
     with _writing(output):
         verdicts.put(results, format, output)
     return int(any(each.reason for each in results))

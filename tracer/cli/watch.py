@@ -13,6 +13,7 @@ from rich.text import Text
 from tracer.errors import TraceFileError
 from tracer.model import measures
 from tracer.model.labels import replica_names
+from tracer.model.programs import endings
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -104,12 +105,18 @@ def _follow(path: Path, patience: float, show: Callable[[list[Progress], str], N
             trace = load(path)
             progresses = progress(trace, before, at - written)
             before, written, news = trace, at, time.monotonic()
-            show(progresses, "finished" if trace.finished else "running")
+            show(progresses, _state(trace))
             if trace.finished:
                 return True
         if time.monotonic() - news > patience:
             return False
         time.sleep(_POLL)
+
+
+def _state(trace: Trace) -> str:
+    if not trace.finished:
+        return "running"
+    return " ".join(endings(trace)) or "finished"
 
 
 def _written(path: Path) -> float:

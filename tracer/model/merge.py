@@ -67,6 +67,7 @@ def merge(traces: Iterable[Trace]) -> Trace:
         notes=tuple(notes),
         environment=first.environment,
         finished=all(data.finished for data in parts),
+        programs=tuple(program for data in parts for program in data.programs),
         only=first.only,
         first_step=first.first_step,
     )

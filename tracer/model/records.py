@@ -155,6 +155,23 @@ class Calls(msgspec.Struct, frozen=True):
     tracing: int
 
 
+class Program(msgspec.Struct, frozen=True):
+    """A process that ran under `tracer run`, and how it ended."""
+
+    command: str
+    """As it was typed after `tracer run`: `train.py --epochs 3`."""
+    started: float
+    """When, in seconds since 1970 (UTC)."""
+    seconds: float
+    """How long it had run when this was written."""
+    worker: str = ""
+    """TensorFlow's name of the worker that it was; empty for a local run."""
+    status: int | None = None
+    """With which status it ended; None while it runs, and where that cannot be known."""
+    error: str = ""
+    """The exception that ended it: `RuntimeError: no data`; empty if none did."""
+
+
 class TraceData(msgspec.Struct, frozen=True):
     """Everything that a trace knows, as it is saved."""
 
@@ -176,6 +193,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """What an excerpt is limited to, a sentence for people; empty for a whole trace."""
     first_step: int = 1
     """The number that the step 1 of an excerpt has in the run."""
+    programs: tuple[Program, ...] = ()
+    """The processes that ran under `tracer run`; none where a program asked for its own trace."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

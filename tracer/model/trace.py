@@ -19,6 +19,7 @@ from tracer.model.records import (
     Kind,
     Method,
     Optimizer,
+    Program,
     Replica,
     Role,
     TraceData,
@@ -131,6 +132,11 @@ class Trace:
     def finished(self) -> bool:
         """False for the file of a run that still went on, or that was killed: see `tracer run`."""
         return self._data.finished
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The processes that ran under `tracer run`, and how they ended."""
+        return self._data.programs
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ from tracer.model.records import (
     Kind,
     Method,
     Optimizer,
+    Program,
     Replica,
     Role,
     TraceData,
@@ -67,6 +68,7 @@ MAX_INDICES = 10_000_000
 """The most indices that `lists` may stand for: a small file must not fill the memory."""
 
 _LIMIT = 2**63 - 1
+_LATEST = 2.0**37  # seconds since 1970: the year 6325
 _Indices = tuple[tuple[int, int], ...]
 
 # `_check` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
@@ -128,6 +130,7 @@ class _File(msgspec.Struct, frozen=True):
     finished: bool = True
     only: str = ""
     first_step: int = 1
+    programs: tuple[Program, ...] = ()
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -320,6 +323,7 @@ def _to_file(data: TraceData) -> _File:
         data.finished,
         data.only,
         data.first_step,
+        data.programs,
     )
 
 
@@ -327,6 +331,9 @@ def _from_file(file: _File) -> TraceData:
     """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
     lists = _expand(file.lists, len(file.variables))
     _check(1, "first_step", file.first_step)
+    for number, program in enumerate(file.programs):
+        if not 0 <= program.started < _LATEST or not 0 <= program.seconds < _LATEST:
+            raise ValueError(f"programs[{number}] has no time that can be")
     for number, optimizer in enumerate(file.optimizers):
         _inside(file.optimizers, optimizer.root, f"optimizers[{number}].root")
     for number, variable in enumerate(file.variables):
@@ -367,6 +374,7 @@ def _from_file(file: _File) -> TraceData:
         file.finished,
         file.only,
         file.first_step,
+        file.programs,
     )
 
 

@@ -349,7 +349,7 @@ def blocks_of(
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
         if any(block.unplaced for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost))
+            notes.append(_lost(replica, ended.lost, _role_unknown(ended.blocks)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
@@ -454,14 +454,24 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
     )
 
 
-def _lost(replica: int, steps: tuple[int, int]) -> str:
+def _role_unknown(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
+    """Whether of lost executions it is not known if they were updates, or parts of one."""
+    readings = [reading for key, reading in blocks if any(s.role == "update" for s in key.sites)]
+    ran = {flags & APPLYING for each in readings for flags in (*each.runs, *each.outside)}
+    return APPLYING in ran and any(reading.lost for reading in readings)
+
+
+def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
     first, last = steps
     which = f"some steps from {first} to {last}"
     unknown = "which of these steps some updates were in is not known"
     if first == last:
         which, unknown = f"step {first}", "which updates were in this step is not known"
+    exact = "the totals are exact, but"
+    if role_unknown:
+        exact = "the executions are exact, but whether some of them were updates of their own, and"
     return (
-        f"on replica {replica} the detail of {which} was lost: the totals are exact, but {unknown} "
+        f"on replica {replica} the detail of {which} was lost: {exact} {unknown} "
         "(several threads ran one function, or the steps changed too often between two readings)"
     )
 

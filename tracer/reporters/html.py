@@ -17,6 +17,7 @@ from markupsafe import Markup
 from tracer.findings.catalogue import findings
 from tracer.model import measures
 from tracer.model.labels import replica_names
+from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
@@ -84,6 +85,8 @@ def render(trace: Trace, by: None = None) -> str:
             }
             for finding in findings(trace)[:_NOTES]
         ],
+        runs=[shown(ran) for ran in runs(trace)],
+        endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[_tables(tally, heat, most, named=len(drawn) > 1) for tally, heat in drawn],
