@@ -12,6 +12,7 @@ from golden import assert_golden
 from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
+from tracer import keras
 from tracer.api import CallTrace
 from tracer.cli import watch
 from tracer.errors import UnknownName
@@ -513,7 +514,7 @@ def _seconds(large: CallTrace) -> float:
 def test_one_is_singular() -> None:
     behind = trace(healthy(Run(1, 1, 1)), healthy(Run(1, 1, 3), replica=1))
     (finding,) = behind.findings()
-    assert finding.text == "replica 0 ran 1 step, replica 1 3: they differ from step 2 on."
+    assert finding.text == "replica 0 ran 1 step, replica 1 ran 3: they differ from step 2 on."
     idle = [graph(f"train_{n}", idle=1, steps=0) for n in range(4)]
     texts = [each.text for each in trace(TRAINED, graphs=idle).findings()]
     assert texts == [
@@ -530,3 +531,10 @@ def test_one_is_singular() -> None:
     (progress,) = watch.progress(once, None, 1.0)
     line = watch._line(progress)
     assert line.startswith("adam: 1 step;") and "; 1 graph, " in line
+    alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
+    (progress,) = watch.progress(alone, None, 1.0)
+    assert "; 1 update a step; " in watch._line(progress)
+    assert keras.line(alone, 1, 1).startswith("step 1: 1 update a step, ")
+    assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
+    with pytest.raises(UnknownName, match="the trace holds step 1 alone"):
+        select(alone, steps=range(2, 3))

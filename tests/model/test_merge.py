@@ -12,6 +12,7 @@ import pytest
 
 import tracer
 from tracer.api import CallTrace
+from tracer.model.excerpt import select
 from tracer.model.merge import combine
 from tracer.model.records import (
     Block,
@@ -142,6 +143,42 @@ def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) ->
     with pytest.raises(tracer.MergeError, match=message) as caught:
         merged(*parts)
     assert "\n" not in str(caught.value)
+
+
+def excerpt(part: TraceData, steps: range) -> TraceData:
+    return select(CallTrace(part), steps=steps).data
+
+
+def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
+    parts = [excerpt(part, range(3, 8)) for part in ALL]
+    trace = merged(*parts)
+    assert trace.only == parts[0].only
+    assert trace.only.startswith("Only steps 3 to 7;")
+    assert trace.first_step == 3
+    assert trace.steps == 5
+    for part in parts:
+        CallTrace(part).save(tmp_path)
+    assert tracer.load(tmp_path) == trace
+    assert trace != merged(*(msgspec.structs.replace(part, only="") for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            [excerpt(ALL[1], range(3, 8)), ALL[2]],
+            "not the same part of a run: worker:0 holds all of it, worker:1 only steps 3 to 7",
+        ),
+        (
+            [excerpt(ALL[1], range(3, 8)), excerpt(ALL[2], range(4, 9))],
+            "not the same part of a run: worker:0 holds only steps 4 to 8, worker:1 only steps 3 "
+            "to 7",
+        ),
+    ],
+)
+def test_excerpts_of_different_parts_are_refused(parts: list[TraceData], message: str) -> None:
+    with pytest.raises(tracer.MergeError, match=f"^{message}$"):
+        merged(*parts)
 
 
 def test_a_folder_is_a_run(tmp_path: Path) -> None:

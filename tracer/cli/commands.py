@@ -13,7 +13,7 @@ from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
 
 app = typer.Typer(
     no_args_is_help=False,
-    pretty_exceptions_enable=False,  # a bug is told of by Python's own traceback
+    pretty_exceptions_enable=False,  # a bug gets Python's own traceback
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -226,9 +226,11 @@ def diff(
     from tracer.reporters import comparison, console
 
     traces = load(before), load(after)
-    found = differences(*traces)
-    console.put(lambda width, color: comparison.render(*traces, found, width=width, color=color))
-    return int(any(found))
+    differences_found = differences(*traces)
+    console.put(
+        lambda width, color: comparison.render(*traces, differences_found, width=width, color=color)
+    )
+    return int(any(differences_found))
 
 
 @app.command(
@@ -282,10 +284,10 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    found = expressions.check(load(path), wanted, findings, allow_unfinished=allow_unfinished)
+    results = expressions.check(load(path), wanted, findings, allow_unfinished=allow_unfinished)
     with _writing(output):
-        verdicts.put(found, format, output)
-    return int(any(each.reason for each in found))
+        verdicts.put(results, format, output)
+    return int(any(each.reason for each in results))
 
 
 @app.command(

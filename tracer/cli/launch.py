@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -64,8 +64,8 @@ class Launch:
         folder = self.output.endswith(("/", os.sep)) or path.is_dir()
         _make_folder(path if folder else path.parent)
         run = Run(self._command())
-        recording_ = tracer.record()
-        recording = recording_.__enter__()
+        tracing = ExitStack()
+        recording = tracing.enter_context(tracer.record())
         autosave = Autosave(lambda: run.trace(recording), path, folder=folder, seconds=self.seconds)
         children = Children()
 
@@ -73,7 +73,7 @@ class Launch:
             if os.getpid() != run.process or run.over:
                 return
             run.over = True
-            recording_.__exit__(None, None, None)
+            tracing.close()
             written = autosave.finish()
             if not self.quiet:
                 self._tell(run.trace(recording), written, children.names())
@@ -93,7 +93,7 @@ class Launch:
 
     def _tell(self, trace: CallTrace, written: Path | None, children: str) -> None:
         """Print the report on standard error: standard output is the program's own."""
-        with suppress(AttributeError, OSError, ValueError):  # Python tells of it when it exits
+        with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
             sys.stdout.flush()
         try:
             print(file=sys.__stderr__)
@@ -161,10 +161,10 @@ def _may_replace(path: Path) -> bool:
         with open(path, "rb") as file:
             start = file.read(64)
     except OSError:
-        return True  # it is told of when it is written
+        return True  # the error comes when it is written
     return not start or b'"optimizer-tracer"' in start
 
 
 def _make_folder(path: Path) -> None:
-    with suppress(OSError):  # the first file that is written tells of it
+    with suppress(OSError):  # writing the first file says why
         path.mkdir(parents=True, exist_ok=True)

@@ -30,8 +30,8 @@ know. Any other change takes a new number, and `load` refuses numbers above its 
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -51,11 +51,12 @@ from tracer.model.records import (
     Program,
     Replica,
     Role,
-    Run,
     TraceData,
     Variable,
 )
+from tracer.model.runs import Run
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 
 FORMAT = "optimizer-tracer"
 VERSION = 1
@@ -151,7 +152,7 @@ def save(data: TraceData, path: Path) -> None:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
     except (ValueError, TypeError, OverflowError) as error:
         raise _error(path, f"the trace cannot be written: {error}") from error
-    try:
+    with _errors_of_system(path, "written"):
         # A link stays a link; and a device such as /dev/null must not become a file.
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
@@ -159,12 +160,19 @@ def save(data: TraceData, path: Path) -> None:
         if target.exists():
             _require_file(path, target.stat())
         _replace(target, content)
+
+
+@contextmanager
+def _errors_of_system(path: str | Path, done: str) -> Iterator[None]:
+    """Say in one line why the file at `path` cannot be `done` (read or written)."""
+    try:
+        yield
+    except TraceFileError:
+        raise
     except OSError as error:
-        raise _error(path, f"cannot be written: {error.strerror or error}") from error
+        raise _error(path, f"cannot be {done}: {error.strerror or error}") from error
     except ValueError as error:
-        if isinstance(error, TraceFileError):
-            raise
-        raise _error(path, f"cannot be written: {error}") from error  # a NUL in the path
+        raise _error(path, f"cannot be {done}: {error}") from error  # a NUL in the path
 
 
 def load(path: str | Path) -> Trace:
@@ -174,14 +182,8 @@ def load(path: str | Path) -> Trace:
         if not files:
             raise _error(path, "is a folder without a trace file (*.json)")
         return merge(load(file) for file in files)
-    try:
+    with _errors_of_system(path, "read"):
         content = _read(Path(path))
-    except OSError as error:
-        raise _error(path, f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, TraceFileError):
-            raise
-        raise _error(path, f"cannot be read: {error}") from error  # a NUL in the path
     try:
         file = _decode(content)
     except ValueError as error:
@@ -395,7 +397,7 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         raise ValueError(f"the steps of {where}.runs do not rise")
     if (placed := sum(run.total for run in block.runs)) > block.total:
         raise ValueError(
-            f"{where}.runs hold {placed} executions, more than the total, {block.total}"
+            f"{where}.runs hold {some(placed, 'execution')}, more than the total, {block.total}"
         )
     return Block(
         root=block.root,
@@ -449,7 +451,7 @@ def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
             if not 0 <= start < stop <= variables:
                 raise ValueError(
                     f"lists[{number}] holds [{start}, {stop}], "
-                    f"outside a table of {variables} variables"
+                    f"outside a table of {some(variables, 'variable')}"
                 )
             held += stop - start
             if held > MAX_INDICES:
