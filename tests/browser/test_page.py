@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import Graph, Run, fold
+from tracer.model.records import Graph
+from tracer.model.runs import Run, fold
 from tracer.reporters import html
 
 pytestmark = pytest.mark.long

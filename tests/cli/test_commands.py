@@ -18,7 +18,7 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.cli.commands import app
-from tracer.model.records import Run
+from tracer.model.runs import Run
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
 

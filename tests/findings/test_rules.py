@@ -18,7 +18,8 @@ from tracer.cli import watch
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
 from tracer.model.excerpt import select
-from tracer.model.records import Block, Calls, Graph, Method, Optimizer, Remark, Run, Setting
+from tracer.model.records import Block, Calls, Graph, Method, Optimizer, Remark, Setting
+from tracer.model.runs import Run
 from tracer.reporters import explanations, markdown
 from tracer.reporters.text import render
 

@@ -8,7 +8,8 @@ from traces import block, request, step, update
 from tracer.api import CallTrace
 from tracer.model.compare import differences, executions
 from tracer.model.matching import match
-from tracer.model.records import Replica, Run
+from tracer.model.records import Replica
+from tracer.model.runs import Run
 
 FIVE = Run(1, 1, 5)
 

@@ -22,10 +22,10 @@ from tracer.model.records import (
     Method,
     Optimizer,
     Replica,
-    Run,
     TraceData,
     Variable,
 )
+from tracer.model.runs import Run
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tracer.model.records import Block, Entry, Run, contribution, fold, join, segments
+from tracer.model.records import Block, Entry, contribution
+from tracer.model.runs import Run, fold, join, segments
 
 # A busy machine is no failure.
 settings.register_profile("exact", deadline=None)

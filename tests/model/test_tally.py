@@ -8,7 +8,7 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.model.stretches import Values, folded
 from tracer.model.tally import Tally
 from tracer.reporters.text import render

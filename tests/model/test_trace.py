@@ -22,10 +22,10 @@ from tracer.model.records import (
     Method,
     Optimizer,
     Replica,
-    Run,
     TraceData,
     Variable,
 )
+from tracer.model.runs import Run
 
 # A busy machine is no failure.
 settings.register_profile("exact", deadline=None)

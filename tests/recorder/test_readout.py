@@ -1,6 +1,6 @@
 """What is made of the counters of each replica: no TensorFlow."""
 
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.recorder.readout import (
     Begun,
     BlockKey,

@@ -17,7 +17,8 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, called, request, step, update
 
-from tracer.model.records import Graph, Run
+from tracer.model.records import Graph
+from tracer.model.runs import Run
 from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
 from tracer.reporters import charts, html

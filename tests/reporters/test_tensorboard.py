@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from traces import block, called, request, step, update
 
 from tracer.model.excerpt import select
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.reporters import formats, tensorboard
 

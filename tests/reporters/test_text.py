@@ -15,7 +15,7 @@ from traces import block, called, request, step, update
 
 from tracer.errors import UnknownName
 from tracer.model.measures import updates
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally
 from tracer.reporters import console

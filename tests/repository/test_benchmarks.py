@@ -9,7 +9,7 @@ from files import MOST, cost
 from scripts import output_of
 
 from tracer.model import tracefile
-from tracer.model.records import Run
+from tracer.model.runs import Run
 
 OPS_OF_A_BLOCK = 36
 RING = 4096 * 4 * 8

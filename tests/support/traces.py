@@ -19,10 +19,10 @@ from tracer.model.records import (
     Optimizer,
     Replica,
     Role,
-    Run,
     TraceData,
     Variable,
 )
+from tracer.model.runs import Run
 
 VERSIONS = {"python": "3.12.3", "tensorflow": "2.21.0", "keras": "3.15.1"}
 LEGACY = VERSIONS | {"tf_keras": "2.21.0"}

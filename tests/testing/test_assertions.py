@@ -11,7 +11,7 @@ from traces import block, called, request, step, update
 import tracer
 from tracer.api import CallTrace
 from tracer.model.names import Objects
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Check, expect_updates
 

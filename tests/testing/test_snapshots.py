@@ -8,7 +8,7 @@ from golden import assert_golden
 from traces import block, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.testing.assertions import compare_with_snapshot
 from tracer.testing.snapshots import difference
 

@@ -63,29 +63,31 @@ class Launch:
         path = Path(self.output).absolute()  # the program may go to another folder
         folder = self.output.endswith(("/", os.sep)) or path.is_dir()
         _make_folder(path if folder else path.parent)
-        run = Run(self._command())
+        process = Process(self._command())
         tracing = ExitStack()
         recording = tracing.enter_context(tracer.record())
-        autosave = Autosave(lambda: run.trace(recording), path, folder=folder, seconds=self.seconds)
+        autosave = Autosave(
+            lambda: process.trace(recording), path, folder=folder, seconds=self.seconds
+        )
         children = Children()
 
         def end() -> None:
-            if os.getpid() != run.process or run.over:
+            if os.getpid() != process.id or process.over:
                 return
-            run.over = True
+            process.over = True
             tracing.close()
             written = autosave.finish()
             if not self.quiet:
-                self._tell(run.trace(recording), written, children.names())
+                self._tell(process.trace(recording), written, children.names())
 
         # Functions are called last come, first served: this one after all that the program adds.
         atexit.register(end)
         autosave.start()
-        _end_before_exiting(run, end)
+        _end_before_exiting(process, end)
         try:
             program.run(self.program, self.arguments, module=self.module)
         except BaseException as error:
-            run.note(error)
+            process.note(error)
             raise
 
     def _command(self) -> str:
@@ -108,12 +110,12 @@ class Launch:
             say(f"wrote {os.path.relpath(written)}")
 
 
-class Run:
+class Process:
     """What is known of the process: what it runs, since when, and how it ended."""
 
     def __init__(self, command: str) -> None:
         self.command = command
-        self.process = os.getpid()
+        self.id = os.getpid()
         self.over = False
         self.status: int | None = None
         self.error = ""
@@ -137,19 +139,24 @@ class Run:
             self.status = 0 if code is None else code if isinstance(code, int) else 1
         else:
             self.status = 1
-            said = " ".join(str(error).split())
+            said = ""
+            with suppress(Exception):  # an exception of the program may not even have a text
+                said = " ".join(str(error).split())
             self.error = cut(f"{type(error).__name__}{': ' if said else ''}{said}", _LONGEST, 0)
 
 
-def _end_before_exiting(run: Run, end: Callable[[], None]) -> None:
+def _end_before_exiting(process: Process, end: Callable[[], None]) -> None:
     """Call `end` before `os._exit`, at which Python calls nothing of what waits for its end."""
     leave = os._exit
 
     @functools.wraps(leave)
     def leave_at_once(status: int) -> NoReturn:
-        if not run.over and os.getpid() == run.process:
-            run.status = status
-            end()
+        if not process.over and os.getpid() == process.id:
+            process.status = status
+            try:
+                end()
+            finally:
+                leave(status)
         leave(status)
 
     os._exit = leave_at_once

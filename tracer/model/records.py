@@ -5,12 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from tracer.model.runs import (
-    Run as Run,  # tests and the ledger take them from here still
-    fold as fold,
-    join as join,
-    segments as segments,
-)
+from tracer.model.runs import Run
 
 Kind = Literal["dense", "sparse", "none"]
 """What a gradient was: a tensor, a `tf.IndexedSlices`, or `None`."""

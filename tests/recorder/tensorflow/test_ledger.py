@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tracer.model.records import Run
+from tracer.model.runs import Run
 from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import ledger
 from tracer.recorder.tensorflow.ledger import Ledger
