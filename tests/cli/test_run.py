@@ -510,6 +510,8 @@ def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> N
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell lets what it starts in the background ignore it, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
