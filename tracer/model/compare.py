@@ -14,7 +14,8 @@ from tracer.model import measures
 from tracer.model.labels import replica_names, steps_label
 from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
-from tracer.model.records import Block, Entry, Kind, Run, segments
+from tracer.model.records import Block, Entry, Kind
+from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, Weights, tallies_of
 from tracer.model.trace import Trace
@@ -202,8 +203,8 @@ def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iter
 
 def _some(changes: Sequence[Change]) -> str:
     parts = [
-        f"{each.name}: {each.where or f'{_count(each.before)} to {_count(each.after)}'}"
-        for each in changes[:_FEW]
+        f"{change.name}: {change.where or f'{_count(change.before)} to {_count(change.after)}'}"
+        for change in changes[:_FEW]
     ]
     rest = len(changes) - len(parts)
     return "; ".join([*parts, f"and {rest} more"] if rest else parts)

@@ -54,7 +54,7 @@ def heat_map() -> Spec:
     texts of its tooltip.
     """
     steps = {"domain": {"expr": "[from, to]"}, "nice": False, "zero": False}
-    place = {
+    axes = {
         "x": {
             "field": "a",
             "type": "quantitative",
@@ -79,7 +79,7 @@ def heat_map() -> Spec:
         "data": {"name": "cells"},
         "mark": {"type": "rect", "clip": True},
         "encoding": {
-            **place,
+            **axes,
             "color": {
                 "field": "state",
                 "type": "nominal",
@@ -92,7 +92,7 @@ def heat_map() -> Spec:
     cursor: Spec = {
         "data": {"name": "cursor"},
         "mark": {"type": "rect", "clip": True, "fillOpacity": 0, "strokeWidth": 3},
-        "encoding": place,
+        "encoding": axes,
     }
     return {
         "$schema": _LITE,

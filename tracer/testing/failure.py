@@ -285,6 +285,7 @@ def _slips(
     steps = max((tally.steps for tally in tallies), default=0)
     replicas = max((len(tally.replicas) for tally in tallies), default=1)
     each_replica = f"on each of {replicas:,} replicas"
+    each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
     if expected.per_step:
         if replicas > 1 and total == number * replicas * steps:
             yield f"that is {number:,} {each_replica}: did you mean per_replica=True?"
@@ -292,12 +293,9 @@ def _slips(
     in_each = words.per_step.format(number=number)
     if words.on_each_replica and replicas > 1:
         if total == number * steps * replicas:
-            yield (
-                f"that is {number:,} in each of {steps:,} steps {each_replica}: did you mean "
-                f"{in_each}?"
-            )
+            yield (f"that is {number:,} in {each_step} {each_replica}: did you mean {in_each}?")
     elif total == number * steps and steps > 1:
-        yield f"that is {number:,} in each of {steps:,} steps: did you mean {in_each}?"
+        yield f"that is {number:,} in {each_step}: did you mean {in_each}?"
     if number == calls != total:
         yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
 

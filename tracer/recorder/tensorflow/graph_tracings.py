@@ -21,7 +21,7 @@ TotalOf = Callable[[int, int], int]
 
 
 class Key(NamedTuple):
-    """What is the same of graph tracings that are told of as one."""
+    """What is the same of graph tracings that are reported as one."""
 
     function: str
     signature: str
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass
 class Figures:
-    """What is told of such graph tracings: the fields of `records.Graph`."""
+    """What is reported of such graph tracings: the fields of `records.Graph`."""
 
     tracings: int = 0
     idle: int = 0
@@ -46,7 +46,7 @@ class Figures:
         return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
 
 
-class _Block(NamedTuple):
+class _BlockInGraph(NamedTuple):
     replica: int
     step: bool
     use: Use
@@ -56,17 +56,17 @@ class _Tracing:
     """An outermost graph with the blocks in it."""
 
     def __init__(self, root: Any, after: int) -> None:
-        self.place = id(root)
+        self.root_id = id(root)
         self.root: ref[Any] | None = None
         self.function = compat.function_name(root)
         self.signature = compat.signature(root)
         self.after = after
-        self.blocks: list[_Block] = []
+        self.blocks: list[_BlockInGraph] = []
         self.failed = False
         self.step_calls = 0
         self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
 
-    def add(self, graph: Any, block: _Block) -> None:
+    def add(self, graph: Any, block: _BlockInGraph) -> None:
         self.blocks.append(block)
         if block.step:  # a branch of a condition is a graph of its own, which another one excludes
             steps = self._steps_in.setdefault(graph, Counter())
@@ -77,16 +77,17 @@ class _Tracing:
         """Put it into `gone` when the graph is."""
         self.root = ref(root, lambda _: gone.append(self))
 
-    def add_to(self, found: dict[Key, Figures], total_of: TotalOf) -> None:
+    def add_to(self, figures_of: dict[Key, Figures], total_of: TotalOf) -> None:
         replica = min(block.replica for block in self.blocks)
         ran = [
-            (each, each.use.ran(total_of(each.replica, each.use.number))) for each in self.blocks
+            (block, block.use.ran(total_of(block.replica, block.use.number)))
+            for block in self.blocks
         ]
-        steps = [times for each, times in ran if each.step and each.replica == replica]
+        steps = [times for block, times in ran if block.step and block.replica == replica]
         key = Key(self.function, self.signature, replica)
-        if key not in found and len(found) >= MOST:
+        if key not in figures_of and len(figures_of) >= MOST:
             key = key._replace(signature=OTHERS)
-        figures = found.setdefault(key, Figures(after=self.after))
+        figures = figures_of.setdefault(key, Figures(after=self.after))
         figures.tracings += 1
         idle = not any(times for _, times in ran)
         figures.idle += idle
@@ -123,23 +124,23 @@ class Tracings:
             self._settle()
             tracing = self._alive[id(root)] = _Tracing(root, steps_so_far())
             tracing.follow(root, self._gone)
-        tracing.add(graph, _Block(replica, step, use))
+        tracing.add(graph, _BlockInGraph(replica, step, use))
         tracing.failed |= failed
 
     def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
         """The figures now, in the order of the first tracing of each."""
         self._settle()
-        found = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
+        figures_of = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
         for tracing in [*self._gone, *self._alive.values()]:
-            tracing.add_to(found, total_of)
-        return found
+            tracing.add_to(figures_of, total_of)
+        return figures_of
 
     def _settle(self) -> None:
         """Add up what is gone, once its counters have been released."""
         for _ in range(len(self._gone)):
             tracing = self._gone.popleft()
-            if self._alive.get(tracing.place) is tracing:
-                del self._alive[tracing.place]
+            if self._alive.get(tracing.root_id) is tracing:
+                del self._alive[tracing.root_id]
             if any(block.use.released is None for block in tracing.blocks):
                 self._gone.append(tracing)
             else:
