@@ -31,7 +31,7 @@ def super_of_type(cls: type) -> str:
             isinstance(function, FunctionType)
             and {"super", "type"} <= set(function.__code__.co_names)
             and name not in ("__init__", "__new__")  # which have run
-            and (node := _definition(function)) is not None
+            and (node := definition(function)) is not None
             and any(_is_super_of_type(each) for each in ast.walk(node))
         ):
             return name
@@ -45,7 +45,7 @@ def _is_super_of_type(node: ast.AST) -> bool:
     return False
 
 
-def _definition(function: FunctionType) -> ast.FunctionDef | None:
+def definition(function: FunctionType) -> ast.FunctionDef | None:
     """The source of a function; None if there is none, or not one of a function alone."""
     try:
         node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
@@ -56,7 +56,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef | None:
 
 def side_effects_of(function: FunctionType) -> Iterator[Remark]:
     """What an apply method does in Python, which its graph does not do again; see `_Body`."""
-    node = _definition(function)
+    node = definition(function)
     if node is None:
         return
     parameters = [*node.args.posonlyargs, *node.args.args]

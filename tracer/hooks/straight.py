@@ -7,10 +7,10 @@ what is not known, may do in the tenth call what it did not do in the first.
 import ast
 import builtins
 import inspect
-import textwrap
 from types import FunctionType, ModuleType
 from typing import Any
 
+from tracer.hooks.source import definition
 from tracer.kinds import OptimizerKind
 
 _FRAMEWORKS = ("keras", "math", "numpy", "tensorflow", "tf_keras")
@@ -58,14 +58,11 @@ def straight_methods(cls: type, kind: OptimizerKind) -> frozenset[str]:
 
 
 def _is_straight(cls: type, name: str) -> bool:
-    try:
-        function = inspect.getattr_static(cls, name)
-        if not isinstance(function, FunctionType) or _of_a_framework(function):
-            return False
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    except (AttributeError, OSError, SyntaxError, TypeError, ValueError):
+    function = inspect.getattr_static(cls, name, None)
+    if not isinstance(function, FunctionType) or _of_a_framework(function):
         return False
-    if not isinstance(node, ast.FunctionDef) or node.decorator_list or len(node.args.args) < 3:
+    node = definition(function)
+    if node is None or node.decorator_list or len(node.args.args) < 3:
         return False
     myself, _, variable = (each.arg for each in node.args.args[:3])
     inner = [each for part in node.body for each in ast.walk(part)]
