@@ -13,6 +13,7 @@ from tracer.model.stretches import Steps
 from tracer.model.tally import Group, Tally, Weights
 from tracer.model.wording import some
 from tracer.reporters import rows
+from tracer.reporters.calm import FIRST_TRACING, calm_reason
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.reporters.rows import By, StepRow, VariableRow
 
@@ -28,11 +29,12 @@ _BEHIND = Column("behind", drop=3, left=True)
 def by_variable(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
     several = len(tally.replicas) > 1
-    columns = [_KINDS[0], Column("a step", drop=2), *_KINDS[1:]]
+    per_step = "per step\nand replica" if several else "per step"
+    columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
         columns.append(Column("by replica", drop=4))
     extras = _extras(tally)
-    only_called = _Extra(_split([0] * len(tally.replicas)), "")
+    only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
     all_rows = [
         _variable_row(row, tally, index, extras.get(index, only_called))
         for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
@@ -46,15 +48,18 @@ def by_variable(tally: Tally, width: int, everything: bool) -> list[Text]:
         lines += paragraph(f"{more}: {see} has them all", width, style="dim")
     empty = tally.spread(measures.updates)[(0,)]
     if 0 < empty < tally.steps and not tally.unplaced(measures.updates):
-        where = "on each replica, " if several else ""
-        of = f"of the {some(tally.steps - empty, 'step')} that updated anything"
-        lines += paragraph(f"(a step: {where}{of})", width, style="dim")
+        heading = per_step.replace("\n", " ")
+        without = f"without the {some(empty, 'step')} that updated nothing"
+        lines += paragraph(f"({heading}: {without})", width, style="dim")
     return lines
 
 
 class _Extra(NamedTuple):
     """What is said of a variable beside its row."""
 
+    rate: str
+    """Updates per step and replica, in the steps that updated anything: `1`, or `0-1` where they
+    differ; `?` where the steps are not known."""
     by_replica: str
     no_gradient: str
     """`no gradient in 3 steps`; empty if there always was one."""
@@ -64,6 +69,7 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
     """The extras of each variable that is in any entry."""
     extras: dict[int, _Extra] = {}
     known: dict[Weights, str] = {}
+    rates: dict[Weights, str] = {}
     for group in tally.groups:
         weights = group.weights("request", "none")
         if weights not in known:
@@ -72,9 +78,22 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
         for number, times in group.weights("update", "dense", "sparse"):
             block = tally.blocks[number]
             updates[block.replica] += times * block.total
+        done = group.weights("update", "dense", "sparse")
+        if done not in rates:
+            rates[done] = _rate(tally, group)
         split = _split([updates[replica] for replica in tally.replicas])
-        extras.update(dict.fromkeys(group.variables, _Extra(split, known[weights])))
+        extra = _Extra(rates[done], split, known[weights])
+        extras.update(dict.fromkeys(group.variables, extra))
     return extras
+
+
+def _rate(tally: Tally, group: Group) -> str:
+    measure = counting(["update"], variable=group.variables[0])
+    if tally.unplaced(measure):
+        return "?"
+    occurring = {n for replica in tally.replicas for n in tally.rates(measure, replica)} or {0}
+    low, high = min(occurring), max(occurring)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
 def _no_gradient(tally: Tally, group: Group) -> str:
@@ -94,27 +113,21 @@ def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> 
         name = name if name.startswith("argument ") else f"argument {name}"
         meaning = "stands for each variable passed"
         note = f"{meaning}; {note}" if note else meaning
-    cells = [f"{row.updates:,}", _rate(row), f"{row.dense:,}", f"{row.sparse:,}"]
+    cells = [f"{row.updates:,}", extra.rate, f"{row.dense:,}", f"{row.sparse:,}"]
     if len(tally.replicas) > 1:
         cells.append(extra.by_replica)
     style = WRONG if not row.updates else ODD if extra.no_gradient else ""
     return Row(name, tuple(cells), note, style)
 
 
-def _rate(row: VariableRow) -> str:
-    """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
-    low, high = row.least_a_step, row.most_a_step
-    if low is None or high is None:
-        return "?"
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
 def by_step(tally: Tally, width: int, everything: bool) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    all_rows = [_step_row(row, tally) for row in rows.by_step(tally)]
+    calm = calm_reason(tally)
+    all_rows = [_step_row(row, tally, calm) for row in rows.by_step(tally)]
     most = _MOST if everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
-    table = Table("each of steps", _KINDS, kept.copy(), cut_names=False)
+    header = "per step,\nall replicas" if len(tally.replicas) > 1 else "per step"
+    table = Table(header, _KINDS, kept.copy(), cut_names=False)
     lost, outside = (
         [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
         for count in (tally.unplaced, tally.outside)
@@ -133,23 +146,29 @@ def by_step(tally: Tally, width: int, everything: bool) -> list[Text]:
     return lines
 
 
-def _step_row(row: StepRow, tally: Tally) -> Row:
+def _step_row(row: StepRow, tally: Tally, calm: str) -> Row:
+    """The row; `calm` is why gradients that came were not applied, if that is as it should be."""
     notes = []
+    odd = True
     missing, requested = row.requests_without_gradient, row.requests > row.requests_without_gradient
     if not row.on_replicas:
         notes.append("not recorded")
     elif not row.updates:
-        reason = "requested, not applied" if requested else "nothing requested"
-        notes.append(f"0 updates: {'no gradients' if missing and not requested else reason}")
+        reason = calm or "gradients came, none was applied"
+        if not requested:
+            reason = "no gradient came" if missing else "nothing was handed over"
+        notes.append(reason)
+        odd = not (requested and calm)
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(tally.replicas):
         notes.append(f"on {row.on_replicas:,} of {len(tally.replicas):,} replicas")
+        odd = True
     cells = _cells([row.updates, row.dense, row.sparse])
     if not row.updates and tally.unplaced(measures.updates):
-        notes, cells = ["not known"], ("?",) * len(cells)
+        notes, cells, odd = ["not known"], ("?",) * len(cells), True
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    return Row(label, cells, "; ".join(notes), ODD if notes else "")
+    return Row(label, cells, "; ".join(notes), ODD if notes and odd else "")
 
 
 def by_replica(tally: Tally, width: int, everything: bool) -> list[Text]:
@@ -224,7 +243,10 @@ def by_method(tally: Tally, width: int, everything: bool) -> list[Text]:
     for name, *figures in rows.by_method(tally):
         style = "" if figures[0] else WRONG
         table.rows.append(Row(shown(name), _cells(figures), style=style))
-    return table.lines(width)
+    lines = table.lines(width)
+    if tally.idle_as_usual:
+        lines += paragraph(f"({FIRST_TRACING})", width, style="dim")
+    return lines
 
 
 TABLES: dict[By, Callable[[Tally, int, bool], list[Text]]] = {
