@@ -147,7 +147,8 @@ def line(trace: Trace, first: int, last: int) -> str:
     dense, sparse = part.updates(kind="dense"), part.updates(kind="sparse")
     rate = f"{most:,}" if least == most else f"{least:,} to {most:,}"
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
-    return f"{steps}: {rate} updates a step, {dense:,} dense and {sparse:,} sparse{skipped}"
+    per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
+    return f"{steps}: {rate} updates {per} {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
 def _callback_classes() -> list[type]:

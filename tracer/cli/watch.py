@@ -35,8 +35,7 @@ class Progress:
     skipped: int
     """Steps in which nothing was updated, on the replica with most of them."""
     graphs: int
-    """Graph tracings, and how many of them never ran."""
-    idle: int
+    """Graph tracings; one that never ran so far may do so yet, so that is not told."""
     replicas: tuple[tuple[str, int], ...]
     """The steps of each replica."""
 
@@ -51,7 +50,7 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progres
             rate = max(0, each.steps - earlier[number].steps) / seconds
         spreads = [each.spread(measures.updates, replica=replica) for replica in each.replicas]
         counts = {count for spread in spreads for (count,) in spread} or {0}
-        graphs, idle = each.graphs(lambda block: 1)
+        graphs, _ = each.graphs(lambda block: 1)
         found.append(
             Progress(
                 shown(each.optimizers[0].name),
@@ -60,7 +59,6 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progres
                 f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,}-{max(counts):,}",
                 max((spread[(0,)] for spread in spreads), default=0),
                 graphs,
-                idle,
                 tuple(_replicas(each)),
             )
         )
@@ -127,9 +125,9 @@ def _line(found: Progress) -> str:
     parts = [
         f"{found.name}: {some(found.steps, 'step')}",
         *([] if found.rate is None else [f"{found.rate:,.1f} steps/s"]),
-        f"{found.a_step} updates a step",
-        f"{found.skipped:,} skipped",
-        f"{some(found.graphs, 'graph')}, {found.idle:,} never ran",
+        f"{found.a_step} updates per step{' and replica' if len(found.replicas) > 1 else ''}",
+        f"{found.skipped:,} without updates",
+        some(found.graphs, "graph"),
     ]
     if len(found.replicas) > 1:
         parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in found.replicas))
@@ -140,11 +138,13 @@ def _table(path: Path, found: list[Progress], state: str) -> Table:
     table = Table(box=None, pad_edge=False, title=Text(f"{shown(str(path))}: {state}"))
     table.title_justify = "left"
     table.add_column("optimizer")
-    for header in ("steps", "steps/s", "updates a step", "skipped", "graphs", "never ran"):
+    several = any(len(each.replicas) > 1 for each in found)
+    per = f"updates per step{' and replica' if several else ''}"
+    for header in ("steps", "steps/s", per, "without updates", "graphs"):
         table.add_column(header, justify="right")
     for each in found:
         rate = "" if each.rate is None else f"{each.rate:,.1f}"
-        counts = (f"{each.skipped:,}", f"{each.graphs:,}", f"{each.idle:,}")
+        counts = (f"{each.skipped:,}", f"{each.graphs:,}")
         name = Text(each.name, style="bold")
         table.add_row(name, f"{each.steps:,}", rate, each.a_step, *counts)
         if len(each.replicas) > 1:

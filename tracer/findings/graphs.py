@@ -71,7 +71,8 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
         yield _idle(which + of_optimizer(evidence), tracings, idle, ran)
     for function in functions if rows else ():
         mine = [each for each in _graphs(evidence) if each.function == function]
-        idle, tracings = sum(each.idle for each in mine), sum(each.tracings for each in mine)
+        idle = sum(each.idle for each in rows if each.function == function)
+        tracings = sum(each.tracings for each in mine)
         yield _idle(function + of_optimizer(evidence), tracings, idle, ran)
 
 

@@ -97,7 +97,6 @@ class _Tracing:
         figures.step_calls = max(figures.step_calls, self.step_calls)
         figures.after = min(figures.after, self.after)
 
-
     def _idle_inside(self, ran: list[tuple[_Block, int]]) -> int:
         """How many graphs with a step in them, inside the outermost one, never ran, if others did.
 
