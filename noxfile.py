@@ -25,13 +25,13 @@ PYTHONS = {
 }
 """The Pythons for which there are wheels of each TensorFlow, from 3.10 on."""
 
-COUNTS = "tests/integration/test_counts.py"
+TRUTH_TABLE = "tests/counts/test_truth_table.py"
 EACH = ("-m", "long or not long")
 """Leaves out no test: see `tests/conftest.py`."""
 
 SHORT = (
-    "tests/integration/test_namespaces.py",
-    COUNTS,
+    "tests/counts/test_namespaces.py",
+    TRUTH_TABLE,
     "-k",
     "namespaces or fit and (scale or XLA or steps) and not refuses"
     " or scale and (eager or session) and not refuses",
@@ -41,18 +41,25 @@ SHORT = (
 eager, in functions, loops and branches, compiled, in `fit`, in sessions, and on two replicas."""
 
 ALL = (
-    "tests/integration/test_namespaces.py",
-    COUNTS,
-    "tests/integration/test_failing_steps.py",
-    "tests/integration/test_hostile.py",
-    "tests/integration/test_ledger.py",
-    "tests/integration/test_options.py",
-    "tests/integration/test_peculiar.py",
-    "tests/integration/test_recording.py",
-    "tests/integration/test_strategies.py",
-    "tests/integration/test_transparent.py",
-    "tests/integration/test_treacherous.py",
-    "tests/integration/test_wrapping.py",
+    "tests/counts/test_namespaces.py",
+    TRUTH_TABLE,
+    "tests/counts/test_ambiguous_variables.py",
+    "tests/counts/test_exceptions.py",
+    "tests/counts/test_failing_steps.py",
+    "tests/counts/test_graphs_and_sessions.py",
+    "tests/counts/test_late_wrapping.py",
+    "tests/counts/test_long_runs.py",
+    "tests/counts/test_options.py",
+    "tests/counts/test_strategies.py",
+    "tests/counts/test_threads_and_forks.py",
+    "tests/counts/test_unusual_methods.py",
+    "tests/hooks/test_recording.py",
+    "tests/hooks/test_transparency.py",
+    "tests/hooks/test_unusual_classes.py",
+    "tests/hooks/test_wrapping.py",
+    "tests/recorder/tensorflow/test_counters.py",
+    "tests/recorder/tensorflow/test_ledger.py",
+    "tests/test_imports.py",
     *("-k", "not test_many_graphs"),
     *EACH,
 )
@@ -113,13 +120,28 @@ def everything(session: nox.Session) -> None:
     session.run("pytest", *("-m", "long", "-n", "2", "--dist", "loadfile"), *session.posargs)
 
 
-PYTHON = ("tests/unit", "tracer", "tests/integration/test_plugin.py", *EACH)
+PYTHON = (
+    "tests/model",
+    "tests/recorder/test_readout.py",
+    "tests/hooks/test_inspection.py",
+    "tests/findings/test_rules.py",
+    "tests/reporters",
+    "tests/testing/test_assertions.py",
+    "tests/testing/test_expressions.py",
+    "tests/testing/test_snapshots.py",
+    "tests/cli/test_autosave.py",
+    "tests/cli/test_commands.py",
+    "tests/cli/test_watch.py",
+    "tests/test_pytest_plugin.py",
+    "tracer",
+    *EACH,
+)
 """What depends on the version of Python or of another dependency."""
 
 
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def python(session: nox.Session) -> None:
-    """The unit tests, the doctests and the pytest plugin, with the newest of everything."""
+    """What reads and shows traces, the doctests and the plugin, with the newest of everything."""
     session.install("-e", ".[test]")
     session.run("pytest", *(session.posargs or PYTHON))
 
@@ -154,7 +176,7 @@ def upstream(session: nox.Session) -> None:
 def endurance(session: nox.Session) -> None:
     """Long runs, each without and with the tracer: counts, memory and time. Half an hour."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
-    session.run("python", "tests/endurance.py", *session.posargs)
+    session.run("python", "tests/support/endurance.py", *session.posargs)
 
 
 @nox.session(python="3.11")

@@ -34,11 +34,10 @@ from tracer.model.records import (
     Method,
     Optimizer,
     Replica,
-    Run,
     TraceData,
     Variable,
-    fold,
 )
+from tracer.model.runs import Run, fold
 from tracer.model.trace import Trace
 from tracer.reporters import comparison, text
 

@@ -136,7 +136,7 @@ def _defects(recorder: "Recorder") -> str:
     try:
         from tracer.findings.catalogue import findings
 
-        defects = [each for each in findings(recorder.trace()) if each.code in FAILING]
+        defects = [each for each in findings(recorder.reader.trace()) if each.code in FAILING]
     except Exception as error:
         recorder.fault(error)
         return ""
@@ -211,9 +211,10 @@ def merge(traces: Iterable[Trace]) -> CallTrace:
 
     Each worker writes its own trace; they belong together if they have the same optimizers and the
     same variables. A worker of the cluster of which there is no trace makes the result incomplete.
+    Excerpts of the same steps, replica, variable or method are merged to such an excerpt.
 
     Raises `tracer.MergeError`, a `ValueError`, for no traces at all, for two of one worker, and for
-    traces of different runs; it names the difference.
+    traces of different runs or of different parts of a run; it names the difference.
     """
     from tracer.model import merge
 

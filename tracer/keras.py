@@ -13,6 +13,7 @@ from typing import Any
 from tracer.api import CallTrace, trace_of, wrap
 from tracer.model.excerpt import select
 from tracer.model.trace import Trace
+from tracer.model.wording import some_between
 
 
 class TraceCallback:
@@ -139,23 +140,23 @@ class TraceCallback:
 
 def line(trace: Trace, first: int, last: int) -> str:
     """What the steps from `first` to `last` updated, on one line."""
-    part = select(trace, steps=range(first, last + 1))
-    runs = list(part.per_step("updates"))
+    excerpt = select(trace, steps=range(first, last + 1))
+    runs = list(excerpt.per_step("updates"))
     least, most = min(count for *_, count in runs), max(count for *_, count in runs)
     empty = sum(end - begin + 1 for begin, end, count in runs if not count)
     steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
-    dense, sparse = part.updates(kind="dense"), part.updates(kind="sparse")
-    rate = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    dense, sparse = excerpt.updates(kind="dense"), excerpt.updates(kind="sparse")
+    rate = some_between((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
-    return f"{steps}: {rate} updates {per} {dense:,} dense and {sparse:,} sparse{skipped}"
+    return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
 def _callback_classes() -> list[type]:
     """The `Callback` of each Keras that the program imported."""
-    found = []
+    classes = []
     for name in ("keras", "tf_keras"):
         callbacks = getattr(sys.modules.get(name), "callbacks", None)
-        if callbacks is not None and callbacks.Callback not in found:
-            found.append(callbacks.Callback)
-    return found
+        if callbacks is not None and callbacks.Callback not in classes:
+            classes.append(callbacks.Callback)
+    return classes

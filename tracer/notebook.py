@@ -22,10 +22,10 @@ def load_ipython_extension(ipython: Any) -> None:
             raise UsageError(f"%%trace: {name!r} is no name for a trace")
         with record() as recording:
             result = ipython.run_cell(cell)
-        found = recording.trace()
+        recorded = recording.trace()
         if name:
-            ipython.user_ns[name] = found
-        show(found)
+            ipython.user_ns[name] = recorded
+        show(recorded)
         if not result.success:
             raise UsageError("%%trace: the cell failed; the trace is of what ran before")
 

@@ -142,9 +142,9 @@ class OptimizerTracer:
         """Why the trace is not as expected; the test has ended."""
         from tracer.testing.assertions import incomplete
 
-        found = [message for each in self._assertions if (message := each.failure())]
-        yield from found
-        if not found and self.used:
+        messages = [message for each in self._assertions if (message := each.failure())]
+        yield from messages
+        if not messages and self.used:
             yield from filter(None, [incomplete(self.trace)])
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import Graph, Run, TraceData, fold
+from tracer.model.records import Graph
+from tracer.model.runs import Run, fold
 from tracer.reporters import html
 
 pytestmark = pytest.mark.long
@@ -341,16 +342,11 @@ def test_ten_thousand_variables(open_page: Open) -> None:
 
 
 def test_graphs_that_never_ran_are_named(open_page: Open) -> None:
-    trace = traces.never_ran()
     graphs = (
         Graph(0, 0, "train_step", "x: float32[32, 4]", 2, 1, 60, 0, 1),
         Graph(0, 0, "train_step", "x: float32[7, 4]", 1, 1, 0, 60, 1),
     )
-    data = TraceData(
-        **{name: getattr(trace.data, name) for name in TraceData.__struct_fields__}
-        | {"graphs": graphs}
-    )
-    page = open_page(CallTrace(data))
+    page = open_page(traces.changed(traces.never_ran(), graphs=graphs))
     page.wait_for_selector(".graphs canvas")
     assert "2 graph tracings never ran" in page.inner_text("main")
     rows = page.locator("table:has(th:text('tracings')) tbody tr").all_inner_texts()

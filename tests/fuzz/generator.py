@@ -199,7 +199,8 @@ class _Maker:
             what: Any = self.random.choice(ways)
             transform: Transform = self.random.choice(("all", "first", "reversed"))
             parts.append(Part(what, transform))
-            if self.theme in ("company", "host", "between") and self.chance(0.15):
+            looks = self.theme in ("company", "host", "between") and self.chance(0.15)
+            if looks and self.strategy != "Mirrored":  # each replica would look
                 parts.insert(self.random.randint(0, len(parts)), Part("look"))
                 self.ways.add("look inside")
             self.ways.add(f"override: {what} {transform}")
@@ -290,6 +291,8 @@ class _Maker:
         if not choices or self.chance(0.5):
             return self.step()
         what = self.random.choice(choices)
+        if what in ("host", "map") and self.accumulates:
+            return self.step()  # the order decides which gradients are added up
         self.ways.add(what)
         if what == "cond":
             return Cond(self.body(depth - 1), self.body(depth - 1) if self.chance(0.5) else ())

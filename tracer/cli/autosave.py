@@ -23,7 +23,7 @@ class Autosave:
 
     `path` is a file or, if `folder`, a folder in which the file is named by the worker. The file is
     never more than `seconds` behind, unless a disk takes longer than that for one writing. A file
-    that cannot be written is told of once on standard error, and tried again.
+    that cannot be written is reported once on standard error, and tried again.
     """
 
     def __init__(

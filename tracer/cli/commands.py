@@ -13,7 +13,7 @@ from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
 
 app = typer.Typer(
     no_args_is_help=False,
-    pretty_exceptions_enable=False,  # a bug is told of by Python's own traceback
+    pretty_exceptions_enable=False,  # a bug gets Python's own traceback
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -251,9 +251,11 @@ def diff(
     from tracer.reporters import comparison, console
 
     traces = load(before), load(after)
-    found = differences(*traces)
-    console.put(lambda width, color: comparison.render(*traces, found, width=width, color=color))
-    return int(any(found))
+    differences_found = differences(*traces)
+    console.put(
+        lambda width, color: comparison.render(*traces, differences_found, width=width, color=color)
+    )
+    return int(any(differences_found))
 
 
 @app.command(
@@ -275,6 +277,10 @@ def check(
         Literal["error", "warning"] | None,
         typer.Option("--findings", help="Fail if a finding is an error, or a warning or worse."),
     ] = None,
+    allow_unfinished: Annotated[
+        bool,
+        typer.Option("--allow-unfinished", help="However the program ended, or if it still runs."),
+    ] = False,
     format: Annotated[
         Literal["text", "junit"], typer.Option("--format", "-f", help="For people or CI servers.")
     ] = "text",
@@ -287,7 +293,7 @@ def check(
     step on each replica. Without --expect it is what [tool.tracer.expect] in pyproject.toml says,
     such as dense = "4/step". With --findings, what looks wrong in the run fails too. The exit
     status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
-    incomplete or not finished does not pass.
+    incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load
     from tracer.testing import expressions, verdicts
@@ -303,11 +309,11 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    found = expressions.check(load(path), wanted, findings)
+    results = expressions.check(load(path), wanted, findings, allow_unfinished=allow_unfinished)
     with _writing(output):
-        verdicts.put(found, format, output)
+        verdicts.put(results, format, output)
     _say_written(output)
-    return int(any(each.reason for each in found))
+    return int(any(each.reason for each in results))
 
 
 @app.command(

@@ -1,23 +1,34 @@
 """`tracer run`: a program as `python` runs it, with every optimizer traced."""
 
 import atexit
+import functools
 import os
+import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import msgspec
 
 import tracer
-from tracer.api import Recording
+from tracer.api import CallTrace, Recording
 from tracer.cli import program
 from tracer.cli.autosave import Autosave, say
+from tracer.cli.children import Children
 from tracer.errors import TraceFileError
+from tracer.model.records import Program
 from tracer.reporters import console
+from tracer.reporters.layout import cut
 from tracer.reporters.rows import By
 
 DEFAULT = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
+
+_LONGEST = 200  # cells of what an exception says
 
 
 @dataclass(frozen=True)
@@ -52,29 +63,39 @@ class Launch:
         path = Path(self.output).absolute()  # the program may go to another folder
         folder = self.output.endswith(("/", os.sep)) or path.is_dir()
         _make_folder(path if folder else path.parent)
-        recording_ = tracer.record()
-        recording = recording_.__enter__()
-        autosave = Autosave(recording.trace, path, folder=folder, seconds=self.seconds)
-        process = os.getpid()
-        children = _count_forks()
+        process = Process(self._command())
+        tracing = ExitStack()
+        recording = tracing.enter_context(tracer.record())
+        autosave = Autosave(
+            lambda: process.trace(recording), path, folder=folder, seconds=self.seconds
+        )
+        children = Children()
 
         def end() -> None:
-            if os.getpid() != process:
+            if os.getpid() != process.id or process.over:
                 return
-            recording_.__exit__(None, None, None)
+            process.over = True
+            tracing.close()
             written = autosave.finish()
             if not self.quiet:
-                self._tell(recording, written, children() > 0)
+                self._tell(process.trace(recording), written, children.names())
 
         # Functions are called last come, first served: this one after all that the program adds.
         atexit.register(end)
         autosave.start()
-        program.run(self.program, self.arguments, module=self.module)
+        _end_before_exiting(process, end)
+        try:
+            program.run(self.program, self.arguments, module=self.module)
+        except BaseException as error:
+            process.note(error)
+            raise
 
-    def _tell(self, recording: Recording, written: Path | None, forked: bool) -> None:
+    def _command(self) -> str:
+        return shlex.join([*(["-m"] if self.module else []), self.program, *self.arguments])
+
+    def _tell(self, trace: CallTrace, written: Path | None, children: str) -> None:
         """Print the report on standard error: standard output is the program's own."""
-        trace = recording.trace()
-        with suppress(AttributeError, OSError, ValueError):  # Python tells of it when it exits
+        with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
             sys.stdout.flush()
         try:
             print(file=sys.__stderr__)
@@ -82,10 +103,63 @@ class Launch:
             print(file=sys.__stderr__)
         except (OSError, ValueError):
             return
-        if forked and not trace.optimizers:
-            say("the program started other processes; what those do is not traced")
+        if children and not trace.optimizers:
+            say(f"the program started {children}")
+            say("what other processes do is not traced: start them with `tracer run -o FOLDER/`")
         if written is not None:
             say(f"wrote {os.path.relpath(written)}")
+
+
+class Process:
+    """What is known of the process: what it runs, since when, and how it ended."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.id = os.getpid()
+        self.over = False
+        self.status: int | None = None
+        self.error = ""
+        self._started = time.time()
+        self._start = time.monotonic()
+
+    def trace(self, recording: Recording) -> CallTrace:
+        """What was recorded so far, with the process that it is of."""
+        trace = recording.trace()
+        status = 0 if self.over and self.status is None else self.status
+        seconds = time.monotonic() - self._start
+        worker = ", ".join(trace.workers)
+        program = Program(self.command, self._started, seconds, worker, status, self.error)
+        return CallTrace(msgspec.structs.replace(trace.data, programs=(program,)))
+
+    def note(self, error: BaseException) -> None:
+        """The program ended by this exception."""
+        if isinstance(error, SystemExit):
+            # What `sys.exit` was given: nothing is well, a text is printed and is 1.
+            code = error.code
+            self.status = 0 if code is None else code if isinstance(code, int) else 1
+        else:
+            self.status = 1
+            said = ""
+            with suppress(Exception):  # an exception of the program may not even have a text
+                said = " ".join(str(error).split())
+            self.error = cut(f"{type(error).__name__}{': ' if said else ''}{said}", _LONGEST, 0)
+
+
+def _end_before_exiting(process: Process, end: Callable[[], None]) -> None:
+    """Call `end` before `os._exit`, at which Python calls nothing of what waits for its end."""
+    leave = os._exit
+
+    @functools.wraps(leave)
+    def leave_at_once(status: int) -> NoReturn:
+        if not process.over and os.getpid() == process.id:
+            process.status = status
+            try:
+                end()
+            finally:
+                leave(status)
+        leave(status)
+
+    os._exit = leave_at_once
 
 
 def _may_replace(path: Path) -> bool:
@@ -94,18 +168,10 @@ def _may_replace(path: Path) -> bool:
         with open(path, "rb") as file:
             start = file.read(64)
     except OSError:
-        return True  # it is told of when it is written
+        return True  # the error comes when it is written
     return not start or b'"optimizer-tracer"' in start
 
 
 def _make_folder(path: Path) -> None:
-    with suppress(OSError):  # the first file that is written tells of it
+    with suppress(OSError):  # writing the first file says why
         path.mkdir(parents=True, exist_ok=True)
-
-
-def _count_forks() -> Callable[[], int]:
-    """A function that says how many child processes were forked since."""
-    forks: list[None] = []
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_parent=lambda: forks.append(None))
-    return lambda: len(forks)

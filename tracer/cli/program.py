@@ -84,9 +84,9 @@ def _clean(error: BaseException, traceback: TracebackType | None) -> None:
     error.__traceback__ = traceback
     todo, seen = [error], {id(error)}
     while todo:
-        each = todo.pop()
-        each.__traceback__ = _without_ours(each.__traceback__)
-        chained = [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+        current = todo.pop()
+        current.__traceback__ = _without_ours(current.__traceback__)
+        chained = [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
         for other in chained:
             if isinstance(other, BaseException) and id(other) not in seen:
                 seen.add(id(other))

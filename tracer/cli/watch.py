@@ -1,7 +1,7 @@
 """Follows the trace file of a run that goes on in another process. No TensorFlow."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from tracer.errors import TraceFileError
 from tracer.model import measures
 from tracer.model.labels import replica_names
+from tracer.model.programs import endings
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -43,32 +44,32 @@ class Progress:
 def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`."""
     earlier = tallies_of(before) if before is not None else []
-    found = []
-    for number, each in enumerate(tallies_of(trace)):
+    progresses = []
+    for number, tally in enumerate(tallies_of(trace)):
         rate = None
         if number < len(earlier) and seconds > 0:
-            rate = max(0, each.steps - earlier[number].steps) / seconds
-        spreads = [each.spread(measures.updates, replica=replica) for replica in each.replicas]
+            rate = max(0, tally.steps - earlier[number].steps) / seconds
+        spreads = [tally.spread(measures.updates, replica=replica) for replica in tally.replicas]
         counts = {count for spread in spreads for (count,) in spread} or {0}
-        graphs, _ = each.graphs(lambda block: 1)
-        found.append(
+        graphs, _ = tally.graphs(lambda block: 1)
+        progresses.append(
             Progress(
-                shown(each.optimizers[0].name),
-                each.steps,
+                shown(tally.optimizers[0].name),
+                tally.steps,
                 rate,
                 f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,}-{max(counts):,}",
                 max((spread[(0,)] for spread in spreads), default=0),
                 graphs,
-                tuple(_replicas(each)),
+                tuple(_replicas(tally)),
             )
         )
-    return found
+    return progresses
 
 
-def _replicas(found: Tally) -> Iterator[tuple[str, int]]:
-    names = replica_names(found.trace)
-    for index in found.replicas:
-        yield shown(names[index]), found.steps_on[index]
+def _replicas(tally: Tally) -> Iterator[tuple[str, int]]:
+    names = replica_names(tally.trace)
+    for index in tally.replicas:
+        yield shown(names[index]), tally.steps_on[index]
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:
@@ -80,14 +81,14 @@ def watch(path: Path, console: Console, patience: float) -> bool:
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
 
-            def update(found: list[Progress], state: str) -> None:
-                live.update(_table(path, found, state), refresh=True)
+            def update(progresses: list[Progress], state: str) -> None:
+                live.update(_table(path, progresses, state), refresh=True)
 
             return _follow(path, patience, update)
 
-    def add(found: list[Progress], state: str) -> None:
-        for each in found:
-            print(_line(each), file=console.file, flush=True)
+    def add(progresses: list[Progress], state: str) -> None:
+        for optimizer in progresses:
+            print(_line(optimizer), file=console.file, flush=True)
 
     return _follow(path, patience, add)
 
@@ -100,14 +101,20 @@ def _follow(path: Path, patience: float, show: Callable[[list[Progress], str], N
         at = _written(path)
         if at > written:
             trace = load(path)
-            found = progress(trace, before, at - written)
+            progresses = progress(trace, before, at - written)
             before, written, news = trace, at, time.monotonic()
-            show(found, "finished" if trace.finished else "running")
+            show(progresses, _state(trace))
             if trace.finished:
                 return True
         if time.monotonic() - news > patience:
             return False
         time.sleep(_POLL)
+
+
+def _state(trace: Trace) -> str:
+    if not trace.finished:
+        return "running"
+    return " ".join(endings(trace)) or "finished"
 
 
 def _written(path: Path) -> float:
@@ -121,33 +128,37 @@ def _written(path: Path) -> float:
         raise TraceFileError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _line(found: Progress) -> str:
+def _line(optimizer: Progress) -> str:
     parts = [
-        f"{found.name}: {some(found.steps, 'step')}",
-        *([] if found.rate is None else [f"{found.rate:,.1f} steps/s"]),
-        f"{found.a_step} updates per step{' and replica' if len(found.replicas) > 1 else ''}",
-        f"{found.skipped:,} without updates",
-        some(found.graphs, "graph"),
+        f"{optimizer.name}: {some(optimizer.steps, 'step')}",
+        *([] if optimizer.rate is None else [f"{optimizer.rate:,.1f} steps/s"]),
+        f"{optimizer.a_step} update{'' if optimizer.a_step == '1' else 's'} {_per([optimizer])}",
+        f"{optimizer.skipped:,} without updates",
+        some(optimizer.graphs, "graph"),
     ]
-    if len(found.replicas) > 1:
-        parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in found.replicas))
+    if len(optimizer.replicas) > 1:
+        parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in optimizer.replicas))
     return "; ".join(parts)
 
 
-def _table(path: Path, found: list[Progress], state: str) -> Table:
+def _per(progresses: Sequence[Progress]) -> str:
+    """What updates are counted by."""
+    several = any(len(each.replicas) > 1 for each in progresses)
+    return "per step and replica" if several else "per step"
+
+
+def _table(path: Path, progresses: list[Progress], state: str) -> Table:
     table = Table(box=None, pad_edge=False, title=Text(f"{shown(str(path))}: {state}"))
     table.title_justify = "left"
     table.add_column("optimizer")
-    several = any(len(each.replicas) > 1 for each in found)
-    per = f"updates per step{' and replica' if several else ''}"
-    for header in ("steps", "steps/s", per, "without updates", "graphs"):
+    for header in ("steps", "steps/s", f"updates {_per(progresses)}", "without updates", "graphs"):
         table.add_column(header, justify="right")
-    for each in found:
-        rate = "" if each.rate is None else f"{each.rate:,.1f}"
-        counts = (f"{each.skipped:,}", f"{each.graphs:,}")
-        name = Text(each.name, style="bold")
-        table.add_row(name, f"{each.steps:,}", rate, each.a_step, *counts)
-        if len(each.replicas) > 1:
-            for replica, steps in each.replicas:
+    for optimizer in progresses:
+        rate = "" if optimizer.rate is None else f"{optimizer.rate:,.1f}"
+        counts = (f"{optimizer.skipped:,}", f"{optimizer.graphs:,}")
+        name = Text(optimizer.name, style="bold")
+        table.add_row(name, f"{optimizer.steps:,}", rate, optimizer.a_step, *counts)
+        if len(optimizer.replicas) > 1:
+            for replica, steps in optimizer.replicas:
                 table.add_row(Text(f"  {replica}"), f"{steps:,}")
     return table

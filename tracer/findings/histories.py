@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tracer.model.records import Kind, Role, Run
+from tracer.model.records import Kind, Role
+from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, folded
 from tracer.model.tally import Tally
 

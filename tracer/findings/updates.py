@@ -356,7 +356,7 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
         ran = some_between((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
-            f"{which}{of_optimizer(evidence)} ran {ran}, {name_of[most]} "
+            f"{which}{of_optimizer(evidence)} ran {ran}, {name_of[most]} ran "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
             "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look "
             "for a worker that left the loop early.",

@@ -15,9 +15,9 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
     seen = {id(optimizer)}
     todo: list[tuple[Any, OptimizerKind]] = [(optimizer, kind)]
     while todo:
-        each, kind = todo.pop(0)
-        yield each, kind
-        for value in _attributes(each):
+        member, kind = todo.pop(0)
+        yield member, kind
+        for value in _attributes(member):
             nested = kind_of(type(value))
             if nested is not None and id(value) not in seen:
                 seen.add(id(value))
@@ -25,8 +25,8 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
 
 
 def own_attributes(optimizer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
-    return found
+    attributes: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
+    return attributes
 
 
 def _attributes(optimizer: Any) -> Iterator[Any]:

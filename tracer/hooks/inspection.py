@@ -1,20 +1,21 @@
 """What the class of an optimizer shows before it trains: `Remark`s, for the rules of `findings`.
 
-No TensorFlow: a class is read, never called. Only what a program defines itself is looked at, and
-not what the framework ships. What the frameworks call, and with which arguments, was read in the
-files that `tracer.kinds` names, and each of it is tried out in `tests/integration`.
+No TensorFlow: a class is read, never called; `wrap` asks for its remarks before anything has run.
+Only what a program defines itself is looked at, and not what the framework ships. The source of its
+apply methods is the matter of `tracer.hooks.source`. What the frameworks call, and with which
+arguments, was read in the files that `tracer.kinds` names, and each of it is tried out in
+`tests/findings`.
 """
 
-import ast
 import gc
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
+from tracer.hooks.source import side_effects_of
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.records import Remark
 from tracer.recorder.instances import instances
@@ -51,13 +52,6 @@ FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
 _ON_THE_WAY = re.compile("apply_gradients|update_step")
 """The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
 
-_STEPS = re.compile(
-    r"(^|_)(steps?|iter(ation)?s?|epochs?|decay|count(er)?|t|time|lr|rate|schedule)(_|$)"
-)
-"""A name that says that its variable goes on by one, or decays, with each step."""
-_UPDATES = re.compile(r"update|call|variable|appl")
-"""A name that says that its variable counts for each variable, and on purpose."""
-
 
 def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     """What is odd about an optimizer's class; nothing for a class that ships with a framework.
@@ -68,13 +62,13 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     `own-step`, for a method that may update variables past the apply methods.
     """
     try:
-        found = tuple(dict.fromkeys(_remarks(cls, kind)))
-        if any("sparse" in each.method for each in found if each.code in FAILING):
+        remarks = tuple(dict.fromkeys(_remarks(cls, kind)))
+        if any("sparse" in each.method for each in remarks if each.code in FAILING):
             layers = ", ".join(_embeddings())
-            found += (Remark("embedding", "", layers),) if layers else ()
+            remarks += (Remark("embedding", "", layers),) if layers else ()
     except Exception:  # there is no end to what a class can do to those who read it
         return (Remark(OWN_STEP, kind.step_methods[0]),)
-    return found
+    return remarks
 
 
 def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
@@ -87,15 +81,15 @@ def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
         for apply in kind.apply_methods:
             function = _own_function(cls, apply.name, own)
             if function is not None:
-                yield from _effects(function)
+                yield from side_effects_of(function)
 
 
 def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
     """The methods between `apply_gradients` and the apply methods that the program defines."""
     called = {apply.name for apply in kind.apply_methods}
     known = {*kind.step_methods, *kind.group_methods}
-    for each in own:
-        for name in vars(each):
+    for base in own:
+        for name in vars(base):
             if name not in called and (name in known or _ON_THE_WAY.search(name)):
                 yield Remark(OWN_STEP, name)
 
@@ -151,25 +145,25 @@ def _mentioned(name: str, own: Sequence[type]) -> bool:
 
 def _codes(value: Any) -> Iterator[CodeType]:
     """The code of a method or property, also of what a decorator has wrapped."""
-    for each in (
+    for candidate in (
         value,
         getattr(value, "__func__", None),
         *(getattr(value, name, None) for name in ("fget", "fset", "fdel", "__wrapped__")),
     ):
-        code = getattr(each, "__code__", None)
+        code = getattr(candidate, "__code__", None)
         if isinstance(code, CodeType):
             yield code
 
 
 def _names(code: CodeType) -> set[str]:
     """The attributes, globals and texts that code and the functions in it refer to."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= _names(constant)
+            names |= _names(constant)
         elif isinstance(constant, str):
-            found.add(constant)
-    return found
+            names.add(constant)
+    return names
 
 
 # Methods that cannot be called.
@@ -241,200 +235,3 @@ def _embeddings() -> list[str]:
         return []
     gc.collect()
     return sorted({str(layer.name) for layer in instances(bases)})
-
-
-# What a method does in Python.
-
-
-def super_of_type(cls: type) -> str:
-    """The method of the class that calls `super(type(self), self)`; empty if none is known to.
-
-    In a subclass such a call comes back to the method that makes it.
-    """
-    for name, function in vars(cls).items():
-        if (
-            isinstance(function, FunctionType)
-            and {"super", "type"} <= set(function.__code__.co_names)
-            and name not in ("__init__", "__new__")  # which have run
-            and (node := _definition(function)) is not None
-            and any(_is_super_of_type(each) for each in ast.walk(node))
-        ):
-            return name
-    return ""
-
-
-def _is_super_of_type(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "super" and len(node.args) == 2:
-        cls, instance = map(ast.unparse, node.args)
-        return cls == f"type({instance})"
-    return False
-
-
-def _definition(function: FunctionType) -> ast.FunctionDef | None:
-    """The source of a function; None if there is none, or not one of a function alone."""
-    try:
-        node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, SyntaxError, TypeError):
-        return None
-    return node if isinstance(node, ast.FunctionDef) and node.name == function.__name__ else None
-
-
-def _effects(function: FunctionType) -> Iterator[Remark]:
-    node = _definition(function)
-    if node is None:
-        return
-    parameters = [*node.args.posonlyargs, *node.args.args]
-    if parameters:
-        yield from _Body(node, parameters[0].arg).remarks()
-
-
-class _Body:
-    """The statements of an apply method, without those of functions inside it."""
-
-    def __init__(self, method: ast.FunctionDef, self_name: str) -> None:
-        self._method = method
-        self._self = self_name
-        self._outer = {
-            name
-            for each in ast.walk(method)
-            if isinstance(each, ast.Global | ast.Nonlocal)
-            for name in each.names
-        }
-        self._read = {
-            name
-            for each in ast.walk(method)
-            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load)
-            if (name := self._attribute(each)) and not self._is_target(each)
-        }
-
-    def remarks(self) -> Iterator[Remark]:
-        for statement, tests in _statements(self._method.body, ()):
-            yield from self._side_effects(statement, tests)
-            if not tests:
-                yield from self._step_variables(statement)
-
-    def _side_effects(self, statement: ast.AST, tests: tuple[ast.AST, ...]) -> Iterator[Remark]:
-        for name, counts in self._changed(statement):
-            guarded = any(_asks_for(test, name) for test in tests)
-            # What the method itself reads again is a help in passing, unless it counts.
-            if not guarded and (counts or name not in self._read):
-                detail = _shortened(ast.unparse(statement))
-                yield Remark("python-side-effect", self._method.name, detail)
-
-    def _changed(self, statement: ast.AST) -> Iterator[tuple[str, bool]]:
-        """What outlives the method and is changed, and whether its old value goes into it."""
-        if isinstance(statement, ast.AugAssign):
-            if name := self._kept(statement.target):
-                yield name, True
-        elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                    if name := self._kept(each):
-                        yield name, self._mentions(statement.value, name)
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            function = statement.value.func
-            if not isinstance(function, ast.Attribute) or function.attr not in _GROWING:
-                return
-            if name := self._kept(function.value):
-                yield name, True
-
-    def _kept(self, target: ast.AST) -> str:
-        """The attribute of `self`, or the outer variable, that `target` is or is a part of."""
-        while isinstance(target, ast.Subscript):
-            target = target.value
-        if isinstance(target, ast.Name):
-            return target.id if target.id in self._outer else ""
-        return self._attribute(target)
-
-    def _attribute(self, node: ast.AST) -> str:
-        """The name of an attribute of `self`, empty for anything else."""
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
-            return ""
-        return node.attr if node.value.id == self._self else ""
-
-    def _is_target(self, attribute: ast.Attribute) -> bool:
-        """Whether it is only loaded to assign to a part of it: `self.x[i] = 1`."""
-        return any(
-            isinstance(each, ast.Subscript)
-            and not isinstance(each.ctx, ast.Load)
-            and each.value is attribute
-            for each in ast.walk(self._method)
-        )
-
-    def _mentions(self, node: ast.AST, name: str) -> bool:
-        return any(
-            self._attribute(each) == name or (isinstance(each, ast.Name) and each.id == name)
-            for each in ast.walk(node)
-        )
-
-    def _step_variables(self, statement: ast.AST) -> Iterator[Remark]:
-        """Assignments to a variable of the optimizer's own whose name says that it counts steps."""
-        for call in _calls(statement):
-            function = call.func
-            if isinstance(function, ast.Attribute) and (name := self._attribute(function.value)):
-                moves = function.attr in ("assign_add", "assign_sub") or (
-                    function.attr == "assign" and any(self._mentions(a, name) for a in call.args)
-                )
-                if moves and _STEPS.search(name.lower()) and not _UPDATES.search(name.lower()):
-                    yield Remark("step-per-variable", self._method.name, f"{self._self}.{name}")
-
-
-_GROWING = ("append", "extend", "insert")
-
-
-def _statements(
-    body: Sequence[ast.stmt], tests: tuple[ast.AST, ...]
-) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """The simple statements, each with what decides whether it runs."""
-    for each in body:
-        if isinstance(each, ast.With):
-            for item in each.items:
-                yield item.context_expr, tests
-            yield from _statements(each.body, tests)
-        elif isinstance(each, ast.If | ast.While):
-            yield from _statements([*each.body, *each.orelse], (*tests, each.test))
-        elif isinstance(each, ast.For):
-            yield from _statements([*each.body, *each.orelse], (*tests, each.iter))
-        elif isinstance(each, ast.Try):
-            for part in (each.body, each.orelse, each.finalbody):
-                yield from _statements(part, (*tests, each))
-            # A handler makes what was found missing.
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        else:
-            yield each, tests
-
-
-def _asks_for(test: ast.AST, name: str) -> bool:
-    """Whether a condition asks for the attribute itself, or for eager mode."""
-    for each in ast.walk(test):
-        word = getattr(each, "attr", None) or getattr(each, "id", None)
-        word = each.value if isinstance(each, ast.Constant) else word
-        if isinstance(word, str) and (word == name or "eager" in word or "inside_function" in word):
-            return True
-    return False
-
-
-def _calls(statement: ast.AST) -> Iterator[ast.Call]:
-    """The calls in a statement that are made whenever it runs, and once."""
-    todo = [statement]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Call):
-            yield node
-        if not isinstance(
-            node,
-            ast.Lambda
-            | ast.IfExp
-            | ast.BoolOp
-            | ast.ListComp
-            | ast.SetComp
-            | ast.DictComp
-            | ast.GeneratorExp,
-        ):
-            todo.extend(ast.iter_child_nodes(node))
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:59] + "…"

@@ -25,28 +25,29 @@ from tracer.model.trace import Trace
 from tracer.recorder.instances import instances
 
 if TYPE_CHECKING:
-    from tracer.recorder.recorder import Moment, Recorder
+    from tracer.recorder.reader import Baseline
+    from tracer.recorder.recorder import Recorder
 
 
 class Recording:
-    """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
+    """What was recorded of each optimizer that was met, and which were not to be traced."""
 
     def __init__(self) -> None:
-        self._since: dict[Recorder, Moment | None] = {}
+        self._since: dict[Recorder, Baseline | None] = {}
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
         self._refused: list[_Refused] = []
         self._end: Trace | None = None
 
     def trace(self) -> Trace:
-        """A frozen trace of what ran since the block began, of every optimizer that was used."""
+        """What ran since the block began; after the block always the same trace."""
         if self._end is not None:
             return self._end
         parts = []
         for recorder, since in list(self._since.items()):
-            part = recorder.part(since)
-            if _ran(part[0], frozenset() if since is None else since.notes):
-                parts.append(part)
+            counted = recorder.reader.data_since(since)
+            if _ran(counted[0], frozenset() if since is None else since.notes):
+                parts.append(counted)
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
@@ -59,10 +60,7 @@ class Recording:
         return Trace(data, Objects(index_of=finder(objects)))
 
     def take(self, optimizer: Any) -> None:
-        """Trace this optimizer too, until the block ends if it was not traced before.
-
-        Raises `tracer.UnsupportedOptimizer` for what is none.
-        """
+        """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
         self._hold(optimizer)
 
     def _meet(self, optimizer: Any, *, making: bool = False) -> None:
@@ -78,27 +76,29 @@ class Recording:
 
         traced = registry.is_traced(optimizer)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
-        self._since.setdefault(recorder, None if making else recorder.now())
+        self._since.setdefault(recorder, None if making else recorder.reader.baseline())
         if not traced:
             self._wrapped.append(ref(optimizer))
 
     def _begin(self) -> None:
-        found = _optimizers()
-        if found:
+        alive = _optimizers()
+        if alive:
             from tracer.hooks.family import family
 
-            inner = {id(n) for each in found for n, _ in family(each) if n is not each}
-            for each in found:
-                if id(each) not in inner:
-                    self._meet(each)
+            inner = {
+                id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
+            }
+            for optimizer in alive:
+                if id(optimizer) not in inner:
+                    self._meet(optimizer)
 
     def _finish(self) -> None:
-        found = _optimizers()
-        if found:
+        alive = _optimizers()
+        if alive:
             from tracer.hooks import registry
 
             met = {id(each.optimizer()) for each in self._refused}
-            unseen = [each for each in found if registry.recorder_of(each) is None]
+            unseen = [each for each in alive if registry.recorder_of(each) is None]
             self._missed = {type(each).__name__ for each in unseen if id(each) not in met}
         self.end()
 
@@ -135,8 +135,8 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
     counts = []
     try:
-        for each, _ in family(optimizer):
-            count = 0 if each._iterations is None else iterations_of(each)
+        for member, _ in family(optimizer):
+            count = 0 if member._iterations is None else iterations_of(member)
             if count is None:
                 return None
             counts.append(count)
@@ -147,20 +147,7 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Trace every optimizer that is used in the block; yields a `Recording`.
-
-    An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
-    block does not count: steps are numbered from 1. Functions that were traced to graphs before,
-    with an optimizer that was not wrapped, are not counted; the trace then says so.
-
-    >>> import tensorflow as tf, tracer
-    >>> weight = tf.Variable([1.0])
-    >>> with tracer.record() as recording:
-    ...     optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-    ...     optimizer.apply_gradients([(tf.ones(1), weight)])
-    >>> recording.trace().updates()
-    1
-    """
+    """Trace every optimizer that is used in the block: see `tracer.record`."""
     recording = Recording()
     with _lock:
         _active.append(recording)
@@ -178,14 +165,11 @@ def record() -> Iterator[Recording]:
 
 @contextmanager
 def recording_of(*optimizers: object) -> Iterator[Recording]:
-    """Trace these optimizers only, for the block; `Recording.take` adds others.
-
-    Raises `tracer.UnsupportedOptimizer` for what is none.
-    """
+    """Trace these optimizers only, for the block: see `tracer.api.recording_of`."""
     recording = Recording()
     try:
-        for each in optimizers:
-            recording.take(each)
+        for optimizer in optimizers:
+            recording.take(optimizer)
         yield recording
     finally:
         recording.end()
@@ -202,8 +186,8 @@ def _ran(data: TraceData, known: frozenset[str]) -> bool:
 
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
-    found = [getattr(sys.modules.get(home), name, None) for home, name in MAKERS]
-    alive = instances(cls for cls in found if cls is not None)
+    bases = [getattr(sys.modules.get(home), name, None) for home, name in MAKERS]
+    alive = instances(cls for cls in bases if cls is not None)
     return [each for each in alive if kind_of(type(each)) is not None]
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tracer.errors import UnsupportedOptimizer
-from tracer.hooks import inspection
+from tracer.hooks import source
 from tracer.hooks.registry import (
     bindings,
     plain_class,
@@ -26,11 +26,11 @@ _making = threading.RLock()
 
 def methods_of(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
     """What is intercepted, by name."""
-    found: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}
-    found.update((name, ("step", None)) for name in kind.step_methods)
-    found.update((name, ("group", None)) for name in kind.group_methods)
-    found.update((apply.name, ("apply", apply)) for apply in kind.apply_methods)
-    return found
+    methods: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}
+    methods.update((name, ("step", None)) for name in kind.step_methods)
+    methods.update((name, ("group", None)) for name in kind.group_methods)
+    methods.update((apply.name, ("apply", apply)) for apply in kind.apply_methods)
+    return methods
 
 
 def traced_class(base: type, kind: OptimizerKind) -> type:
@@ -51,7 +51,7 @@ def traced_class(base: type, kind: OptimizerKind) -> type:
 
 def _made_class(base: type, kind: OptimizerKind) -> type:
     """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
-    if method := inspection.super_of_type(base):
+    if method := source.super_of_type(base):
         raise _no_subclass(
             base,
             f"its {method} calls super(type(self), self), which never ends in one; write super()",
@@ -130,14 +130,14 @@ def _transparency(base: Any) -> dict[str, Any]:
     if hasattr(base, "_trackable_children"):
 
         def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-            found = above(self)._trackable_children(save_type, **kwargs)
+            saved = above(self)._trackable_children(save_type, **kwargs)
             binding = bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
-                return found
+                return saved
             counters = compat.AutoTrackable()
             for name, variable in binding.recorder.children().items():
                 setattr(counters, name, variable)
-            return {**found, "_optimizer_tracer": counters}
+            return {**saved, "_optimizer_tracer": counters}
 
         members["_trackable_children"] = children
     return members

@@ -17,7 +17,7 @@ from tracer.recorder.frames import Frame, FrameRole
 def traced_method(
     base: type, name: str, role: FrameRole, apply: ApplyMethod | None
 ) -> Callable[..., Any]:
-    """`base`'s method `name`, told of.
+    """`base`'s method `name`, which also reports its calls to the recorder.
 
     It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
     decision goes by `__module__`. Optimizers read the signature of their own apply methods.
@@ -65,7 +65,7 @@ class _Method(NamedTuple):
 def _begin_apply(
     method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Frame | None]:
-    """The original of an apply method, and what `_end_apply` is to be told of its call."""
+    """The original of an apply method, and the frame by which `_end_apply` ends its call."""
     base, name, _, apply = method
     traced = traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
@@ -100,7 +100,7 @@ vars(_end_apply)["autograph_info__"] = None
 class _Call(Frame):
     """One call of a traced step or group method, from its first to its last line.
 
-    A fault of the tracer is not the program's: it is told of once, and the call goes on.
+    A fault of the tracer is not the program's: it is reported once, and the call goes on.
     """
 
     __slots__ = ("args", "kwargs", "original", "seen")

@@ -1,7 +1,7 @@
-"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that tells of its calls.
+"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that reports its calls.
 
-The object stays the same one, so every closure, checkpoint and registry that holds it is none the
-wiser; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
+The object stays the same one, so nothing changes for a closure, a checkpoint or a registry that
+holds it; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def join(optimizer: Any) -> Recorder:
 
 
 def adopt(optimizer: Any) -> Recorder:
-    """Wrap an optimizer in the making; what is nested in it follows at its first step."""
+    """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step."""
     kind = kind_to_trace(optimizer)
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
@@ -51,10 +51,10 @@ def unwrap(optimizer: T) -> T:
     """
     if not is_traced(optimizer):
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
-    for each, _ in family(optimizer):
-        if is_traced(each):
-            set_class(each, plain_class(type(each)))
-            bindings[id(each)].recorder.end(bindings[id(each)].index)
+    for member, _ in family(optimizer):
+        if is_traced(member):
+            set_class(member, plain_class(type(member)))
+            bindings[id(member)].recorder.end(bindings[id(member)].index)
     return optimizer
 
 
@@ -65,49 +65,49 @@ def trace_of(optimizer: object) -> Trace:
         raise ValueError(
             f"{described(optimizer)} was never wrapped: call tracer.wrap(optimizer) first"
         )
-    return binding.recorder.trace()
+    return binding.recorder.reader.trace()
 
 
 def _wrap(optimizer: Any) -> None:
     members = list(family(optimizer))
-    for each, kind in members:
-        if not is_traced(each):
-            traced_class(type(each), kind)  # refuses before anything is wrapped
-    recorder = _recorder_for([each for each, _ in members])
-    for each, kind in members:
-        binding = bindings.get(id(each))
+    for member, kind in members:
+        if not is_traced(member):
+            traced_class(type(member), kind)  # refuses before anything is wrapped
+    recorder = _recorder_for([member for member, _ in members])
+    for member, kind in members:
+        binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
-            binding = _bind(each, recorder, kind)
-            if each is optimizer:
+            binding = _bind(member, recorder, kind)
+            if member is optimizer:
                 recorder.optimizers.root = binding.index
-        if not is_traced(each):
+        if not is_traced(member):
             recorder.begin(binding.index)
-            own = [name for name in methods_of(kind) if name in own_attributes(each)]
+            own = [name for name in methods_of(kind) if name in own_attributes(member)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
-            set_class(each, traced_class(type(each), kind))
+            set_class(member, traced_class(type(member), kind))
 
 
 def _recorder_for(members: Iterable[Any]) -> Recorder:
     """The one recorder of a family: a new one, unless one of them was wrapped before."""
-    found = {id(r): r for each in members if (r := recorder_of(each)) is not None}
-    used = [recorder for recorder in found.values() if recorder.used]
+    recorders = {id(r): r for each in members if (r := recorder_of(each)) is not None}
+    used = [recorder for recorder in recorders.values() if recorder.used]
     if len(used) > 1:
         raise UnsupportedOptimizer(
             "two of the optimizers nested in this one have been traced on their own already: wrap "
             "the outermost optimizer before they train"
         )
-    return (used or list(found.values()) or [Recorder()])[0]
+    return (used or list(recorders.values()) or [Recorder()])[0]
 
 
 def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
     base = plain_class(type(optimizer))
 
     def name() -> str:
-        for attribute in ("name", "_name"):  # asked late: an optimizer in the making has none yet
-            found = getattr(binding.optimizer(), attribute, None)
-            if isinstance(found, str) and found:
-                return found
+        for attribute in ("name", "_name"):  # asked late: while `__init__` runs it has none yet
+            text = getattr(binding.optimizer(), attribute, None)
+            if isinstance(text, str) and text:
+                return text
         return base.__name__
 
     class_name = f"{base.__module__}.{base.__qualname__}"

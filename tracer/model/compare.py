@@ -14,7 +14,8 @@ from tracer.model import measures
 from tracer.model.labels import replica_names, steps_label
 from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
-from tracer.model.records import Block, Entry, Kind, Run, segments
+from tracer.model.records import Block, Entry, Kind
+from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, Weights, tallies_of
 from tracer.model.trace import Trace

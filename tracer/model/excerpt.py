@@ -11,8 +11,8 @@ import msgspec
 from tracer.errors import UnknownName
 from tracer.model.merge import Renumbering
 from tracer.model.names import named
-from tracer.model.records import Block, Entry, Run, TraceData
-from tracer.model.selection import Selection
+from tracer.model.records import Block, Entry, TraceData
+from tracer.model.selection import Filters, Selection
 from tracer.model.trace import Trace
 
 
@@ -37,9 +37,10 @@ def select(
     if optimizer is not None:
         trace = _of_optimizers(trace, optimizer)
     if steps is not None and not range(max(1, steps.start), min(trace.steps + 1, steps.stop)):
-        raise UnknownName(f"no such step: the trace holds the steps 1 to {trace.steps:,}")
+        held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
+        raise UnknownName(f"no such step: the trace holds {held}")
     data = trace.data
-    kept = trace.selection(method=method, variable=variable, replica=replica)
+    kept = trace.selection(filters=Filters(method=method, variable=variable, replica=replica))
     if method is not None:  # a variable that the method never gets is not in the excerpt
         variables = set(_variables(data, kept))
         kept = replace(
@@ -49,19 +50,20 @@ def select(
             ),
         )
     blocks = [
-        msgspec.structs.replace(part, entries=tuple(_entries(block, kept)))
+        msgspec.structs.replace(cut, entries=tuple(_entries(block, kept)))
         for block in data.blocks
         if kept.replicas is None or block.replica in kept.replicas
-        for part in _within(block, steps)
+        for cut in _within(block, steps)
     ]
     if method is not None and not any(
         e.role == "update" for block in blocks for e in block.entries
     ):
         blocks = [_promoted(block) for block in blocks]
     calls = [
-        msgspec.structs.replace(each, variables=_kept(each.variables, kept))
-        for each in data.calls
-        if kept.holds_calls(each) and (_kept(each.variables, kept) or not each.variables)
+        msgspec.structs.replace(calls_of_method, variables=_kept(calls_of_method.variables, kept))
+        for calls_of_method in data.calls
+        if kept.holds_calls(calls_of_method)
+        and (_kept(calls_of_method.variables, kept) or not calls_of_method.variables)
     ]
     excerpt = msgspec.structs.replace(
         data,
@@ -139,9 +141,7 @@ def _within(block: Block, steps: range | None) -> Iterator[Block]:
     elif not block.outside:
         before = max(1, steps.start) - 1
         runs = tuple(
-            Run(within.first - before, within.stride, within.count, within.times)
-            for run in block.runs
-            if (within := run.only(steps)) is not None
+            within.moved(-before) for run in block.runs if (within := run.only(steps)) is not None
         )
         total = sum(run.total for run in runs)
         yield msgspec.structs.replace(block, runs=runs, total=total)

@@ -67,6 +67,9 @@ def merge(traces: Iterable[Trace]) -> Trace:
         notes=tuple(notes),
         environment=first.environment,
         finished=all(data.finished for data in parts),
+        programs=tuple(program for data in parts for program in data.programs),
+        only=first.only,
+        first_step=first.first_step,
     )
     return Trace(merged)
 
@@ -93,15 +96,15 @@ def _of_worker(note: str, data: TraceData) -> str:
 
 
 def _same_run(first: TraceData, other: TraceData) -> None:
-    here, there = (_named(each) for each in (first, other))
-    ours, theirs = ([(o.name, o.class_name) for o in each.optimizers] for each in (first, other))
+    here, there = (_named(data) for data in (first, other))
+    ours, theirs = ([(o.name, o.class_name) for o in data.optimizers] for data in (first, other))
     if ours != theirs:
         raise MergeError(
             f"not one run: {here} has the optimizers {_listed(ours)}, {there} has {_listed(theirs)}"
         )
     mine, its = (
-        {v.name: f"{v.name} {v.dtype}{list(v.shape)}" for v in each.variables}
-        for each in (first, other)
+        {v.name: f"{v.name} {v.dtype}{list(v.shape)}" for v in data.variables}
+        for data in (first, other)
     )
     for name in sorted(mine.keys() ^ its.keys()):
         has, lacks = (here, there) if name in mine else (there, here)
@@ -109,6 +112,16 @@ def _same_run(first: TraceData, other: TraceData) -> None:
     for name, described in mine.items():
         if its[name] != described:
             raise MergeError(f"not one run: {described} in {here} is {its[name]} in {there}")
+    if (first.only, first.first_step) != (other.only, other.first_step):
+        raise MergeError(
+            f"not the same part of a run: {here} holds {_extent(first)}, {there} {_extent(other)}"
+        )
+
+
+def _extent(data: TraceData) -> str:
+    """What of its run a trace holds: `only steps 3 to 7`."""
+    only = data.only.partition(";")[0].rstrip(".")
+    return f"{only[0].lower()}{only[1:]}" if only else "all of it"
 
 
 def _named(data: TraceData) -> str:
@@ -131,7 +144,7 @@ def combine(
     """
     whole = _Whole()
     replicas = _all_replicas(data for data, _ in parts)
-    number_of = {place: index for index, place in enumerate(replicas)}
+    number_of = {key: index for index, key in enumerate(replicas)}
     variables = _Variables()
     optimizers: list[Optimizer] = []
     for data, references in parts:
@@ -192,8 +205,8 @@ class _Variables:
 
 def _plain(name: str, names: Collection[str]) -> str:
     """The name without the number that it has because others of `names` are the same."""
-    plain, mark, number = name.rpartition("#")
-    return plain if mark and number.isdecimal() and plain in names else name
+    plain, separator, number = name.rpartition("#")
+    return plain if separator and number.isdecimal() and plain in names else name
 
 
 Named = TypeVar("Named", Optimizer, Variable)
@@ -201,9 +214,10 @@ Named = TypeVar("Named", Optimizer, Variable)
 
 def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
     """The records, those of one name with their number."""
-    names = distinct(each.name for each in records)
+    names = distinct(record.name for record in records)
     return tuple(
-        msgspec.structs.replace(each, name=name) for each, name in zip(records, names, strict=True)
+        msgspec.structs.replace(record, name=name)
+        for record, name in zip(records, names, strict=True)
     )
 
 

@@ -47,8 +47,8 @@ def tensorflow_name(variable: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"variable must be a name, a glob or a variable, not {variable!r}")
     name = name.removesuffix(":0")
-    head, mark, number = name.rpartition("/replica_")
-    return head if mark and number.isdigit() else name
+    head, separator, number = name.rpartition("/replica_")
+    return head if separator and number.isdigit() else name
 
 
 class Objects(NamedTuple):
@@ -132,8 +132,8 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
 
 def _numbered(known: str, name: str) -> bool:
     """Whether `known` is `name` with a number, as `distinct` gives it."""
-    head, mark, number = known.rpartition("#")
-    return head == name and bool(mark) and number.isdecimal()
+    head, separator, number = known.rpartition("#")
+    return head == name and bool(separator) and number.isdecimal()
 
 
 def named(noun: str, wanted: str, names: Sequence[str]) -> frozenset[int]:

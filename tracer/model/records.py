@@ -1,12 +1,11 @@
 """The plain records that a trace is made of. No TensorFlow, no state, no queries."""
 
-import heapq
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+
+from tracer.model.runs import Run
 
 Kind = Literal["dense", "sparse", "none"]
 """What a gradient was: a tensor, a `tf.IndexedSlices`, or `None`."""
@@ -19,125 +18,6 @@ gradient that was handed to the outermost `apply_gradients` (`request`, which is
 
 Setting = bool | int | float | str
 """A plain attribute of an optimizer."""
-
-
-class Run(msgspec.Struct, frozen=True, array_like=True):
-    """Steps `first`, `first + stride`, ... (`count` of them), each with `times` executions.
-
-    >>> Run(first=2, stride=4, count=3).last
-    10
-    """
-
-    first: int
-    stride: int
-    count: int
-    times: int = 1
-
-    @property
-    def last(self) -> int:
-        """The last step of the run."""
-        return self.first + (self.count - 1) * self.stride
-
-    @property
-    def total(self) -> int:
-        """The executions in the whole run."""
-        return self.count * self.times
-
-    def within(self, steps: range) -> int:
-        """The executions in those of `steps` (a range with a positive step) that the run covers.
-
-        >>> Run(first=4, stride=4, count=4).within(range(1, 10))
-        2
-        >>> Run(first=4, stride=4, count=4).within(range(2, 100, 6))
-        1
-        """
-        covered = self.only(steps)
-        return covered.total if covered else 0
-
-    def only(self, steps: range) -> "Run | None":
-        """The part of the run that is in `steps` (a range with a positive step); None if none is.
-
-        >>> Run(first=4, stride=4, count=40).only(range(2, 100, 6))
-        Run(first=8, stride=12, count=8, times=1)
-        """
-        low, high = max(self.first, steps.start), min(self.last, steps.stop - 1)
-        if low > high:
-            return None
-        gcd = math.gcd(self.stride, steps.step)
-        if (steps.start - self.first) % gcd:
-            return None
-        stride = self.stride // gcd * steps.step  # common steps recur every lcm(strides)
-        turns = (steps.start - self.first) // gcd * pow(self.stride // gcd, -1, steps.step // gcd)
-        common = self.first + self.stride * (turns % (steps.step // gcd))
-        first = common + -((common - low) // stride) * stride
-        if first > high:
-            return None
-        count = (high - first) // stride + 1
-        return Run(first, stride if count > 1 else 1, count, self.times)
-
-
-def fold(steps: Iterable[tuple[int, int]]) -> list[Run]:
-    """The fewest runs, greedily, for `(step, times)` pairs in rising order of step.
-
-    >>> fold([(1, 1), (2, 1), (3, 1), (5, 2)])
-    [Run(first=1, stride=1, count=3, times=1), Run(first=5, stride=1, count=1, times=2)]
-    """
-    return join(Run(step, 1, 1, times) for step, times in steps)
-
-
-def join(runs: Iterable[Run]) -> list[Run]:
-    """The same steps in fewer runs: neighbours that continue one arithmetic progression become one.
-
-    Runs out of order are left as they are.
-
-    >>> join([Run(1, 1, 30), Run(31, 1, 2), Run(40, 1, 1), Run(42, 1, 1), Run(44, 1, 1)])
-    [Run(first=1, stride=1, count=32, times=1), Run(first=40, stride=2, count=3, times=1)]
-    """
-    joined: list[Run] = []
-    for run in runs:
-        previous = joined[-1] if joined else None
-        if previous is None or previous.times != run.times or run.first <= previous.last:
-            joined.append(run)
-            continue
-        gap = run.first - previous.last
-        stride = gap if previous.count == 1 else previous.stride
-        if gap == stride and (run.count == 1 or run.stride == stride):
-            joined[-1] = Run(previous.first, stride, previous.count + run.count, run.times)
-        elif gap == stride and previous.count > 1:
-            # The run's first step still belongs to the progression before it.
-            joined[-1] = Run(previous.first, stride, previous.count + 1, run.times)
-            left = run.count - 1
-            joined.append(
-                Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
-            )
-        else:
-            joined.append(run)
-    return joined
-
-
-def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
-    """Runs of equal counts over the steps 1 to `steps`, from runs with what each adds to a step."""
-    changes = heapq.merge(*(_changes(run, weight) for run, weight in weighted))
-    start, count = 1, 0
-    for step, group in groupby(changes, key=lambda change: change[0]):
-        difference = sum(change for _, change in group)
-        if difference and step <= steps:
-            if step > start:
-                yield start, step - 1, count
-            start, count = step, count + difference
-    if start <= steps:
-        yield start, steps, count
-
-
-def _changes(run: Run, weight: int) -> Iterator[tuple[int, int]]:
-    """The steps at which the count changes because of `run`, with the change, in rising order."""
-    if run.stride == 1:
-        yield run.first, weight
-        yield run.last + 1, -weight
-        return
-    for step in range(run.first, run.last + 1, run.stride):
-        yield step, weight
-        yield step + 1, -weight
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -270,6 +150,23 @@ class Calls(msgspec.Struct, frozen=True):
     tracing: int
 
 
+class Program(msgspec.Struct, frozen=True):
+    """A process that ran under `tracer run`, and how it ended."""
+
+    command: str
+    """As it was typed after `tracer run`: `train.py --epochs 3`."""
+    started: float
+    """When, in seconds since 1970 (UTC)."""
+    seconds: float
+    """How long it had run when this was written."""
+    worker: str = ""
+    """TensorFlow's name of the worker that it was; empty for a local run."""
+    status: int | None = None
+    """With which status it ended; None while it runs, and where that cannot be known."""
+    error: str = ""
+    """The exception that ended it: `RuntimeError: no data`; empty if none did."""
+
+
 class TraceData(msgspec.Struct, frozen=True):
     """Everything that a trace knows, as it is saved."""
 
@@ -291,6 +188,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """What an excerpt is limited to, a sentence for people; empty for a whole trace."""
     first_step: int = 1
     """The number that the step 1 of an excerpt has in the run."""
+    programs: tuple[Program, ...] = ()
+    """The processes that ran under `tracer run`; none where a program asked for its own trace."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

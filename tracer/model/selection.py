@@ -6,15 +6,32 @@ expected of a run count by it. A filter that is not given lets everything throug
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
 from tracer.model.names import Objects, named, variables_meant
-from tracer.model.records import Block, Calls, Entry, Kind, Role, Run, TraceData, contribution
+from tracer.model.records import Block, Calls, Entry, Kind, Role, TraceData, contribution
+from tracer.model.runs import Run
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
 UPDATES: frozenset[Role] = frozenset({"update"})
 EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "apply"})
 REQUESTS: frozenset[Role] = frozenset({"request"})
+
+
+class Filters(NamedTuple):
+    """What a question to a trace is limited to: see `tracer.CallTrace`. None is no limit."""
+
+    kind: Kind | None = None
+    variable: object = None
+    step: int | range | None = None
+    replica: int | None = None
+    worker: str | None = None
+    optimizer: str | None = None
+    method: str | None = None
+
+
+ALL = Filters()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,22 +81,13 @@ class Selection:
 
 
 def select_entries(
-    data: TraceData,
-    objects: Objects,
-    *,
-    roles: frozenset[Role] | None = None,
-    kind: Kind | None = None,
-    method: str | None = None,
-    variable: object = None,
-    step: int | range | None = None,
-    replica: int | None = None,
-    worker: str | None = None,
-    optimizer: str | None = None,
+    data: TraceData, objects: Objects, roles: frozenset[Role] | None, filters: Filters
 ) -> Selection:
-    """What the filters of `tracer.CallTrace` leave of a trace with these records and objects.
+    """What the filters leave of a trace with these records and objects.
 
     Raises `tracer.UnknownName` with the near names for what the trace does not hold.
     """
+    kind, variable, step, replica, worker, optimizer, method = filters
     if kind is not None and kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     methods = optimizers = replicas = variables = None

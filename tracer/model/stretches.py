@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from tracer.model.records import Run
+from tracer.model.runs import Run
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]

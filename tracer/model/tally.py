@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.measures import Measure, steps, updates
-from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role, Run, segments
+from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role
+from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
@@ -56,7 +57,9 @@ class Tally:
         """The root, then the optimizers nested in it."""
         everyone = self.trace.optimizers
         nested = (
-            each for i, each in enumerate(everyone) if each.root == self.root and i != self.root
+            optimizer
+            for i, optimizer in enumerate(everyone)
+            if optimizer.root == self.root and i != self.root
         )
         return (everyone[self.root], *nested)
 
@@ -116,10 +119,10 @@ class Tally:
 
         None for the step if their steps are the same as far as they are known.
         """
-        missing = sum(self.total(updates, each) for each in leaders) - sum(
-            self.total(updates, each) for each in replicas
+        missing = sum(self.total(updates, replica) for replica in leaders) - sum(
+            self.total(updates, replica) for replica in replicas
         )
-        ours, theirs = (self._updates_by_step(each) for each in (replicas, leaders))
+        ours, theirs = (self._updates_by_step(replica) for replica in (replicas, leaders))
         mine, its = next(ours, None), next(theirs, None)
         while mine is not None and its is not None:
             if mine[2] < its[2]:

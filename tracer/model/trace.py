@@ -19,16 +19,27 @@ from tracer.model.records import (
     Kind,
     Method,
     Optimizer,
+    Program,
     Replica,
     Role,
     TraceData,
     Variable,
 )
-from tracer.model.selection import EXECUTIONS, REQUESTS, UPDATES, Selection, select_entries
+from tracer.model.runs import segments
+from tracer.model.selection import (
+    ALL,
+    EXECUTIONS,
+    REQUESTS,
+    UPDATES,
+    Filters,
+    Selection,
+    select_entries,
+)
+from tracer.model.wording import some
 
 T = TypeVar("T")
 What = Literal["updates", "executions", "calls", "requests"]
-By = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
+SplitBy = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
 
 _ROLES: dict[str, frozenset[Role]] = {
     "updates": UPDATES,
@@ -123,6 +134,11 @@ class Trace:
         return self._data.finished
 
     @property
+    def programs(self) -> tuple[Program, ...]:
+        """The processes that ran under `tracer run`, and how they ended."""
+        return self._data.programs
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know beside the counts, one sentence each."""
         return self._data.notes
@@ -160,28 +176,10 @@ class Trace:
     def selection(
         self,
         what: What = "executions",
-        *,
-        kind: Kind | None = None,
-        method: str | None = None,
-        variable: object = None,
-        step: int | range | None = None,
-        replica: int | None = None,
-        worker: str | None = None,
-        optimizer: str | None = None,
+        filters: Filters = ALL,
     ) -> Selection:
         """The entries of `what` that the filters leave, with what one execution of each counts."""
-        return select_entries(
-            self._data,
-            self._objects,
-            roles=_ROLES.get(what),
-            kind=kind,
-            method=method,
-            variable=variable,
-            step=step,
-            replica=replica,
-            worker=worker,
-            optimizer=optimizer,
-        )
+        return select_entries(self._data, self._objects, _ROLES.get(what), filters)
 
     def updates(
         self,
@@ -193,15 +191,8 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many updates really ran: executions of the outermost apply method on a variable."""
-        return self._total(
-            "updates",
-            kind=kind,
-            variable=variable,
-            step=step,
-            replica=replica,
-            worker=worker,
-            optimizer=optimizer,
-        )
+        filters = Filters(kind, variable, step, replica, worker, optimizer)
+        return self._total("updates", filters)
 
     def executions(
         self,
@@ -214,16 +205,8 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How often the work of a method really ran; of all intercepted ones if none is named."""
-        return self._total(
-            "executions",
-            kind=kind,
-            method=method,
-            variable=variable,
-            step=step,
-            replica=replica,
-            worker=worker,
-            optimizer=optimizer,
-        )
+        filters = Filters(kind, variable, step, replica, worker, optimizer, method)
+        return self._total("executions", filters)
 
     def requests(
         self,
@@ -235,15 +218,8 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many gradients the outermost `apply_gradients` got; kind `"none"` is no gradient."""
-        return self._total(
-            "requests",
-            kind=kind,
-            variable=variable,
-            step=step,
-            replica=replica,
-            worker=worker,
-            optimizer=optimizer,
-        )
+        filters = Filters(kind, variable, step, replica, worker, optimizer)
+        return self._total("requests", filters)
 
     def calls(
         self,
@@ -258,20 +234,12 @@ class Trace:
         """How often Python called a method; `context` is `"eager"` or `"tracing"` (a graph)."""
         if context not in (None, "eager", "tracing"):
             raise unknown_name("context", context, ("eager", "tracing"))
-        selection = self.selection(
-            "calls",
-            kind=kind,
-            method=method,
-            variable=variable,
-            replica=replica,
-            worker=worker,
-            optimizer=optimizer,
-        )
-        rows = self._call_rows(selection)
+        filters = Filters(kind, variable, None, replica, worker, optimizer, method)
+        rows = self._call_rows(self.selection("calls", filters))
         return sum(number for keys, number in rows if context in (None, keys["context"]))
 
     def count(
-        self, what: What, by: By | Iterable[By], **filters: Any
+        self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
     ) -> dict[tuple[Any, ...], int]:
         """The counts of `"updates"`, `"executions"`, `"calls"` or `"requests"`, split by `by`.
 
@@ -308,12 +276,12 @@ class Trace:
             for block, number in self._blocks_with(selection)
             for run in selection.runs(block)
         ]
-        return records.segments(weighted, self.steps)
+        return segments(weighted, self.steps)
 
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
         state = "" if self.complete else ", incomplete"
-        counts = f"{self.steps} steps, {self.updates()} updates"
+        counts = f"{some(self.steps, 'step')}, {some(self.updates(), 'update')}"
         return f"<{type(self).__name__} of {names}: {counts}{state}>"
 
     def __eq__(self, other: object) -> bool:
@@ -330,7 +298,7 @@ class Trace:
         for name in filters:
             if name not in allowed:
                 raise TypeError(f"{what} has no filter {name!r}; it has {', '.join(allowed)}")
-        return self.selection(what, **filters)
+        return self.selection(what, Filters(**filters))
 
     def _blocks_with(self, selection: Selection) -> Iterator[tuple[Block, int]]:
         """The blocks that hold what is selected, with what one execution of each counts."""
@@ -339,8 +307,8 @@ class Trace:
             if number:
                 yield block, number
 
-    def _total(self, what: What, **filters: Any) -> int:
-        selection = self.selection(what, **filters)
+    def _total(self, what: What, filters: Filters) -> int:
+        selection = self.selection(what, filters)
         return sum(
             number * selection.executions(block) for block, number in self._blocks_with(selection)
         )

@@ -30,8 +30,8 @@ know. Any other change takes a new number, and `load` refuses numbers above its 
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -48,13 +48,15 @@ from tracer.model.records import (
     Kind,
     Method,
     Optimizer,
+    Program,
     Replica,
     Role,
-    Run,
     TraceData,
     Variable,
 )
+from tracer.model.runs import Run
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 
 FORMAT = "optimizer-tracer"
 VERSION = 1
@@ -66,6 +68,7 @@ MAX_INDICES = 10_000_000
 """The most indices that `lists` may stand for: a small file must not fill the memory."""
 
 _LIMIT = 2**63 - 1
+_LATEST = 2.0**37  # seconds since 1970: the year 6325
 _Indices = tuple[tuple[int, int], ...]
 
 # `_check` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
@@ -127,6 +130,7 @@ class _File(msgspec.Struct, frozen=True):
     finished: bool = True
     only: str = ""
     first_step: int = 1
+    programs: tuple[Program, ...] = ()
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -148,7 +152,7 @@ def save(data: TraceData, path: Path) -> None:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
     except (ValueError, TypeError, OverflowError) as error:
         raise _error(path, f"the trace cannot be written: {error}") from error
-    try:
+    with _errors_of_system(path, "written"):
         # A link stays a link; and a device such as /dev/null must not become a file.
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
@@ -156,12 +160,19 @@ def save(data: TraceData, path: Path) -> None:
         if target.exists():
             _require_file(path, target.stat())
         _replace(target, content)
+
+
+@contextmanager
+def _errors_of_system(path: str | Path, done: str) -> Iterator[None]:
+    """Say in one line why the file at `path` cannot be `done` (read or written)."""
+    try:
+        yield
+    except TraceFileError:
+        raise
     except OSError as error:
-        raise _error(path, f"cannot be written: {error.strerror or error}") from error
+        raise _error(path, f"cannot be {done}: {error.strerror or error}") from error
     except ValueError as error:
-        if isinstance(error, TraceFileError):
-            raise
-        raise _error(path, f"cannot be written: {error}") from error  # a NUL in the path
+        raise _error(path, f"cannot be {done}: {error}") from error  # a NUL in the path
 
 
 def load(path: str | Path) -> Trace:
@@ -177,14 +188,8 @@ def load(path: str | Path) -> Trace:
                 raise
             one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
             raise MergeError(f"{path}: {error}; {one}") from error
-    try:
+    with _errors_of_system(path, "read"):
         content = _read(Path(path))
-    except OSError as error:
-        raise _error(path, f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        if isinstance(error, TraceFileError):
-            raise
-        raise _error(path, f"cannot be read: {error}") from error  # a NUL in the path
     try:
         file = _decode(content)
     except ValueError as error:
@@ -327,6 +332,7 @@ def _to_file(data: TraceData) -> _File:
         data.finished,
         data.only,
         data.first_step,
+        data.programs,
     )
 
 
@@ -334,6 +340,9 @@ def _from_file(file: _File) -> TraceData:
     """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
     lists = _expand(file.lists, len(file.variables))
     _check(1, "first_step", file.first_step)
+    for number, program in enumerate(file.programs):
+        if not 0 <= program.started < _LATEST or not 0 <= program.seconds < _LATEST:
+            raise ValueError(f"programs[{number}] has no time that can be")
     for number, optimizer in enumerate(file.optimizers):
         _inside(file.optimizers, optimizer.root, f"optimizers[{number}].root")
     for number, variable in enumerate(file.variables):
@@ -374,6 +383,7 @@ def _from_file(file: _File) -> TraceData:
         file.finished,
         file.only,
         file.first_step,
+        file.programs,
     )
 
 
@@ -396,7 +406,7 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         raise ValueError(f"the steps of {where}.runs do not rise")
     if (placed := sum(run.total for run in block.runs)) > block.total:
         raise ValueError(
-            f"{where}.runs hold {placed} executions, more than the total, {block.total}"
+            f"{where}.runs hold {some(placed, 'execution')}, more than the total, {block.total}"
         )
     return Block(
         root=block.root,
@@ -450,7 +460,7 @@ def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
             if not 0 <= start < stop <= variables:
                 raise ValueError(
                     f"lists[{number}] holds [{start}, {stop}], "
-                    f"outside a table of {variables} variables"
+                    f"outside a table of {some(variables, 'variable')}"
                 )
             held += stop - start
             if held > MAX_INDICES:

@@ -2,8 +2,9 @@
 
 A frame is made when a method is called and is done when it returns. Each thread has a stack of
 them; steps under way are known to all threads, for a strategy runs parts of a step on other
-threads. A frame is written by the thread that made it; others only read where it is and what step
-it belongs to. `tracer.recorder.recorder` makes frames and decides what each one is part of.
+threads. Those read where its frame is, add what they did to it and take its number; all else is
+written by the thread that made the frame. The traced methods and `tracer.recorder.recorder` make
+frames, and `tracer.recorder.tensorflow.places` decides what each one is part of.
 """
 
 import sys
@@ -65,7 +66,12 @@ class Frame:
     applying: bool
     """Whether an apply method is under way here: what it calls is no update of its own."""
     pending: int
-    """The site of that apply method, if it has no frame of its own: see `Recorder.enter_apply`."""
+    """The fast path: the site of that apply method, where it has no frame of its own.
+
+    It is set in the frame of a step in eager mode, by `Recorder.enter_apply`, together with
+    `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
+    the method calls meanwhile is no update, and takes the slow path with a frame of its own.
+    """
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     site: int | None

@@ -60,8 +60,8 @@ class Optimizers:
         """The indices of those whose step method may update variables by itself."""
         return {
             index
-            for index, each in enumerate(self._all)
-            if any(remark.code == OWN_STEP for remark in each.remarks)
+            for index, traced in enumerate(self._all)
+            if any(remark.code == OWN_STEP for remark in traced.remarks)
         }
 
     def kinds(self) -> set[str]:
@@ -79,21 +79,21 @@ class Optimizers:
     def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is how far each had moved already."""
         moved = self.moved()
-        for index, (name, each) in enumerate(zip(names, self._all, strict=True)):
-            optimizer = each.optimizer()
+        for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
+            optimizer = traced.optimizer()
             if optimizer is not None:
-                each.settings.update(_settings(optimizer))
+                traced.settings.update(_settings(optimizer))
             iterations = moved.get(index)
             if iterations is not None:
                 iterations -= before.get(index, 0)
             yield Optimizer(
                 name,
-                each.class_name,
-                each.kind.name,
+                traced.class_name,
+                traced.kind.name,
                 self.root,
-                dict(each.settings),
+                dict(traced.settings),
                 iterations,
-                each.remarks,
+                traced.remarks,
             )
 
     def begin(self, index: int, counters: Sequence[Any]) -> None:
@@ -102,21 +102,24 @@ class Optimizers:
         The functions that were traced with it meanwhile are watched; each graph of ours has
         captured one of `counters`.
         """
-        each = self._all[index]
-        optimizer = each.optimizer()
+        traced = self._all[index]
+        optimizer = traced.optimizer()
         iterations = iterations_of(optimizer)
         if iterations is not None:
             self._started.setdefault(index, iterations)
-        methods = {*each.kind.step_methods, *(method.name for method in each.kind.apply_methods)}
-        scope = each.name() if each.kind.name == "v1" else ""
+        methods = {
+            *traced.kind.step_methods,
+            *(method.name for method in traced.kind.apply_methods),
+        }
+        scope = traced.name() if traced.kind.name == "v1" else ""
         self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, counters)
         own = index in self.with_own_step()
-        if each.kind.name == "v1" or (each.kind.name == "legacy" and own):
+        if traced.kind.name == "v1" or (traced.kind.name == "legacy" and own):
             graphs = compat.session_graphs_alive()
-            self.older.watch_sessions(index, each.name(), own, graphs)
-        elif each.kind.name == "legacy" and iterations is None:
+            self.older.watch_sessions(index, traced.name(), own, graphs)
+        elif traced.kind.name == "legacy" and iterations is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self.older.watch_sessions(index, each.name(), own, [] if graph is None else [graph])
+            self.older.watch_sessions(index, traced.name(), own, [] if graph is None else [graph])
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
@@ -125,10 +128,10 @@ class Optimizers:
     def moved(self) -> dict[int, int]:
         """How far each optimizer's own count of steps has moved since it was wrapped."""
         moved = {}
-        for index, each in enumerate(self._all):
-            now = iterations_of(each.optimizer())
-            if now is not None:
-                moved[index] = now - self._started.get(index, 0)
+        for index, traced in enumerate(self._all):
+            steps = iterations_of(traced.optimizer())
+            if steps is not None:
+                moved[index] = steps - self._started.get(index, 0)
         return moved
 
     def missed(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
@@ -167,14 +170,14 @@ def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
     """The handles of the variables in `value`, in lists and dicts too, on each replica."""
     if isinstance(value, dict | list | tuple):
         if depth < 4:
-            for each in list(value.values() if isinstance(value, dict) else value):
-                yield from _handles(each, depth + 1)
+            for item in list(value.values() if isinstance(value, dict) else value):
+                yield from _handles(item, depth + 1)
         return
     whole = canonical(value)
     copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method
-    for each in copies if isinstance(copies, tuple) else (whole,):
-        if isinstance(each, compat.ResourceVariable):
-            yield each.handle
+    for item in copies if isinstance(copies, tuple) else (whole,):
+        if isinstance(item, compat.ResourceVariable):
+            yield item.handle
 
 
 def _settings(optimizer: Any) -> dict[str, Setting]:
@@ -182,7 +185,7 @@ def _settings(optimizer: Any) -> dict[str, Setting]:
     own = object.__getattribute__(optimizer, "__dict__")
     mixins = {base.__name__ for base in type(optimizer).__mro__}
     delegating = "DelegatingTrackableMixin" in mixins
-    found: dict[str, Setting] = {}
+    settings: dict[str, Setting] = {}
     for name in SETTINGS:
         value = own.get(name, own.get(f"_{name}"))
         if value is None and delegating and hasattr(type(optimizer), name):
@@ -190,5 +193,5 @@ def _settings(optimizer: Any) -> dict[str, Setting]:
         if isinstance(value, float) and not math.isfinite(value):
             value = str(value)
         if isinstance(value, bool | int | float | str):
-            found[name] = value
-    return found
+            settings[name] = value
+    return settings

@@ -1,4 +1,16 @@
-"""Puts a trace together from what capture counted. No TensorFlow."""
+"""From what counters say to the blocks of a trace. No TensorFlow, no state, no locks.
+
+What was counted changes form three times, in this order:
+
+- `reading_of`, for the ledgers: the stamps of a counter become a `Reading`, the steps in which its
+  block ran, numbered as they began. `until` and `since` limit it to some steps.
+- `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
+- `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
+  trace, with a note where something is not known.
+
+A step that began and did not end may still run, may have been ended by an error, or may have lost
+its detail; which of these it was is decided in `settle` alone.
+"""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -6,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tracer.model import records
-from tracer.model.records import Block, Calls, Entry, Kind, Role, Run
+from tracer.model.records import Block, Calls, Entry, Kind, Role
+from tracer.model.runs import Run, fold, join, segments
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 
@@ -62,13 +74,13 @@ def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Re
     outside: dict[int, int] = defaultdict(int)
     for run in stamped:
         total -= run.total
-        for part in _of_one_kind(run):
-            if part.first < UNIT:
-                outside[flags_of(part.first)] += part.total
+        for piece in _of_one_kind(run):
+            if piece.first < UNIT:
+                outside[flags_of(piece.first)] += piece.total
             else:
-                stride = part.stride // UNIT if part.count > 1 else 1
-                number = number_of(part.first)
-                runs[flags_of(part.first)].append(Run(number, stride, part.count, part.times))
+                stride = piece.stride // UNIT if piece.count > 1 else 1
+                number = number_of(piece.first)
+                runs[flags_of(piece.first)].append(Run(number, stride, piece.count, piece.times))
     joined = {flags: _rising(each) for flags, each in runs.items()}
     return Reading(joined, dict(outside), total, graphs, idle)
 
@@ -77,12 +89,12 @@ def _rising(runs: Sequence[Run]) -> list[Run]:
     """The runs in rising order; steps that overlap in time end in another order than they began."""
     ordered = sorted(runs, key=lambda run: run.first)
     if all(later.first > run.last for run, later in pairwise(ordered)):
-        return records.join(ordered)
+        return join(ordered)
     times: Counter[int] = Counter()
     for run in ordered:
         for step in range(run.first, run.last + 1, run.stride):
             times[step] += run.times
-    return records.fold(sorted(times.items()))
+    return fold(sorted(times.items()))
 
 
 def _of_one_kind(run: Run) -> Iterator[Run]:
@@ -104,7 +116,7 @@ def until(reading: Reading, begun: int) -> Reading:
         return reading
     steps = range(1, begun + 1)
     earlier = {
-        flags: [part for run in runs if (part := run.only(steps)) is not None]
+        flags: [earlier_run for run in runs if (earlier_run := run.only(steps)) is not None]
         for flags, runs in reading.runs.items()
     }
     return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
@@ -132,12 +144,8 @@ def since(reading: Reading, before: Reading, begun: int) -> Reading:
 
 def _after(run: Run, steps: int) -> Run | None:
     """The part of `run` after the step `steps`, renumbered."""
-    skipped = max(0, (steps - run.first) // run.stride + 1)
-    if skipped >= run.count:
-        return None
-    first = run.first + skipped * run.stride - steps
-    count = run.count - skipped
-    return Run(first, run.stride if count > 1 else 1, count, run.times)
+    later = run.only(range(steps + 1, run.last + 1))
+    return None if later is None else later.moved(-steps)
 
 
 class Begun(NamedTuple):
@@ -178,28 +186,28 @@ def settle(begun: Begun) -> Ended:
     under way, if an error ended it, or if the detail of the block that it ran was lost.
     """
     blocks = list(begun.blocks)
-    own = [(run, _OWN) for key, each in blocks if key.step for run in each.runs.get(0, ())]
+    own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
     inside = [
         (run, 1)
-        for key, each in blocks
-        for flags, runs in each.runs.items()
+        for key, reading in blocks
+        for flags, runs in reading.runs.items()
         for run in runs
         if flags or not key.step
     ]
     missing = _missing(own, inside, begun.steps)
-    lost = any(each.lost for _, each in blocks)
+    lost = any(reading.lost for _, reading in blocks)
     if not missing:
         return Ended(begun.steps, blocks, lost=(1, begun.steps) if lost else None)
-    short = [index for index, (key, each) in enumerate(blocks) if key.step and each.lost]
+    short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
     known = {*begun.under_way, *begun.empty}
     if short:
         free = _without([(first, last) for first, last, _ in missing], known)
         if len(short) == 1:
-            key, each = blocks[short[0]]
+            key, reading = blocks[short[0]]
             ran = [Run(first, 1, last - first + 1) for first, last in free]
-            if sum(run.count for run in ran) == each.lost:
-                runs = _rising([*each.runs.get(0, ()), *ran])
-                blocks[short[0]] = key, each._replace(runs={**each.runs, 0: runs}, lost=0)
+            if sum(run.count for run in ran) == reading.lost:
+                runs = _rising([*reading.runs.get(0, ()), *ran])
+                blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
                 return settle(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]
         span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
@@ -235,15 +243,15 @@ def _missing(
         return []
     if ended == max((run.last for run, _ in own), default=0):
         later = [
-            (part, weight)
+            (later_run, weight)
             for run, weight in inside
-            if (part := run.only(range(ended + 1, steps + 1)))
+            if (later_run := run.only(range(ended + 1, steps + 1)))
         ]
-        parts = records.segments(later, steps)
+        parts = segments(later, steps)
         return [
             (max(first, ended + 1), last, count) for first, last, count in parts if last > ended
         ]
-    parts = records.segments([*own, *inside], steps)
+    parts = segments([*own, *inside], steps)
     return [(first, last, count) for first, last, count in parts if count < _OWN]
 
 
@@ -278,20 +286,22 @@ def _numbered(
     starts = [first for first, _, _ in kept]
 
     def moved(run: Run) -> Iterator[Run]:
-        place = max(0, bisect_right(starts, run.first) - 1)
-        for first, last, by in kept[place:]:
+        index = max(0, bisect_right(starts, run.first) - 1)
+        for first, last, by in kept[index:]:
             if first > run.last:
                 return
-            part = run.only(range(first, last + 1))
-            if part is not None:
-                yield Run(part.first - by, part.stride, part.count, part.times)
+            kept_run = run.only(range(first, last + 1))
+            if kept_run is not None:
+                yield kept_run.moved(-by)
 
     def read(reading: Reading) -> Reading:
         runs = {
-            flags: records.join(part for run in each for part in moved(run))
-            for flags, each in reading.runs.items()
+            flags: join(moved_run for run in kept_runs for moved_run in moved(run))
+            for flags, kept_runs in reading.runs.items()
         }
-        return reading._replace(runs={flags: each for flags, each in runs.items() if each})
+        return reading._replace(
+            runs={flags: kept_runs for flags, kept_runs in runs.items() if kept_runs}
+        )
 
     raised = [number for each in ended.raised for number in _places(moved, each)]
     span = ended.lost
@@ -333,13 +343,13 @@ def blocks_of(
             free -= own
             mine += _blocks(root, index, key, reading, own, methods)
         if ended.raised:
-            runs = records.fold((number, 1) for number in ended.raised)
+            runs = fold((number, 1) for number in ended.raised)
             mine.append(_empty_steps(root, index, len(ended.raised), runs))
         if ended.lost is not None and free > 0:
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
         if any(block.unplaced for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost))
+            notes.append(_lost(replica, ended.lost, _role_unknown(ended.blocks)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
@@ -444,11 +454,25 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
     )
 
 
-def _lost(replica: int, steps: tuple[int, int]) -> str:
+def _role_unknown(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
+    """Whether of lost executions it is not known if they were updates, or parts of one."""
+    readings = [reading for key, reading in blocks if any(s.role == "update" for s in key.sites)]
+    ran = {flags & APPLYING for each in readings for flags in (*each.runs, *each.outside)}
+    return APPLYING in ran and any(reading.lost for reading in readings)
+
+
+def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
+    first, last = steps
+    which = f"some steps from {first} to {last}"
+    unknown = "which of these steps some updates were in is not known"
+    if first == last:
+        which, unknown = f"step {first}", "which updates were in this step is not known"
+    exact = "the totals are exact, but"
+    if role_unknown:
+        exact = "the executions are exact, but whether some of them were updates of their own, and"
     return (
-        f"on replica {replica} the detail of some steps from {steps[0]} to {steps[1]} was lost: "
-        "the totals are exact, but which of these steps some updates were in is not known (several "
-        "threads ran one function, or the steps changed too often between two readings)"
+        f"on replica {replica} the detail of {which} was lost: {exact} {unknown} "
+        "(several threads ran one function, or the steps changed too often between two readings)"
     )
 
 

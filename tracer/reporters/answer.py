@@ -17,8 +17,8 @@ def question(trace: Trace) -> str:
     """The question that `answer` answers, with the methods that matter in this run."""
     names = dict.fromkeys(
         shown(trace.methods[index].name)
-        for each in tallies_of(trace)
-        for index in apply_methods(each)
+        for tally in tallies_of(trace)
+        for index in apply_methods(tally)
     )
     return f"How often did {listed(list(names)) or 'the apply methods'} run?"
 
@@ -104,22 +104,22 @@ def _calls(tally: Tally) -> str:
     """The second sentence."""
     chosen = apply_methods(tally)
     eager = tracing = 0
-    each = []
+    totals = []
     for index in chosen:
         counts = tally.calls(index)
         eager, tracing = eager + counts[0], tracing + counts[1]
-        each.append(sum(counts))
+        totals.append(sum(counts))
     graphs, idle = tally.graphs(measures.of_methods(chosen))
     if tally.idle_as_usual:  # the details have it: the table of the methods
         idle = 0
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
-    if not any(each):
+    if not any(totals):
         if not chosen:
             return "Python did not call one either."
         ran = any(tally.total(measures.of_methods([index])) for index in chosen)
         return f"{body} not called {'while the tracer watched' if ran else 'either'}."
     least = "" if tally.trace.complete else "at least "
-    number = times(each[0]) if len(each) == 1 else f"{_numbers(each)} times"
+    number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
     while_tracing = f"while tracing {some(graphs, 'graph')}{_never(graphs, idle)}"
     if not tracing:

@@ -90,7 +90,7 @@ def heat_map() -> Spec:
     texts of its tooltip.
     """
     steps = {"domain": {"expr": "[from, to]"}, "nice": False, "zero": False}
-    place = {
+    axes = {
         "x": {
             "field": "a",
             "type": "quantitative",
@@ -115,7 +115,7 @@ def heat_map() -> Spec:
         "data": {"name": "cells"},
         "mark": {"type": "rect", "clip": True},
         "encoding": {
-            **place,
+            **axes,
             "color": {
                 "field": "state",
                 "type": "nominal",
@@ -128,7 +128,7 @@ def heat_map() -> Spec:
     cursor: Spec = {
         "data": {"name": "cursor"},
         "mark": {"type": "rect", "clip": True, "fillOpacity": 0, "strokeWidth": 3},
-        "encoding": place,
+        "encoding": axes,
     }
     return {
         "$schema": _LITE,

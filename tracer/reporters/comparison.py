@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from tracer.model.compare import Change, Difference
+from tracer.model.programs import endings
 from tracer.model.trace import Trace
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.reporters.tables import ODD
@@ -39,6 +40,8 @@ def _lines(
         ):
             if not said:
                 yield from paragraph(f"The {which} trace {text}.", width, style=ODD)
+        for ending in endings(trace):
+            yield from paragraph(f"The {which} trace: {shown(ending)}", width, style=ODD)
     versions = [
         f"{key} {before.environment.get(key, '-')} and {after.environment.get(key, '-')}"
         for key in sorted({*before.environment, *after.environment})

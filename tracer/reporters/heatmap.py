@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.labels import replica_names
-from tracer.model.records import Kind, Run
+from tracer.model.records import Kind
+from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Group, Tally, Weights
 from tracer.reporters.layout import shown
@@ -99,14 +100,14 @@ def _parts(stretch: Stretch, start: int, length: int) -> Iterator[tuple[int, Val
 
 def _more(cell: Cell, number: int, values: Values) -> Cell:
     dense, sparse = values
-    each = dense + sparse
+    updates = dense + sparse
     return Cell(
         cell.steps + number,
-        cell.without + (0 if each else number),
+        cell.without + (0 if updates else number),
         cell.dense + number * dense,
         cell.sparse + number * sparse,
-        min(cell.least, each) if cell.steps else each,
-        max(cell.most, each),
+        min(cell.least, updates) if cell.steps else updates,
+        max(cell.most, updates),
     )
 
 

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from tracer.findings.catalogue import findings
 from tracer.model import measures
 from tracer.model.labels import replica_names
+from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
@@ -47,7 +48,9 @@ def render(trace: Trace, by: None = None) -> str:
     most = _ROWS // max(1, len(drawn))
     data = {
         "first": trace.first_step,
-        "themes": {n: {**each, "config": charts.config(each)} for n, each in _THEMES.items()},
+        "themes": {
+            n: {**finding, "config": charts.config(finding)} for n, finding in _THEMES.items()
+        },
         "charts": {
             "heat": charts.heat_map(),
             "bars": charts.bars(),
@@ -80,19 +83,21 @@ def render(trace: Trace, by: None = None) -> str:
         only=shown(trace.only),
         findings=[
             {
-                name: shown(getattr(each, name))
+                name: shown(getattr(finding, name))
                 for name in ("severity", "code", "text", "why", "advice")
             }
-            for each in findings(trace)[:_NOTES]
+            for finding in findings(trace)[:_NOTES]
         ],
+        runs=[shown(ran) for ran in runs(trace)],
+        endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[_tables(tally, heat, most, named=len(drawn) > 1) for tally, heat in drawn],
         environment={shown(k): shown(v) for k, v in trace.environment.items()},
         style=Markup(_resource("report.css")),
-        scripts=[Markup(each) for each in scripts],
-        hashes=[_hash(each) for each in scripts],
+        scripts=[Markup(finding) for finding in scripts],
+        hashes=[_hash(finding) for finding in scripts],
         data=Markup(_inert(data)),
     )
 
@@ -175,13 +180,13 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
     names = replica_names(tally.trace)
     calm = calm_reason(tally, everywhere=True)
     return {
-        "views": [each._asdict() for each in heat.views],
+        "views": [graph._asdict() for graph in heat.views],
         "levels": heat.levels,
         "calm": calm,
         "states": charts.states(heat.levels, calm),
         "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
         "grain": grain,
-        "lanes": [_lane(each, tally.steps, grain) for each in heat.lanes],
+        "lanes": [_lane(graph, tally.steps, grain) for graph in heat.lanes],
         "variables": table,
         "left": len(tally.variables) - len(table),
         "replicas": [
@@ -189,8 +194,8 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
             for index, row in zip(tally.replicas[:_BARS], by_replica(tally), strict=False)
         ],
         "graphs": [
-            [_graph(each), each.tracings * each.step_calls, each.steps]
-            for each in _graphs(tally)[:_BARS]
+            [_graph(graph), graph.tracings * graph.step_calls, graph.steps]
+            for graph in _graphs(tally)[:_BARS]
         ],
     }
 
@@ -228,8 +233,12 @@ def _lane(lane: Lane, steps: int, grain: int) -> list[Any] | dict[str, Any]:
             lane.within(first, min(first + grain - 1, steps))
             for first in range(1, steps + 1, grain)
         )
-        return {"cells": [each[1:] for each in cells]}
+        return {"cells": [stretch[1:] for stretch in cells]}
     return [
-        [each.first, each.turns, *(n for length, values in each.cycle for n in (length, *values))]
-        for each in lane.stretches
+        [
+            stretch.first,
+            stretch.turns,
+            *(n for length, values in stretch.cycle for n in (length, *values)),
+        ]
+        for stretch in lane.stretches
     ]

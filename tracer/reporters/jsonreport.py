@@ -5,6 +5,7 @@ import json
 import msgspec
 
 from tracer.findings.catalogue import findings
+from tracer.model.programs import endings
 from tracer.model.tally import tallies_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
@@ -29,6 +30,8 @@ def render(trace: Trace, by: By | None = None) -> str:
         "only": trace.only,
         "complete": trace.complete,
         "finished": trace.finished,
+        "programs": msgspec.to_builtins(trace.programs),
+        "ended": endings(trace),
         "notes": list(trace.notes),
         "findings": None if trace.only else msgspec.to_builtins(findings(trace)),
         "environment": dict(trace.environment),

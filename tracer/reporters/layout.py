@@ -56,7 +56,7 @@ class Table:
         room = max(room, min(longest, _NAME), header)
         names = distinct([row.name for row in self.rows], room) if self.cut_names else None
         out = [Text(line, style="bold") for line in self._headers(kept, widths, room, gap)]
-        filled = room + sum(gap + each for each in widths)
+        filled = room + sum(gap + column_width for column_width in widths)
         notes = max((cell_len(row.note) for row in self.rows), default=0)
         beside = filled + gap + notes <= width
         for number, row in enumerate(self.rows):
@@ -65,8 +65,10 @@ class Table:
                 out.append(Text(name, style=row.style))
                 name = ""
             line = _pad(name, room)
-            for index, each in zip(kept, widths, strict=True):
-                line += " " * gap + _pad(row.cells[index], each, left=self.columns[index].left)
+            for index, column_width in zip(kept, widths, strict=True):
+                line += " " * gap + _pad(
+                    row.cells[index], column_width, left=self.columns[index].left
+                )
             if row.note and beside:
                 line += " " * gap + row.note
             out.append(Text(line.rstrip(), style=row.style))
@@ -100,9 +102,9 @@ class Table:
         lines = []
         for number in range(height):
             line = _pad(([""] * (height - len(names)) + names)[number], room)
-            for index, header, each in zip(kept, headers, widths, strict=True):
+            for index, header, width in zip(kept, headers, widths, strict=True):
                 text = ([""] * (height - len(header)) + header)[number]
-                line += " " * gap + _pad(text, each, left=self.columns[index].left)
+                line += " " * gap + _pad(text, width, left=self.columns[index].left)
             lines.append(line.rstrip())
         return lines
 
@@ -126,8 +128,8 @@ def cut(name: str, width: int, tail: int) -> str:
     """
     if cell_len(name) <= width:
         return name
-    behind = _take(reversed(name), min(tail, width - 1))[::-1]
-    return _take(name, width - 1 - cell_len(behind)) + "…" + behind
+    behind = _fitting(reversed(name), min(tail, width - 1))[::-1]
+    return _fitting(name, width - 1 - cell_len(behind)) + "…" + behind
 
 
 def distinct(names: Sequence[str], width: int) -> list[str]:
@@ -170,7 +172,7 @@ def _twice(names: Sequence[str], cuts: Sequence[str]) -> set[str]:
     """The cuts that different names share."""
     first: dict[str, str] = {}
     return {
-        each for name, each in zip(names, cuts, strict=True) if first.setdefault(each, name) != name
+        cut for name, cut in zip(names, cuts, strict=True) if first.setdefault(cut, name) != name
     }
 
 
@@ -180,7 +182,7 @@ def _tail(name: str, width: int) -> int:
     return last if "/" in name and last <= width * 2 // 3 else (width - 1) // 2
 
 
-def _take(chars: Iterable[str], width: int) -> str:
+def _fitting(chars: Iterable[str], width: int) -> str:
     taken, used = "", 0
     for char in chars:
         used += cell_len(char)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tracer.findings.catalogue import to_report
+from tracer.model.programs import endings, runs
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
@@ -25,6 +26,8 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield f"\n{_plain(' '.join(pair))}"
     if not trace.finished:
         yield "\n**Unfinished:** the run went on, or was killed, after this was written."
+    for ending in endings(trace):
+        yield f"\n**{_plain(ending)}**"
     if not trace.complete:
         yield '\n**Incomplete:** not everything was seen, so the counts are "at least".'
     if trace.notes:
@@ -46,6 +49,8 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
     for finding in wrong:
         line = " ".join(_plain(text) for text in (f"{finding.code}:", finding.text, finding.advice))
         yield f"- **{finding.severity}** {line}"
+    for ran in runs(trace):
+        yield f"\nRan: {_plain(ran)}"
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

@@ -325,12 +325,14 @@ def _cells(figures: Sequence[int]) -> tuple[str, ...]:
 def _devices(tally: Tally) -> dict[int, str]:
     """The replicas' devices as `CPU:0`; in full where that would make two of a worker equal."""
     replicas = {index: tally.trace.replicas[index] for index in tally.replicas}
-    short = {index: each.device.rpartition("device:")[2] for index, each in replicas.items()}
-    distinct = {(each.worker, short[index]) for index, each in replicas.items() if each.device}
-    enough = len(distinct) == sum(bool(each.device) for each in replicas.values())
+    short = {index: replica.device.rpartition("device:")[2] for index, replica in replicas.items()}
+    distinct = {
+        (replica.worker, short[index]) for index, replica in replicas.items() if replica.device
+    }
+    enough = len(distinct) == sum(bool(replica.device) for replica in replicas.values())
     return {
-        index: shown(short[index] if enough else each.device) or "-"
-        for index, each in replicas.items()
+        index: shown(short[index] if enough else replica.device) or "-"
+        for index, replica in replicas.items()
     }
 
 

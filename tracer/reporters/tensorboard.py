@@ -40,13 +40,15 @@ def write(trace: Trace, folder: Path) -> None:
     tallies = tallies_of(trace)
     run = folder / "tracer"
     run.mkdir(parents=True, exist_ok=True)
-    now = time.time()
+    time_of_writing = time.time()
     unfinished = run / f".{FILE}.new"  # TensorBoard reads what has the other name
     with unfinished.open("wb") as file:
         records = RecordWriter(file)
-        records.write(Event(wall_time=now, file_version="brain.Event:2").SerializeToString())
+        records.write(
+            Event(wall_time=time_of_writing, file_version="brain.Event:2").SerializeToString()
+        )
         for step, summary in _summaries(trace, tallies):
-            event = Event(wall_time=now, step=step, summary=summary)
+            event = Event(wall_time=time_of_writing, step=step, summary=summary)
             records.write(event.SerializeToString())
     unfinished.replace(run / FILE)
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
+from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
@@ -54,6 +55,8 @@ def render(
         for table in _tables(tally, by):
             lines += [Text(), *TABLES[table](tally, width, asked)]
     lines += _findings(trace, width)
+    for ran in runs(trace):
+        lines += [Text(), *paragraph(f"Ran: {shown(ran)}", width)]
     return printed(lines, width, color)
 
 
@@ -86,6 +89,9 @@ def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
         yield Text()
         unfinished = "UNFINISHED: the run went on, or was killed, after this was written."
         yield from paragraph(unfinished, width, style=ODD)
+    for ending in endings(trace):
+        yield Text()
+        yield from paragraph(shown(ending), width, style=WRONG)
     if not trace.complete:
         yield Text()
         warning = 'INCOMPLETE: not everything was seen, so the counts are "at least".'

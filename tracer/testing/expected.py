@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
 from tracer.model.records import Kind
-from tracer.model.selection import Selection
+from tracer.model.selection import Filters, Selection
 from tracer.model.tally import Tally
 from tracer.model.trace import Trace, What
 
@@ -77,7 +77,8 @@ class Expected:
     @property
     def where(self) -> str:
         """` in each step on each replica`, as far as it is expected there."""
-        return " in each step" * self.per_step + " on each replica" * self.per_replica
+        in_each = " in each step" if self.per_step else ""
+        return f"{in_each} on each replica" if self.per_replica else in_each
 
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
@@ -85,7 +86,7 @@ class Expected:
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
         what: What = "updates" if self.what == "updates" else "executions"
-        selection = trace.selection(what, variable=self.variable)
+        selection = trace.selection(what, Filters(variable=self.variable))
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)
@@ -105,16 +106,16 @@ def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
 
     Raises `TypeError`, with the text `needed` if none does, and `ValueError` for impossible counts.
     """
-    given = tuple(each for each in wanted if (each.low, each.high) != (None, None))
+    given = tuple(expected for expected in wanted if (expected.low, expected.high) != (None, None))
     if not given:
         raise TypeError(needed)
-    for each in given:
-        for number in (each.low, each.high):
+    for expected in given:
+        for number in (expected.low, expected.high):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-                raise TypeError(f"{each.what}: a count is an int, not {number!r}")
-        low, high = each.low or 0, each.high
+                raise TypeError(f"{expected.what}: a count is an int, not {number!r}")
+        low, high = expected.low or 0, expected.high
         if low < 0 or (high is not None and high < low):
-            raise ValueError(f"{each.what}: no count is {each}")
+            raise ValueError(f"{expected.what}: no count is {expected}")
     return given
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.catalogue import at_least, findings
+from tracer.model.programs import endings
 from tracer.model.trace import Trace
 from tracer.testing import failure
 from tracer.testing.expected import IN_EXPRESSION, UPDATED, Expected, Wanted, known_methods
@@ -122,11 +123,16 @@ def _joined(key: str, value: object) -> str:
 
 
 def check(
-    trace: Trace, expectations: list[Expectation], worst: Severity | None = None
+    trace: Trace,
+    expectations: list[Expectation],
+    worst: Severity | None = None,
+    *,
+    allow_unfinished: bool = False,
 ) -> list[Verdict]:
     """What holds and what does not; a trace that does not know everything is no proof.
 
-    With `worst`, findings that are as bad, or worse, are what does not hold.
+    With `worst`, findings that are as bad, or worse, are what does not hold. With
+    `allow_unfinished` it does not matter how the program ended, or whether it did.
 
     Raises `tracer.UnknownName` for a variable that the trace does not hold, and for a method that
     neither it nor `tracer` knows.
@@ -140,6 +146,9 @@ def check(
             verdicts.append(Verdict(f"no {worst}{or_worse} is found"))
     if not trace.complete:
         verdicts.append(Verdict("the trace is complete", "\n".join(trace.notes) or "it is not"))
+    if allow_unfinished:
+        return verdicts
+    verdicts += [Verdict("the program ended well", said) for said in endings(trace)]
     if not trace.finished:
         said = "the run went on, or was killed, after it was written"
         verdicts.append(Verdict("the trace is of a finished run", said))

@@ -228,6 +228,7 @@ def _slips(
     steps = max((tally.steps for tally in tallies), default=0)
     replicas = max((len(tally.replicas) for tally in tallies), default=1)
     each_replica = f"on each of {replicas:,} replicas"
+    each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
     if expected.per_step:
         if replicas > 1 and total == number * replicas * steps:
             yield f"that is {number:,} {each_replica}: did you mean per_replica=True?"
@@ -235,12 +236,9 @@ def _slips(
     in_each = words.per_step.format(number=number)
     if words.on_each_replica and replicas > 1:
         if total == number * steps * replicas:
-            yield (
-                f"that is {number:,} in each of {steps:,} steps {each_replica}: did you mean "
-                f"{in_each}?"
-            )
+            yield (f"that is {number:,} in {each_step} {each_replica}: did you mean {in_each}?")
     elif total == number * steps and steps > 1:
-        yield f"that is {number:,} in each of {steps:,} steps: did you mean {in_each}?"
+        yield f"that is {number:,} in {each_step}: did you mean {in_each}?"
     if number == calls != total:
         yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
 
@@ -364,7 +362,8 @@ def of_incomplete(trace: Trace) -> str:
 def of_unknown(trace: Trace, wanted: Sequence[Wanted], error: UnknownName) -> str:
     """Why nothing can be said of a variable: the trace does not hold it, as `error` says."""
     heads = [
-        f"{each.what}: expected {each}, but no such variable was handed over" for each in wanted
+        f"{expected.what}: expected {expected}, but no such variable was handed over"
+        for expected in wanted
     ]
     lines = [line.plain for line in paragraph(shown(error.instead), WIDTH)]
     return _text(trace, _Failure(heads, lines))

@@ -110,8 +110,8 @@ class Rows:
         usually = usual and _treated(keys, usual[len(failed) :])
         for values, spans in spans_by_values.items():
             treated = _treated(keys, values[len(failed) :])
-            executed = any(each.counts.executed for each in treated)
-            requested = any(each.counts.requested for each in treated)
+            executed = any(variables_alike.counts.executed for variables_alike in treated)
+            requested = any(variables_alike.counts.requested for variables_alike in treated)
             unknown = not executed and not requested and tally.unplaced(selection.count)
             if values in good or unknown:
                 continue
@@ -120,10 +120,10 @@ class Rows:
             if short and requested and not executed:
                 self.unapplied.update(spans)
             none_applied = requested and not executed and selection.variables is None
-            for number, each in enumerate(treated):
-                differs = not usually or each != usually[number]
-                if differs and (short or per_step or each.counts.executed):
-                    self._add(tally, each, spans, none_applied)
+            for number, variables_alike in enumerate(treated):
+                differs = not usually or variables_alike != usually[number]
+                if differs and (short or per_step or variables_alike.counts.executed):
+                    self._add(tally, variables_alike, spans, none_applied)
 
     def _add(
         self, tally: Tally, treated: _Treated, spans: Sequence[Span], none_applied: bool
@@ -185,7 +185,8 @@ class Rows:
         for tally in self._tallies:
             counts = [tally.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")]
             if any(counts):
-                cells = ["-", *["-"] * several, *(f"{count:,}" for count in counts)]
+                cells = ["-", "-"] if several else ["-"]
+                cells += [f"{count:,}" for count in counts]
                 if in_all:
                     cells.append(f"{sum(counts):,}")
                 rows.append(Row("outside any step", tuple(cells), "a direct call"))

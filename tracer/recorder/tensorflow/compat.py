@@ -481,8 +481,12 @@ def writes_to(graph: Any, handles: Collection[int] | None) -> bool:
     for op in graph.get_operations():
         if op.type in _READS:
             continue
-        for place, tensor in enumerate(op.inputs):
-            if id(tensor) in inside and tensor.dtype == tf.resource and place not in _read_only(op):
+        for position, tensor in enumerate(op.inputs):
+            if (
+                id(tensor) in inside
+                and tensor.dtype == tf.resource
+                and position not in _read_only(op)
+            ):
                 return True
     return False
 
@@ -499,9 +503,9 @@ def _read_only(op: Any) -> Collection[int]:
 
 def versions() -> dict[str, str]:
     """The versions of Python, TensorFlow and each Keras that the program imported."""
-    found = {"python": platform.python_version()}
+    versions_by_name = {"python": platform.python_version()}
     for name in ("tensorflow", "keras", "tf_keras"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if isinstance(version, str):
-            found[name] = version
-    return found
+            versions_by_name[name] = version
+    return versions_by_name

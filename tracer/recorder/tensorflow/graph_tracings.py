@@ -21,7 +21,7 @@ TotalOf = Callable[[int, int], int]
 
 
 class Key(NamedTuple):
-    """What is the same of graph tracings that are told of as one."""
+    """What is the same of graph tracings that are reported as one."""
 
     function: str
     signature: str
@@ -31,7 +31,7 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass
 class Figures:
-    """What is told of such graph tracings: the fields of `records.Graph`."""
+    """What is reported of such graph tracings: the fields of `records.Graph`."""
 
     tracings: int = 0
     idle: int = 0
@@ -45,7 +45,7 @@ class Figures:
         return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
 
 
-class _Block(NamedTuple):
+class _BlockInGraph(NamedTuple):
     replica: int
     step: bool
     use: Use
@@ -57,19 +57,19 @@ class _Tracing:
     """An outermost graph with the blocks in it."""
 
     def __init__(self, root: Any, after: int) -> None:
-        self.place = id(root)
+        self.root_id = id(root)
         self.root: ref[Any] | None = None
         self.function = compat.function_name(root)
         self.signature = compat.signature(root)
         self.after = after
-        self.blocks: list[_Block] = []
+        self.blocks: list[_BlockInGraph] = []
         self.step_calls = 0
         self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
         self._places: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def add(self, graph: Any, replica: int, step: bool, use: Use) -> None:
         place = self._places.setdefault(compat.called_graph(graph), len(self.blocks))
-        block = _Block(replica, step, use, place)
+        block = _BlockInGraph(replica, step, use, place)
         self.blocks.append(block)
         if block.step:  # a branch of a condition is a graph of its own, which another one excludes
             steps = self._steps_in.setdefault(graph, Counter())
@@ -80,16 +80,17 @@ class _Tracing:
         """Put it into `gone` when the graph is."""
         self.root = ref(root, lambda _: gone.append(self))
 
-    def add_to(self, found: dict[Key, Figures], total_of: TotalOf) -> None:
+    def add_to(self, figures_of: dict[Key, Figures], total_of: TotalOf) -> None:
         replica = min(block.replica for block in self.blocks)
         ran = [
-            (each, each.use.ran(total_of(each.replica, each.use.number))) for each in self.blocks
+            (block, block.use.ran(total_of(block.replica, block.use.number)))
+            for block in self.blocks
         ]
-        steps = [times for each, times in ran if each.step and each.replica == replica]
+        steps = [times for block, times in ran if block.step and block.replica == replica]
         key = Key(self.function, self.signature, replica)
-        if key not in found and len(found) >= MOST:
+        if key not in figures_of and len(figures_of) >= MOST:
             key = key._replace(signature=OTHERS)
-        figures = found.setdefault(key, Figures(after=self.after))
+        figures = figures_of.setdefault(key, Figures(after=self.after))
         inside = self._idle_inside(ran)
         figures.tracings += 1 + inside
         figures.idle += inside + (not any(times for _, times in ran))
@@ -97,7 +98,7 @@ class _Tracing:
         figures.step_calls = max(figures.step_calls, self.step_calls)
         figures.after = min(figures.after, self.after)
 
-    def _idle_inside(self, ran: list[tuple[_Block, int]]) -> int:
+    def _idle_inside(self, ran: list[tuple[_BlockInGraph, int]]) -> int:
         """How many graphs with a step in them, inside the outermost one, never ran, if others did.
 
         A function that makes variables is traced twice also where it is called in another one, as
@@ -134,17 +135,17 @@ class Tracings:
     def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
         """The figures now, in the order of the first tracing of each."""
         self._settle()
-        found = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
+        figures_of = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
         for tracing in [*self._gone, *self._alive.values()]:
-            tracing.add_to(found, total_of)
-        return found
+            tracing.add_to(figures_of, total_of)
+        return figures_of
 
     def _settle(self) -> None:
         """Add up what is gone, once its counters have been released."""
         for _ in range(len(self._gone)):
             tracing = self._gone.popleft()
-            if self._alive.get(tracing.place) is tracing:
-                del self._alive[tracing.place]
+            if self._alive.get(tracing.root_id) is tracing:
+                del self._alive[tracing.root_id]
             if any(block.use.released is None for block in tracing.blocks):
                 self._gone.append(tracing)
             else:

@@ -46,8 +46,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 import tensorflow as tf
 
-from tracer.model import records
-from tracer.model.records import Run
+from tracer.model.runs import Run, join
 from tracer.recorder.readout import Reading, reading_of, until
 from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
@@ -296,13 +295,13 @@ class HostLog:
                 run[1], run[2] = stamp - last, count + 1
                 return
             if len(self.runs) > 1:  # a step that ran it several times may continue a run of such
-                tail = records.join(Run(*run) for run in self.runs[-2:])
+                tail = join(Run(*run) for run in self.runs[-2:])
                 self.runs[-2:] = [[r.first, r.stride, r.count, r.times] for r in tail]
         self.runs.append([stamp, 1, 1, 1])
 
     def reading(self, graphs: int) -> Reading:
         """What was added so far; `graphs` of a Session hold the block."""
-        runs = records.join(Run(*run) for run in self.runs)
+        runs = join(Run(*run) for run in self.runs)
         return reading_of(runs, self.total, graphs, graphs if not self.total else 0)
 
 
@@ -400,15 +399,15 @@ def _chain(rows: list[_Row]) -> list[Run]:
 
 def _distinct(runs: list[tuple[int, int, int]]) -> list[Run]:
     """Runs of distinct stamps from `(last, stride, count)`: a stride of 0 is the same one again."""
-    found: list[Run] = []
+    distinct: list[Run] = []
     for last, stride, count in runs:
         if stride:
-            found.append(Run(last - (count - 1) * stride, stride if count > 1 else 1, count))
-        elif found and found[-1].last == last:
-            before = found.pop()
+            distinct.append(Run(last - (count - 1) * stride, stride if count > 1 else 1, count))
+        elif distinct and distinct[-1].last == last:
+            before = distinct.pop()
             if before.count > 1:
-                found.append(Run(before.first, before.stride, before.count - 1, before.times))
-            found.append(Run(last, 1, 1, before.times + count))
+                distinct.append(Run(before.first, before.stride, before.count - 1, before.times))
+            distinct.append(Run(last, 1, 1, before.times + count))
         else:
-            found.append(Run(last, 1, 1, count))
-    return records.join(found)
+            distinct.append(Run(last, 1, 1, count))
+    return join(distinct)

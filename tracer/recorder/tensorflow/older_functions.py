@@ -182,7 +182,7 @@ def note_of(older: Older, name: str, calls: int) -> str:
     )
 
 
-_found: tuple[int, list[ReferenceType[Any]], list[ReferenceType[Any]]] = (-1, [], [])
+_known_functions: tuple[int, list[ReferenceType[Any]], list[ReferenceType[Any]]] = (-1, [], [])
 
 
 def _functions() -> tuple[list[Any], list[Any]]:
@@ -191,22 +191,22 @@ def _functions() -> tuple[list[Any], list[Any]]:
     To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
     knows of no new function.
     """
-    global _found
+    global _known_functions
     known = compat.newest_function()
-    if known != _found[0]:
+    if known != _known_functions[0]:
         concrete, polymorphic = compat.function_classes()
-        found = instances([concrete, polymorphic])
-        _found = (
+        functions = instances([concrete, polymorphic])
+        _known_functions = (
             known,
-            [ref(each) for each in found if isinstance(each, concrete)],
-            [ref(each) for each in found if isinstance(each, polymorphic)],
+            [ref(each) for each in functions if isinstance(each, concrete)],
+            [ref(each) for each in functions if isinstance(each, polymorphic)],
         )
-    _, concretes, polymorphics = _found
+    _, concretes, polymorphics = _known_functions
     return _alive(concretes), _alive(polymorphics)
 
 
 def _alive(references: Iterable[ReferenceType[Any]]) -> list[Any]:
-    return [each for reference in references if (each := reference()) is not None]
+    return [function for reference in references if (function := reference()) is not None]
 
 
 def _users_of(
@@ -245,21 +245,21 @@ def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
         if value is optimizer:
             mentioned = True
         elif isinstance(value, functools.partial):
-            todo += [(each, depth) for each in (value.func, *value.args, *value.keywords.values())]
+            todo += [(held, depth) for held in (value.func, *value.args, *value.keywords.values())]
         elif inspect.ismethod(value):
             todo += [(value.__self__, depth), (value.__func__, depth)]
         elif isinstance(value, ref):
             todo.append((value(), depth))
         elif isinstance(value, list | tuple) and len(value) <= 100:
-            todo += [(each, depth) for each in value]
+            todo += [(held, depth) for held in value]
         elif isinstance(value, FunctionType) and depth < _DEEP:
             names = _code_names(value.__code__)
             updates = updates or not names.isdisjoint(methods)
             used = [*_cells(value), *_globals(value, names), *(value.__defaults__ or ())]
             used.append(getattr(value, "__wrapped__", None))
-            for each in used:
-                todo.append((each, depth + 1))
-                todo += [(held, depth + 1) for held in _attributes(each, names)]
+            for user in used:
+                todo.append((user, depth + 1))
+                todo += [(held, depth + 1) for held in _attributes(user, names)]
         else:
             inner = getattr(value, "python_function", None) if depth < _DEEP else None
             if inspect.isroutine(inner):
@@ -272,9 +272,9 @@ def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
 def _code_names(code: CodeType) -> set[str]:
     """The names of globals and attributes in a function's code and the functions inside it."""
     names = set(code.co_names)
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            names |= _code_names(each)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _code_names(constant)
     return names
 
 

@@ -84,14 +84,14 @@ class VariableTable:
         graph (`core/function/capture/capture_container.py`); one from a closure is only captured.
         """
         handle = _handle(variable)
-        for each in compat.graphs_around(graph):
-            inputs = self._inputs.get(each)
+        for around in compat.graphs_around(graph):
+            inputs = self._inputs.get(around)
             if inputs is None:
-                inputs = {id(tensor): "of a function" for tensor in each.inputs}
-                named = {id(outer): inner.op.name for outer, inner in each.captures}
-                inputs |= {place: named[place] for place in inputs.keys() & named.keys()}
-                self._inputs[each] = inputs
-            if id(handle) in inputs and not each.name.startswith(_TRACED_PER_VARIABLE):
+                inputs = {id(tensor): "of a function" for tensor in around.inputs}
+                named = {id(outer): inner.op.name for outer, inner in around.captures}
+                inputs |= {key: named[key] for key in inputs.keys() & named.keys()}
+                self._inputs[around] = inputs
+            if id(handle) in inputs and not around.name.startswith(_TRACED_PER_VARIABLE):
                 return inputs[id(handle)]
         return None
 
@@ -171,8 +171,8 @@ def _search() -> _Held:
     module = sys.modules.get(_KERAS3)
     base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
     paths: dict[int, tuple[ref[Any], str]] = {}
-    for each in instances([base]) if base else ():
-        own, path = canonical(each), _path(each)
+    for variable in instances([base]) if base else ():
+        own, path = canonical(variable), _path(variable)
         if path and isinstance(own, compat.TensorFlowVariable):
             paths.setdefault(id(own), (ref(own), path))
     return _Held(before, paths)
@@ -204,8 +204,8 @@ def finder(objects: Sequence[ref[Any] | None]) -> Callable[[object], int | None]
     def find(variable: object) -> int | None:
         own = canonical(variable)
         index = known.get(id(own))
-        found = None if index is None else objects[index]
-        return index if found is not None and found() is own else None
+        reference = None if index is None else objects[index]
+        return index if reference is not None and reference() is own else None
 
     return find
 

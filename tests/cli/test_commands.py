@@ -1,0 +1,350 @@
+"""The `tracer` command as people and pipelines run it: output, exit status, errors and speed."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import golden
+import msgspec
+import pytest
+import traces
+from golden import assert_golden
+from traces import block, called, request, step, update
+
+from tracer.api import CallTrace
+from tracer.cli.commands import app
+from tracer.model.runs import Run
+
+COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
+
+
+def tracer(
+    *arguments: str, folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; whatever it does, it must not import TensorFlow."""
+    code = (
+        "import sys\nfrom tracer.cli import main\n"
+        "try:\n    main()\n"
+        "finally:\n    assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
+        capture_output=True,
+        encoding="utf-8",
+    )
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file for each of the traces."""
+    folder = tmp_path_factory.mktemp("traces")
+    for name, make in traces.ALL.items():
+        make().save(folder / f"{name}.json")
+    trace = traces.embedding_on_two_replicas()
+    names = {"embedding": "embedding_1", "dense": "dense_3", "dense_1": "dense_4"}
+    renamed = tuple(
+        msgspec.structs.replace(each, name=f"{names[layer]}/{leaf}")
+        for each in trace.variables
+        for layer, leaf in [each.name.split("/")]
+    )
+    traces.changed(trace, variables=renamed).save(folder / "renamed.json")
+    fewer = tuple(
+        each
+        if each.step
+        else msgspec.structs.replace(each, runs=(Run(1, 1, 40), Run(45, 1, 20)), total=60)
+        for each in trace.blocks
+    )
+    older = {"tensorflow": "2.15.0"}
+    traces.changed(trace, blocks=fewer, environment=older).save(folder / "changed.json")
+    traces.changed(trace, finished=False).save(folder / "unfinished.json")
+    return folder
+
+
+OUTPUTS = {
+    "report": ["report", "embedding_on_two_replicas.json"],
+    "report_unfinished": ["report", "unfinished.json", "--by", "replica"],
+    "report_part": [
+        *("report", "embedding_on_two_replicas.json", "--step", "30:36", "--replica", "1"),
+        *("--variable", "dense*", "--method", "_resource_apply_dense"),
+    ],
+    "report_inner_method": [
+        *("report", "embedding_on_two_replicas.json", "--method", "_resource_apply_sparse"),
+    ],
+    "report_json": ["report", "no_gradients.json", "--format", "json"],
+    "report_csv": ["report", "hostile_names.json", "--format", "csv"],
+    "report_csv_steps": ["report", "accumulation.json", "-f", "csv", "--by", "step"],
+    "report_markdown": ["report", "hostile_names.json", "--format", "markdown"],
+    "report_markdown_incomplete": ["report", "incomplete.json", "-f", "markdown", "--by", "step"],
+    "diff_none": ["diff", "eager.json", "eager.json"],
+    "diff_renamed": ["diff", "embedding_on_two_replicas.json", "renamed.json"],
+    "diff": ["diff", "embedding_on_two_replicas.json", "changed.json"],
+    "diff_much": ["diff", "accumulation.json", "eager.json"],
+    "diff_optimizers": ["diff", "two_optimizers.json", "incomplete.json"],
+    "check": [
+        *("check", "embedding_on_two_replicas.json", "-e", "dense=4/step", "-e", "steps=64"),
+        *(
+            "-e",
+            "dense[dense/*] <= 2/step",
+            "-e",
+            "_resource_apply_sparse==126",
+            "-e",
+            "calls>1000",
+        ),
+    ],
+    "check_incomplete": ["check", "incomplete.json", "--expect", "updates=2/step"],
+    "check_junit": [
+        *("check", "hostile_names.json", "--format", "junit"),
+        *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
+    ],
+    "check_findings": [
+        *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
+    ],
+    "check_no_findings": ["check", "no_gradients.json", "--findings", "error"],
+    "explain": ["explain"],
+    "explain_one": ["explain", "densified"],
+    "watch": ["watch", "uneven_replicas.json"],
+}
+STATUS = {
+    "diff": 1,
+    "diff_much": 1,
+    "diff_optimizers": 1,
+    "check": 1,
+    "check_incomplete": 1,
+    "check_findings": 1,
+    "check_junit": 1,
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_output(files: Path, name: str) -> None:
+    done = tracer(*OUTPUTS[name], folder=files)
+    assert (done.returncode, done.stderr) == (STATUS.get(name, 0), "")
+    assert_golden(f"cli/{name}.txt", done.stdout)
+    assert all(char.isprintable() or char == "\n" for char in done.stdout)
+
+
+def test_what_programs_read_can_be_read(files: Path) -> None:
+    report = json.loads(tracer("report", "hostile_names.json", "-f", "json", folder=files).stdout)
+    names = [row["variable"] for row in report["optimizers"][0]["tables"]["variable"]]
+    assert names == [each.name for each in traces.hostile_names().variables]
+    suites = ElementTree.parse(golden.FOLDER / "cli" / "check_junit.txt")
+    assert [len(case) for case in suites.iter("testcase")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("r.json", '{\n "format": "optimizer-tracer-report"'),
+        ("r.csv", "optimizer,variable,"),
+        ("r.md", "**How often did"),
+        ("r.MARKDOWN", "**How often did"),
+        ("r.txt", "How often did"),
+        ("r", "How often did"),
+    ],
+)
+def test_the_format_follows_the_ending(files: Path, tmp_path: Path, name: str, start: str) -> None:
+    done = tracer("report", "eager.json", "-o", str(tmp_path / name), folder=files)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"tracer: wrote {tmp_path / name}\n"
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+
+
+def test_hints_are_options_of_the_command(files: Path) -> None:
+    text = tracer("report", "many_variables.json", folder=files).stdout
+    assert "more variables: --by variable has them all" in text
+    assert 'by="' not in text
+
+
+def test_one_of_many_optimizers(tmp_path: Path) -> None:
+    """A line for each, and all of one; what another optimizer did is not in it."""
+    traces.many_optimizers().save(tmp_path / "t.json")
+    whole = tracer("report", "t.json", folder=tmp_path).stdout
+    assert len(whole.splitlines()) < 15
+    assert re.search(r'Adam "adam_3" +40 +80 +2 +2 +part_3/kernel \+1\n', whole)
+    one = tracer("report", "t.json", "--optimizer", "adam_3", folder=tmp_path).stdout
+    assert "update_step ran twice a step: 80 executions in 40 steps." in one
+    assert "part_3/bias" in one and "part_2" not in one
+    data = json.loads(
+        tracer("report", "t.json", "--optimizer", "adam_3", "-f", "json", folder=tmp_path).stdout
+    )
+    assert [each["name"] for each in data["optimizers"]] == ["adam_3"]
+
+
+def test_the_shell_completes_codes() -> None:
+    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain o", COMP_CWORD="2")
+    assert done.stdout.split() == ["override-unreached"]
+
+
+def test_a_folder_of_separate_runs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        traces.eager().save(tmp_path / f"{name}.json")
+    done = tracer("report", str(tmp_path))
+    assert done.returncode == 2
+    assert f"separate runs or tests, give one of them, as {tmp_path / 'a.json'}" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_not_cut(command: str) -> None:
+    done = tracer(*filter(None, [command, "--help"]), COLUMNS="80")
+    assert not re.search(r"\w\.\.\.$|'\.\.\.$", done.stdout, re.MULTILINE)
+
+
+MISTAKES: dict[str, tuple[Sequence[str], str]] = {
+    "a program": (["train.py", "-v"], "did you mean tracer run train.py -v? (see"),
+    "a trace": (["t.json"], "did you mean tracer report t.json? (see"),
+    "a program for a trace": (
+        ["report", "train.py"],
+        "train.py: is a program, not a trace file: did you mean tracer run train.py?",
+    ),
+    "an ending": (["report", "eager.json", "-o", "x.pdf"], "no report has the ending .pdf"),
+    "a table": (["report", "eager.json", "--by", "var"], "Invalid value for '--by': 'var' is not"),
+    "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
+    "command": (["reprot"], "No such command 'reprot'. Did you mean 'report'?"),
+    "option": (["report", "eager.json", "--colour"], "No such option"),
+    "no file": (["report", "no\n.json"], "cannot be read: No such file"),
+    "no trace": (["report", "text.json"], "text.json: is not a trace file"),
+    "folder": (["report", "empty"], "empty: is a folder without a trace file"),
+    "variable": (["report", "eager.json", "--variable", "dence/kernel"], "holds dense/kernel"),
+    "step": (["report", "eager.json", "--step", "11:"], "the trace holds the steps 1 to 10"),
+    "no step": (["report", "eager.json", "--step", "a"], "'a' is not A:B"),
+    "replica": (["report", "eager.json", "--replica", "1"], "no replica '1'"),
+    "method": (["report", "eager.json", "--method", "update"], "no method 'update'"),
+    "table": (["report", "eager.json", "--by", "colour"], "'colour' is not one of"),
+    "output": (["report", "eager.json", "-o", "no/such/file"], "cannot write no/such/file"),
+    "diff": (["diff", "eager.json"], "Missing argument"),
+    "diff file": (["diff", "eager.json", "none.json"], "none.json: cannot be read"),
+    "expectation": (["check", "eager.json", "-e", "dense 4"], "'dense 4' is no expectation"),
+    "count": (["check", "eager.json", "-e", "dence=4"], "no count 'dence'"),
+    "nothing": (["check", "eager.json"], "nothing is expected"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_status_2(files: Path, name: str) -> None:
+    (files / "text.json").write_text("no JSON")
+    (files / "train.py").write_text("import keras\n")
+    (files / "empty").mkdir(exist_ok=True)
+    arguments, reason = MISTAKES[name]
+    done = tracer(*arguments, folder=files)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tracer: ") and done.stderr.count("\n") == 1
+    assert reason in done.stderr
+
+
+def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    (tmp_path / "below").mkdir()
+    path = str(files / "eager.json")
+    for text, status, said in (
+        (
+            'dense = "2/step"\nsteps = 10\n"updates[dense/*]" = ">= 20"',
+            0,
+            "holds  updates[dense/*]",
+        ),
+        ("sparse = 1", 1, "FAILS  sparse=1: sparse updates: expected 1, got 0"),
+        ("dense = [4]", 2, "is no expectation"),
+        ("dense = ", 2, "pyproject.toml"),
+    ):
+        project.write_text(f"[tool.tracer.expect]\n{text}\n")
+        done = tracer("check", path, folder=tmp_path / "below")
+        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
+    assert tracer("check", path, "-e", "steps=10", folder=tmp_path).stdout == "holds  steps=10\n"
+
+
+def test_help_has_examples() -> None:
+    assert COMMANDS == ["check", "demo", "diff", "explain", "report", "run", "watch"]
+    for command in ([], *([each] for each in COMMANDS)):
+        done = tracer(*command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"Examples:\n    tracer {' '.join(command)}" in done.stdout, done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        assert "\x1b" not in done.stdout
+    assert tracer().stdout == tracer("-h").stdout
+    assert tracer("--version").stdout.startswith("tracer 0.")
+
+
+def test_completion() -> None:
+    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer re", COMP_CWORD="1")
+    assert done.stdout.split() == ["report"]
+
+
+def test_a_reader_who_has_seen_enough(files: Path) -> None:
+    command = f"{sys.executable} -m tracer report {files}/many_variables.json --by variable"
+    for redirect in ("| head -1", "| true", "> /dev/full"):
+        done = subprocess.run(f"{command} {redirect}", shell=True, capture_output=True, text=True)
+        full = redirect.startswith(">")
+        assert done.stderr == ("tracer: cannot write: No space left on device\n" if full else "")
+        assert done.returncode == (2 if full else 0)
+
+
+def test_a_terminal_gets_colors_but_not_with_no_color(files: Path) -> None:
+    import pty
+
+    found = {}
+    for name, environment in (("color", {}), ("plain", {"NO_COLOR": "1"})):
+        leader, follower = pty.openpty()
+        with subprocess.Popen(
+            [sys.executable, "-m", "tracer", "report", str(files / "eager.json")],
+            env={**os.environ, "TERM": "xterm", **environment},
+            stdout=follower,
+        ) as process:
+            found[name] = os.read(leader, 100_000)
+            process.wait()
+        os.close(follower)
+        os.close(leader)
+    assert b"\x1b[1m" in found["color"]
+    assert b"\x1b" not in found["plain"]
+
+
+# Speed.
+
+
+def _large(partial: bool) -> CallTrace:
+    """1,000,000 steps x 1,000 variables x 8 replicas; in epochs if the last batch is `partial`."""
+    ids = range(1000)
+    work = [step(), request(*ids), update(*ids)]
+    whole = [Run(1, 1, 1_000_000)]
+    if partial:
+        whole = [Run(1000 * epoch + 1, 1, 999) for epoch in range(1000)]
+    blocks = []
+    for replica in range(8):
+        blocks.append(block(work, *whole, replica=replica, graphs=2, idle=1))
+        if partial:
+            blocks.append(block(work, Run(1000, 1000, 1000), replica=replica, graphs=1))
+    names = [f"encoder/layer_{number}/attention/kernel" for number in ids]
+    return traces.keras3(names, tuple(blocks), (called(1, ids, tracing=2),))
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_large_trace_is_reported_in_half_a_second(tmp_path: Path, partial: bool) -> None:
+    """The time is that of the processor: the machine may be busy with other things.
+
+    It may be slow, too: then it takes more than 0.2 s to print the help, and a report so much more.
+    What is installed has been compiled, so that is not part of it.
+    """
+    _large(partial).save(tmp_path / "large.json")
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
+    limit = 0.5
+    for arguments in (["--help"], ["report", "large.json"], ["report", "large.json", "-f", "json"]):
+        times = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            done = tracer(*arguments, folder=tmp_path, **compiled)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            if times[-1] < limit:
+                break
+        assert done.returncode == 0
+        assert min(times) < limit, (arguments, times)
+        if arguments == ["--help"]:
+            limit = max(limit, 2.5 * min(times))
+    words = tracer("report", "large.json", folder=tmp_path).stdout.split()
+    assert words[words.index("executions") - 1] == "8,000,000,000"

@@ -1,0 +1,19 @@
+"""`tracer demo`: its figures are those of the arithmetic."""
+
+import pytest
+from scripts import output_of
+
+
+@pytest.mark.long
+def test_the_demo_measures_what_a_mock_misses() -> None:
+    printed = output_of("-m", "tracer", "demo", seconds=150)
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "\x1b" not in printed
+    # 256 samples in batches of 32 for 2 epochs are 16 steps; the model has 4 dense variables and an
+    # embedding; model.fit builds two graphs in Keras, one for the first batch that never runs.
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["_resource_apply_dense", str(16 * 4), str(2 * 4)] in rows
+    assert ["_resource_apply_sparse", str(16), "2"] in rows
+    assert ["_resource_apply_dense", str(16 * 4 * 2), str(2 * 4 * 2)] in rows
+    assert ["update_step", str(16 * 5), str(2 * 5)] in rows
+    assert ["update_step", str(16 * 5 * 2), "10"] in rows

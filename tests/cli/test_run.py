@@ -1,0 +1,525 @@
+"""`tracer run` is `python`, and the trace: programs in many styles, each run with both."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import tracer
+
+ENVIRONMENT = {
+    **os.environ,
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTEROP_THREADS": "16",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+}
+PYTHON = (sys.executable,)
+TRACER = (sys.executable, "-m", "tracer", "run")
+CHECK = (sys.executable, "-m", "tracer", "check")
+
+
+def run(command: Sequence[str], folder: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, input=text, capture_output=True, text=True
+    )
+
+
+def quiet(stderr: str) -> list[str]:
+    """What a program writes to standard error, without what TensorFlow's libraries write."""
+    noise = re.compile(r"^(WARNING: All log messages|[IWE]0000 |\d{4}-\d\d-\d\d )")
+    return [line for line in stderr.splitlines() if not noise.match(line)]
+
+
+def both(folder: Path, *program: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program with `python` and `tracer run`, compare, and return the first."""
+    plain = run([*PYTHON, *program], folder, text)
+    traced = run([*TRACER, "-q", "-o", "run.json", *program], folder, text)
+    timing = re.compile(r"\d+m?s(/step)?\b")  # what Keras prints beside the losses
+    assert timing.sub("", traced.stdout) == timing.sub("", plain.stdout)
+    assert quiet(traced.stderr) == quiet(plain.stderr)
+    assert traced.returncode == plain.returncode
+    assert tracer.load(folder / "run.json").finished
+    return plain
+
+
+# Programs without TensorFlow.
+
+LOOK = """
+import json, os, sys
+print(__name__, __file__, __package__, __spec__ and __spec__.name, __doc__, __builtins__.__class__)
+print(sys.argv, sys.path, sorted(globals()), vars().get("__annotations__"), type(__loader__))
+print(sys.modules["__main__"].__dict__ is globals(), os.getcwd(), sys.excepthook)
+"""
+
+
+QUICK_PROGRAMS = (
+    ["./look.py", "a", "-o", "b", "--help", "-m", "--", "--by"],
+    ["-m", "below.look"],
+)
+LONG_PROGRAMS = (
+    ["look.py"],
+    ["below/../below/look.py", "-q"],
+    ["link.py"],
+    ["-m", "look", "--version"],
+    ["-m", "below"],
+    ["below"],
+    ["program.zip", "x"],
+    ["-m", "no.such.module"],
+    ["-m", "look.too_deep"],
+)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [*QUICK_PROGRAMS, *(pytest.param(each, marks=pytest.mark.long) for each in LONG_PROGRAMS)],
+    ids=" ".join,
+)
+def test_what_a_program_sees(tmp_path: Path, program: list[str]) -> None:
+    import zipfile
+
+    (tmp_path / "below").mkdir()
+    for name in ("look.py", "below/look.py", "below/__main__.py", "below/__init__.py"):
+        (tmp_path / name).write_text(LOOK)
+    (tmp_path / "link.py").symlink_to("below/look.py")
+    with zipfile.ZipFile(tmp_path / "program.zip", "w") as file:
+        file.writestr("__main__.py", LOOK)
+    both(tmp_path, *program)
+
+
+ENDS = {
+    "nothing": "",
+    "int": "import sys; sys.exit(3)",
+    "none": "import sys; sys.exit()",
+    "text": "import sys; sys.exit('that was all')",
+    "large": "import sys; sys.exit(1000)",
+    "true": "raise SystemExit(True)",
+    "quit": "quit(4)",
+    "exception": "def f():\n    1 / 0\n\nf()",
+    "chained": (
+        "def f():\n    try:\n        1 / 0\n    except Exception as e:\n"
+        "        raise KeyError('é') from e\n\nf()"
+    ),
+    "group": "raise ExceptionGroup('both', [ValueError(1), TypeError(2)])",
+    "syntax": "print('one')\nprint('two'",
+    "encoding": "# coding: latin-1\nprint('\u00e9')",
+    "hook": (
+        "import sys\nsys.excepthook = lambda kind, e, tb: print(kind, e, e.__traceback__ is tb,"
+        " tb.tb_frame.f_code.co_name, tb.tb_next)\n1 / 0"
+    ),
+    "end of file": "input()",
+    "broken pipe": "raise BrokenPipeError(32, 'Broken pipe')",
+    "click": "from typer import Exit\nraise Exit(5)",
+    "at exit": "import atexit\natexit.register(print, 'bye')\nprint('hello')",
+    "thread": (
+        "import threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.3), print('late'))).start()\nprint('early')"
+    ),
+    "thread error": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='t').start()",
+    "recursion": "def f(n):\n    return n and 1 + f(n - 1)\n\nprint(f(900))",
+    "interrupt": "raise KeyboardInterrupt",
+    "warning": "import warnings\nwarnings.warn('mind the gap')",
+    "closed": "import sys\nsys.stdout.close()\nsys.stderr.close()",
+}
+QUICK = ("nothing", "int", "exception")
+"""The ends that the quick tests have."""
+
+
+@pytest.mark.parametrize(
+    "how", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ENDS]
+)
+def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
+    (tmp_path / "end.py").write_text(ENDS[how], encoding="utf-8")
+    both(tmp_path, "end.py")
+    if how in ("exception", "int", "interrupt"):
+        both(tmp_path, "-m", "end")
+
+
+def test_a_program_that_ends_at_once_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "end.py").write_text("import os; os._exit(7)")
+    traced = run([*TRACER, "end.py"], tmp_path)
+    assert (traced.returncode, traced.stdout) == (7, "")
+    assert "The program ended with status 7, before the first step." in traced.stderr
+    trace = tracer.load(tmp_path / "tracer.json")
+    assert (trace.finished, trace.programs[0].status) == (True, 7)
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "error", "said"),
+    [
+        ("pass", 0, "", ""),
+        ("import sys; sys.exit()", 0, "", ""),
+        ("import sys; sys.exit('no data')", 1, "", "ended with status 1, before the first step"),
+        ("raise KeyError('a\\nb')", 1, "KeyError: 'a\\nb'", "ended with KeyError: 'a"),
+        (
+            "class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute",
+            1,
+            "Mute",
+            "ended with Mute, before",
+        ),
+        ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
+        ("import threading; threading.Thread(target=lambda: 1 / 0).start()", 0, "", ""),
+    ],
+)
+def test_the_trace_knows_how_the_program_ended(
+    tmp_path: Path, source: str, status: int, error: str, said: str
+) -> None:
+    (tmp_path / "end.py").write_text(source)
+    traced = run([*TRACER, "end.py", "--epochs", "a b"], tmp_path)
+    (program,) = tracer.load(tmp_path / "tracer.json").programs
+    assert (program.command, program.status) == ("end.py --epochs 'a b'", status)
+    assert program.error == error
+    assert 0 <= program.seconds < 600 and abs(program.started - time.time()) < 600
+    assert ("The program " + said in traced.stderr) if said else "The program" not in traced.stderr
+    assert "Ran: end.py --epochs 'a b', on 20" in traced.stderr
+    held = run([*CHECK, "tracer.json", "--expect", "steps=0"], tmp_path)
+    assert held.returncode == bool(said)
+    assert (
+        run([*CHECK, "tracer.json", "-e", "steps=0", "--allow-unfinished"], tmp_path).returncode
+        == 0
+    )
+
+
+def test_standard_input_is_the_programs(tmp_path: Path) -> None:
+    (tmp_path / "read.py").write_text("import sys\nprint(input(), sys.stdin.read().upper())")
+    both(tmp_path, "read.py", text="first\nand\nmore")
+
+
+PROCESSES = """
+import multiprocessing, os, pickle, sys
+
+class Job:
+    def __call__(self, n):
+        return n * n
+
+def work(n):
+    print("in", n, __name__, flush=True)
+    return Job()(n)
+
+if __name__ == "__main__":
+    print(pickle.loads(pickle.dumps(Job())).__class__.__module__)
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(1) as pool:
+            print(pool.map(work, [2]))
+    if os.fork() == 0:
+        sys.exit(5)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.long
+def test_other_processes(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(PROCESSES)
+    assert "[4]" in both(tmp_path, "jobs.py").stdout
+    traced = run([*TRACER, "jobs.py"], tmp_path)
+    assert traced.stderr.count("No optimizer was traced") == 1
+    assert "the program started 8 other processes: ForkPoolWorker-1 of" in traced.stderr
+    assert "tracer: what other processes do is not traced: start them with" in traced.stderr
+
+
+def test_processes_are_named(tmp_path: Path) -> None:
+    (tmp_path / "launch.py").write_text(
+        "import subprocess, sys\n"
+        "for rank in 0, 1:\n"
+        "    subprocess.run([sys.executable, '-c', 'pass', str(rank)])\n"
+        "try:\n"
+        "    subprocess.run('no-such-program')\n"
+        "except FileNotFoundError:\n"
+        "    subprocess.run('exit 0', shell=True)\n"
+    )
+    traced = run([*TRACER, "launch.py"], tmp_path)
+    (line,) = [line for line in traced.stderr.splitlines() if "the program started" in line]
+    command = " -c pass "
+    assert line.startswith("tracer: the program started 3 other processes: ")
+    assert command + "0," in line and command + "1 and exit 0" in line
+
+
+def test_the_report_and_the_path_come_on_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "end.py").write_text("import os; print('x', end=''); os.chdir('/')")
+    traced = run([*TRACER, "end.py"], tmp_path)
+    assert traced.stdout == "x"
+    assert "How often" in traced.stderr
+    assert traced.stderr.splitlines()[-1].endswith(f"{tmp_path.name}/tracer.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "Missing argument 'PROGRAM'"),
+        (["no/such.py"], "cannot open no/such.py: No such file or directory"),
+        (["-o", "mine.json", "a.py"], "mine.json: is not a trace file, and would be overwritten"),
+        (["--by", "colour", "a.py"], "'colour' is not one of"),
+        (["--every", "0", "a.py"], "--every"),
+        (["--no-such", "a.py"], "No such option"),
+    ],
+)
+def test_a_users_mistake(tmp_path: Path, arguments: list[str], reason: str) -> None:
+    (tmp_path / "mine.json").write_text('{"precious": true}')
+    (tmp_path / "a.py").write_text("print('ran')")
+    traced = run([*TRACER, *arguments], tmp_path)
+    assert (traced.returncode, traced.stdout) == (2, "")
+    assert traced.stderr.startswith("tracer: ") and traced.stderr.count("\n") == 1
+    assert reason in traced.stderr
+    assert json.loads((tmp_path / "mine.json").read_text()) == {"precious": True}
+
+
+# A disk that fails.
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["vanishes", "permission", "full", "file"])
+def test_a_trace_that_cannot_be_written_is_told_of_once(tmp_path: Path, how: str) -> None:
+    (tmp_path / "out").mkdir()
+    script = "import os, shutil, time\n"
+    target = "out/"
+    if how == "vanishes":
+        script += "time.sleep(0.3); shutil.rmtree('out')\n"
+    elif how == "permission":
+        if os.geteuid() == 0:
+            target = "/proc/out/"
+        else:
+            (tmp_path / "out").chmod(0o500)
+    elif how == "full":
+        script += "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+        script += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        target = "out/run.json"
+    else:
+        (tmp_path / "file").write_text("")
+        target = "file/run.json"
+    script += "time.sleep(0.8)\nprint('trained')"
+    (tmp_path / "train.py").write_text(script)
+    traced = run([*TRACER, "-q", "--every", "0.1", "-o", target, "train.py"], tmp_path)
+    assert (traced.returncode, traced.stdout) == (0, "trained\n")
+    assert traced.stderr.count("cannot be written") == 1, traced.stderr
+    assert traced.stderr.count("\n") == 1
+    for left in (tmp_path / "out").glob("*"):  # at most what was written before, whole
+        assert not tracer.load(left).finished
+
+
+# Programs that train. Each prints `expected N`, from the optimizer's own `iterations`.
+
+DATA = """
+import os, sys
+import numpy as np
+def data():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(64, 4)).astype("float32")
+    return x, x.sum(axis=1, keepdims=True)
+def show(weights, steps):
+    for each in weights:
+        print(np.asarray(each).tobytes().hex())
+    print("expected", int(steps) * len(weights))
+"""
+
+KERAS3 = (
+    DATA
+    + """
+import keras
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.layers.Dense(3, activation="relu"), keras.layers.Dense(1)])
+model.compile(optimizer="adam", loss="mse", metrics=["mae"])
+history = model.fit(*data(), batch_size=16, epochs=3, validation_split=0.25, verbose=2)
+print(sorted(history.history), model.optimizer.__class__.__name__)
+show(model.get_weights(), model.optimizer.iterations)
+"""
+)
+
+TF_KERAS = (
+    DATA
+    + """
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import tensorflow as tf
+tf.keras.utils.set_random_seed(1)
+class Stop(tf.keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = epoch == 2
+inputs = tf.keras.Input((4,))
+model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
+model.compile("rmsprop", "mse", steps_per_execution=2)
+model.fit(tf.data.Dataset.from_tensor_slices(data()).batch(8), epochs=9, verbose=0,
+          callbacks=[Stop()])
+model.save_weights("w.weights.h5")
+show(model.get_weights(), model.optimizer.iterations)
+"""
+)
+
+CUSTOM = (
+    DATA
+    + """
+import argparse
+import tensorflow as tf
+import tf_keras
+
+def main(argv=None):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--output", "-o", required=True)
+    arguments = parser.parse_args(argv)
+    weight, bias = tf.Variable(tf.ones((4, 1))), tf.Variable([0.0])
+    optimizer = tf_keras.optimizers.legacy.SGD(0.01, momentum=0.9)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weight + bias - y) ** 2)
+        gradients = tape.gradient(loss, [weight, bias])
+        if loss > 1e9:
+            print("never")
+        optimizer.apply_gradients(zip(gradients, [weight, bias]))
+        return loss
+
+    for _ in range(arguments.steps):
+        print(float(step(*data())))
+    checkpoint = tf.train.Checkpoint(optimizer=optimizer, weight=weight)
+    print(checkpoint.write(arguments.output))
+    show([weight, bias], optimizer.iterations)
+    return 3
+
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+)
+
+SESSION = (
+    DATA
+    + """
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+tf.set_random_seed(1)
+x, y = tf.placeholder(tf.float32, (None, 4)), tf.placeholder(tf.float32, (None, 1))
+weight = tf.get_variable("weight", initializer=tf.ones((4, 1)))
+count = tf.train.get_or_create_global_step()
+loss = tf.reduce_mean((x @ weight - y) ** 2)
+train = tf.train.AdamOptimizer(0.1).minimize(loss, global_step=count)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(5):
+        print(session.run([loss, train], dict(zip((x, y), data())))[0])
+    show([session.run(weight)], session.run(count))
+    print([v.name for v in tf.global_variables()], len(tf.get_default_graph().get_operations()) > 0)
+"""
+)
+
+RAISES = (
+    DATA
+    + """
+import keras
+keras.utils.set_random_seed(1)
+class Bad(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2:
+            show(self.model.get_weights(), self.model.optimizer.iterations)
+            raise RuntimeError("out of luck")
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(*data(), batch_size=8, verbose=0, callbacks=[Bad()])
+"""
+)
+
+THREAD = (
+    DATA
+    + """
+import atexit, threading
+import tensorflow as tf, keras
+optimizer = keras.optimizers.get({"class_name": "SGD", "config": {"learning_rate": 0.5}})
+weight = keras.Variable([1.0, 2.0])
+def train(steps):
+    for _ in range(steps):
+        optimizer.apply_gradients([(weight * 0.5, weight)])
+def last():
+    train(3)
+    show([weight], optimizer.iterations)
+atexit.register(last)
+def later():
+    import time
+    time.sleep(0.5)
+    train(4)
+threading.Thread(target=later).start()
+train(2)
+sys.exit("good night")
+"""
+)
+
+GRADIENTS = (
+    DATA
+    + """
+import tensorflow as tf, keras
+weight = keras.Variable([1.0])
+optimizer = keras.optimizers.SGD()
+optimizer.apply_gradients([(tf.ones(1), weight)])
+show([weight], optimizer.iterations)
+def step():
+    optimizer.apply_gradients([(None, weight)])
+step()
+"""
+)
+
+PROGRAMS = {
+    "keras 3": (KERAS3, []),
+    "tf_keras": (TF_KERAS, []),
+    "custom loop": (CUSTOM, ["--steps", "4", "-o", "checkpoint"]),
+    "session": (SESSION, []),
+    "raises": (RAISES, []),
+    "thread": (THREAD, []),
+    "raises in the optimizer": (GRADIENTS, []),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_training(tmp_path: Path, name: str) -> None:
+    source, arguments = PROGRAMS[name]
+    (tmp_path / "train.py").write_text(source)
+    plain = both(tmp_path, "train.py", *arguments)
+    expected = re.search(r"^expected (\d+)$", plain.stdout, re.MULTILINE)
+    assert expected is not None, plain.stderr
+    trace = tracer.load(tmp_path / "run.json")
+    assert trace.updates() == int(expected[1]) > 0
+    assert (trace.complete, trace.notes) == (True, ())
+
+
+@pytest.mark.long
+def test_a_module_of_a_package_that_trains(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "numbers.py").write_text(DATA)
+    (package / "__main__.py").write_text(
+        "from .numbers import data, show\n" + THREAD.replace(DATA, "import sys\n")
+    )
+    plain = both(tmp_path, "-m", "package", "x")
+    assert "expected 9" in plain.stdout
+    assert tracer.load(tmp_path / "run.json").updates() == 9
+
+
+@pytest.mark.long
+def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> None:
+    source = KERAS3.replace("epochs=3", "epochs=10**6").replace("verbose=2", "verbose=0")
+    (tmp_path / "train.py").write_text(source)
+    with subprocess.Popen(
+        [*TRACER, "--every", "0.2", "train.py"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            path = tmp_path / "tracer.json"
+            if path.exists() and tracer.load(path).steps:
+                break
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT  # 130 in a shell
+    assert "KeyboardInterrupt" in stderr and "update_step ran" in stderr
+    assert str(Path(tracer.__file__).parent) not in stderr.split("How often")[0]
+    assert tracer.load(tmp_path / "tracer.json").finished

@@ -1,0 +1,50 @@
+"""The optimizer, and what it trains, of the tests here that run once for each kind of optimizer.
+
+pytest imports this before it captures what is printed, so TensorFlow is imported by the fixtures.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from odometers import FailingCalls
+
+
+@pytest.fixture(params=("legacy", "keras2", "keras3", "v1"))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def calls() -> "FailingCalls":
+    from odometers import FailingCalls
+
+    return FailingCalls()
+
+
+@pytest.fixture
+def optimizer(kind: str, calls: "FailingCalls") -> Any:
+    """An odometer that is not yet traced."""
+    from odometers import ODOMETERS
+
+    return ODOMETERS[kind](calls=calls)
+
+
+@pytest.fixture
+def variables(kind: str) -> dict[str, Any]:
+    from odometers import make_variables
+
+    return make_variables(kind)
+
+
+@pytest.fixture
+def apply(optimizer: Any, variables: dict[str, Any]) -> Callable[[], None]:
+    """Apply a gradient to each variable."""
+    from odometers import gradients
+
+    def apply_all() -> None:
+        optimizer.apply_gradients(gradients(variables))
+
+    return apply_all

@@ -1,0 +1,162 @@
+"""Variables that are hard to tell apart: arguments, one given twice, two of one name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from against_odometers import counted, readings
+from odometers import ODOMETERS, Reading, gradients, make_variables, read
+
+import tracer
+
+pytestmark = pytest.mark.wide
+
+
+# Variables as arguments.
+
+
+def argument_variables(kind: str, optimizer: Any) -> dict[str, Any]:
+    """Two variables of one shape, `a` and `b`, that the optimizer knows."""
+    variables = {name: tf.Variable(tf.zeros((2, 2)), name=name) for name in "ab"}
+    if kind in ("keras2", "keras3"):
+        optimizer.build(list(variables.values()))
+    return variables
+
+
+def test_variables_as_arguments(kind: str, optimizer: Any) -> None:
+    """One graph serves `a` and `b`: which of them was updated cannot be known from Python."""
+    tracer.wrap(optimizer)
+    variables = argument_variables(kind, optimizer)
+
+    @tf.function
+    def apply(g: Any, v: Any) -> None:
+        optimizer.apply_gradients([(g, v)])
+
+    for label in "aabab":
+        apply(tf.ones((2, 2)), variables[label])
+    assert readings(variables) == {"a": Reading(3), "b": Reading(2)}
+    assert apply.experimental_get_tracing_count() <= 2
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 5
+    assert trace.updates(variable="argument v") == 5
+    assert [each.argument for each in trace.variables if each.name == "argument v"] == [True]
+    assert counted(trace, variables["a"]) == counted(trace, variables["b"]) == Reading(0)
+    assert any("argument" in note for note in trace.notes)
+
+    optimizer.apply_gradients([(tf.ones((2, 2)), variables["b"])])
+    trace = tracer.trace_of(optimizer)
+    assert counted(trace, variables["b"]) == Reading(1)
+    assert trace.updates(variable="argument v") == 5
+
+
+def test_arguments_of_an_inner_function(kind: str, optimizer: Any) -> None:
+    """An outer function that calls the function with one variable and then with the other."""
+    tracer.wrap(optimizer)
+    variables = argument_variables(kind, optimizer)
+
+    @tf.function
+    def apply(g: Any, v: Any) -> None:
+        optimizer.apply_gradients([(g, v)])
+
+    @tf.function
+    def outer() -> None:
+        apply(tf.ones((2, 2)), variables["a"])
+        apply(tf.ones((2, 2)), variables["b"])
+        apply(tf.ones((2, 2)), variables["b"])
+
+    outer()
+    outer()
+    shown = readings(variables)
+    assert shown == {"a": Reading(2), "b": Reading(4)}
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 6
+    for label, variable in variables.items():
+        assert counted(trace, variable).dense in (0, shown[label].dense)
+
+
+def test_closures_beside_arguments(kind: str, optimizer: Any) -> None:
+    """A variable that the function closes over keeps its name beside one that is an argument."""
+    tracer.wrap(optimizer)
+    variables = argument_variables(kind, optimizer)
+
+    @tf.function
+    def apply(g: Any, v: Any) -> None:
+        optimizer.apply_gradients([(g, v), (g, variables["a"])])
+
+    apply(tf.ones((2, 2)), variables["b"])
+    apply(tf.ones((2, 2)), variables["b"])
+    assert readings(variables) == {"a": Reading(2), "b": Reading(2)}
+    trace = tracer.trace_of(optimizer)
+    assert counted(trace, variables["a"]) == Reading(2)
+    assert counted(trace, variables["b"]) == Reading(0)
+    assert trace.updates(variable="argument v") == 2
+
+
+# One variable twice, two of one name, two optimizers.
+
+
+def test_variable_listed_twice(kind: str, optimizer: Any) -> None:
+    """Two gradients for one variable are two updates of it in each step."""
+    tracer.wrap(optimizer)
+    variables = {name: tf.Variable(tf.zeros((2, 2)), name=name) for name in "ab"}
+    if kind in ("keras2", "keras3"):
+        optimizer.build(list(variables.values()))
+    one = tf.ones((2, 2))
+
+    def apply() -> None:
+        optimizer.apply_gradients([(one, variables[label]) for label in "aba"])
+
+    step = tf.function(apply)
+    for run in (apply, step, step):
+        run()
+    assert readings(variables) == {"a": Reading(6), "b": Reading(3)}
+    trace = tracer.trace_of(optimizer)
+    assert counted(trace, variables["a"]) == Reading(6)
+    assert counted(trace, variables["b"]) == Reading(3)
+    assert list(trace.per_step("updates", variable=variables["a"])) == [(1, 3, 2)]
+    assert trace.steps == 3
+
+
+def test_variables_of_one_name(kind: str, optimizer: Any) -> None:
+    """Variables are told apart by identity; the second of a name is called `#2`."""
+    tracer.wrap(optimizer)
+    first, second = (make_variables(kind)["kernel"] for _ in range(2))
+    if kind in ("keras2", "keras3"):
+        optimizer.build([first, second])
+    one = tf.ones((2, 2))
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(one, first), (one, second)])
+
+    step()
+    optimizer.apply_gradients([(one, second)])
+    shown = {"first": read(first)[0], "second": read(second)[0]}
+    assert shown == {"first": Reading(1), "second": Reading(2)}
+    trace = tracer.trace_of(optimizer)
+    assert counted(trace, first) == Reading(1)
+    assert counted(trace, second) == Reading(2)
+    assert trace.updates(variable="kernel") == 1
+    assert trace.updates(variable="kernel#2") == 2
+
+
+def test_two_optimizers_with_one_set_of_variables(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Each trace has its own optimizer's updates; together they are what the odometer shows."""
+    other = ODOMETERS[kind](name="other")
+    tracer.wrap(optimizer)
+    tracer.wrap(other)
+
+    def both() -> None:
+        apply()
+        other.apply_gradients(gradients(variables))
+
+    for run in (both, tf.function(both), apply):
+        run()
+    assert readings(variables)["kernel"] == Reading(5)
+    mine, theirs = tracer.trace_of(optimizer), tracer.trace_of(other)
+    assert (mine.steps, theirs.steps) == (3, 2)
+    for label, variable in variables.items():
+        assert counted(mine, variable).plus(counted(theirs, variable)) == read(variable)[0], label

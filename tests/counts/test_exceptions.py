@@ -1,0 +1,175 @@
+"""Exceptions in an apply method, while a graph is traced, before a step; and too little memory."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from against_odometers import assert_calls, assert_readings, counted, readings
+from odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients, make_variables
+
+import tracer
+
+pytestmark = pytest.mark.wide
+
+
+def test_exception_in_eager_apply(
+    optimizer: Any,
+    variables: dict[str, Any],
+    apply: Callable[[], None],
+    calls: FailingCalls,
+) -> None:
+    """What was applied before the exception counts; the call that failed is a call only."""
+    tracer.wrap(optimizer)
+    apply()
+    calls.until_failure = 3  # table, kernel, then twin fails
+    with pytest.raises(Boom):
+        apply()
+    apply()
+    shown = readings(variables)
+    assert shown["kernel"] == shown["twin"].plus(Reading(1)) == Reading(3)
+    trace = tracer.trace_of(optimizer)
+    assert {label: counted(trace, each) for label, each in variables.items()} == shown
+    assert_calls(trace, calls)
+    assert trace.steps in (2, 3)
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
+def test_exception_while_tracing(
+    optimizer: Any,
+    variables: dict[str, Any],
+    apply: Callable[[], None],
+    calls: FailingCalls,
+    used: bool,
+) -> None:
+    """The graph is never finished: called, not executed. The next graph counts as ever.
+
+    (A function whose first graph tracing failed after it made variables, as a new optimizer of the
+    kind `legacy` does, does nothing from then on in TensorFlow 2.21: then nothing is counted.)
+    """
+    tracer.wrap(optimizer)
+    if used:
+        apply()
+    step = tf.function(apply)
+    calls.until_failure = 3
+    with pytest.raises(Boom):
+        step()
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == used
+    assert_readings(trace, variables)
+    assert_calls(trace, calls)
+    step()
+    step()
+    done = readings(variables)["kernel"].dense
+    assert done == used + 2 or (done == 0 and isinstance(optimizer, ODOMETERS["legacy"]))
+    trace = tracer.trace_of(optimizer)
+    assert_readings(trace, variables)
+    assert trace.steps == done
+    assert trace.complete, trace.notes
+    assert_calls(trace, calls)
+
+
+def test_exception_caught_while_tracing(
+    optimizer: Any,
+    variables: dict[str, Any],
+    apply: Callable[[], None],
+    calls: FailingCalls,
+) -> None:
+    """The user's function catches it: what was in the graph by then runs with the graph."""
+    tracer.wrap(optimizer)
+    apply()
+
+    @tf.autograph.experimental.do_not_convert
+    def careful() -> None:
+        calls.until_failure = 3
+        with contextlib.suppress(Boom):
+            apply()
+
+    step = tf.function(careful)
+    for _ in range(3):
+        step()
+    shown = readings(variables)
+    assert shown["kernel"] == Reading(4)
+    assert shown["twin"] == Reading(1)
+    trace = tracer.trace_of(optimizer)
+    assert {label: counted(trace, each) for label, each in variables.items()} == shown
+    assert_calls(trace, calls)
+
+
+def test_graph_that_fails_before_the_step(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """A failed assertion that the step waits for: neither the update nor its count happen."""
+    tracer.wrap(optimizer)
+
+    @tf.function
+    def step(number: Any) -> None:
+        with tf.control_dependencies([tf.debugging.assert_less(number, 3)]):
+            apply()
+
+    for number in (1, 3, 2, 5):
+        if number < 3:
+            step(tf.constant(number))
+        else:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                step(tf.constant(number))
+    assert readings(variables)["kernel"] == Reading(2)
+    trace = tracer.trace_of(optimizer)
+    assert_readings(trace, variables)
+    assert trace.steps == 2
+
+
+# Memory that runs out.
+
+ENDLESS = 2**46
+"""So many floats no machine has the addresses for."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled"), [("legacy", False), ("keras3", True)]
+)  # few: TensorFlow tries for 10 s to get the memory
+def test_no_memory_for_an_update(kind: str, compiled: bool) -> None:
+    """The error is TensorFlow's; the update was called, and not executed; what follows counts.
+
+    In a graph nobody can know which updates of the step had run when it failed: the trace says so.
+    """
+    size = tf.Variable(1, dtype=tf.int64)
+
+    base: Any = ODOMETERS[kind]
+
+    class Large(base):  # type: ignore[misc]
+        def take(self) -> Any:
+            with tf.device("/cpu:0"):
+                return tf.debugging.assert_all_finite(tf.fill([size], 1.0), "")
+
+        def _resource_apply_dense(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
+            with tf.control_dependencies([self.take()]):
+                return super()._resource_apply_dense(grad, var)
+
+        def update_step(self, gradient: Any, variable: Any, *args: Any) -> Any:
+            with tf.control_dependencies([self.take()]):
+                return super().update_step(gradient, variable, *args)
+
+    optimizer = tracer.wrap(Large())
+    variables = {"kernel": make_variables(kind)["kernel"]}
+
+    def step() -> None:
+        optimizer.apply_gradients(gradients(variables))
+
+    run = tf.function(step) if compiled else step
+    run()
+    size.assign(ENDLESS)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        run()
+    size.assign(1)
+    run()
+    assert readings(variables) == {"kernel": Reading(2)}
+    trace = tracer.trace_of(optimizer)
+    assert_readings(trace, variables)
+    assert trace.complete is not compiled, trace.notes
+    if compiled:
+        assert "1 step began in a graph and was ended by an error" in trace.notes[0]
+    method = next(each.name for each in trace.methods if each.role == "apply")
+    if not compiled:
+        assert (trace.calls(method), trace.executions(method)) == (3, 2)

@@ -1,0 +1,102 @@
+"""Graphs that never run or are gone, and graphs of a session."""
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from against_odometers import (
+    assert_calls,
+    assert_right_or_incomplete,
+    assert_totals,
+    counted,
+    readings,
+)
+from odometers import ODOMETERS, FailingCalls, Reading, reading
+
+import tracer
+
+pytestmark = pytest.mark.wide
+
+v1 = tf.compat.v1
+
+
+def test_graph_that_never_runs(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], calls: FailingCalls
+) -> None:
+    """A concrete function that nobody calls: calls, and no executions."""
+    tracer.wrap(optimizer)
+    tf.function(apply).get_concrete_function()
+    assert set(readings(variables).values()) == {Reading(0)}
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == trace.executions() == trace.steps == 0
+    assert trace.complete
+    assert_calls(trace, calls)
+
+
+def test_functions_that_are_gone(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Counts outlive the graphs they come from; a kept concrete function goes on counting."""
+    tracer.wrap(optimizer)
+    steps = 0
+    for runs in (1, 3, 2):
+        step = tf.function(apply)
+        for _ in range(runs):
+            step()
+        steps += runs
+        kept = step.get_concrete_function()
+        del step
+        gc.collect()
+        kept()
+        steps += 1
+    del kept
+    gc.collect()
+    assert readings(variables)["kernel"] == Reading(steps)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert_totals(trace, variables, steps)
+
+
+# Sessions.
+
+
+@pytest.fixture
+def graph() -> Iterator[Any]:
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.mark.parametrize("kind", ["v1", "legacy"], indirect=True)
+def test_two_train_ops_in_one_run(kind: str, graph: Any) -> None:
+    """Both ops of one `Session.run` count, though nobody can say which of them came first."""
+    optimizer = tracer.wrap(ODOMETERS[kind]())
+    names = ("a", "b")
+    variables = {
+        name: v1.get_variable(name, (2, 2), initializer=v1.zeros_initializer()) for name in names
+    }
+    ops = [optimizer.apply_gradients([(tf.ones((2, 2)), each)]) for each in variables.values()]
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        for fetches in (ops, ops[:1], ops, ops[1:], ops):
+            session.run(fetches)
+        shown = {name: reading(session.run(each)) for name, each in variables.items()}
+    assert shown == {"a": Reading(4), "b": Reading(4)}
+    trace = tracer.trace_of(optimizer)
+    assert {name: counted(trace, each) for name, each in variables.items()} == shown
+    assert trace.steps == 8
+
+
+def test_keras2_in_a_session(graph: Any) -> None:
+    """The op that `apply_gradients` returns does not run the updates: they are no executions."""
+    optimizer = tracer.wrap(ODOMETERS["keras2"]())
+    kernel = v1.get_variable("kernel", (2, 2), initializer=v1.zeros_initializer())
+    train = optimizer.apply_gradients([(tf.ones((2, 2)), kernel)])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(train)
+        session.run(train)
+        shown = reading(session.run(kernel))
+    assert shown == Reading(0)
+    assert_right_or_incomplete(tracer.trace_of(optimizer), {"kernel": kernel}, {"kernel": shown})

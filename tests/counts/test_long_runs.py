@@ -1,0 +1,25 @@
+"""Long runs in small: counts stay right and memory bounded.
+
+`tests/support/endurance.py` has the lengths that count.
+"""
+
+import endurance
+import pytest
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "number"),
+    [
+        ("steps_in_one_loop", "legacy", 20_000),
+        ("graph_tracings", "v1", 500),
+        ("many_optimizers", "legacy", 40),
+    ],
+)
+def test_long_runs(what: str, kind: str, number: int) -> None:
+    outcome = endurance.run(what, kind, number)
+    assert outcome.right(), outcome
+    # Each optimizer that is used in graphs has 160 KiB of its own.
+    allowed = endurance.MEGABYTES + (0.3 * number if what == "many_optimizers" else 0)
+    assert outcome.more < allowed, outcome

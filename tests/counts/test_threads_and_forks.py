@@ -1,0 +1,221 @@
+"""Threads that share an optimizer, a function or a trace, and a process that forks."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from against_odometers import assert_readings, assert_totals, counted, readings
+from odometers import ODOMETERS, Reading, gradients, make_variables, read
+
+import tracer
+
+pytestmark = pytest.mark.wide
+
+SUPPORT = Path(__file__).parents[1] / "support"
+ROOT = SUPPORT.parents[1]
+
+
+# Threads.
+
+
+def run_in_threads(run: Callable[[], None], threads: int = 4) -> None:
+    start, errors = threading.Barrier(threads), []
+
+    def work() -> None:
+        start.wait()
+        try:
+            run()
+        except Exception as error:  # shown by the main thread
+            errors.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not errors
+
+
+def keep_built(kind: str, optimizer: Any) -> None:
+    """Keras 2 empties its index of the variables in each `apply_gradients`: a race of its own."""
+    if kind == "keras2":
+        optimizer.build = lambda variables: None
+
+
+def test_threads_in_one_function(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Four threads run one graph at once."""
+    tracer.wrap(optimizer)
+    step = tf.function(apply)
+    step()
+
+    def run() -> None:
+        for _ in range(100):
+            step()
+
+    run_in_threads(run)
+    assert_totals(tracer.trace_of(optimizer), variables, 401)
+
+
+def test_threads_with_their_own_functions(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Four threads trace and run a function each, of one optimizer."""
+    tracer.wrap(optimizer)
+    apply()
+    keep_built(kind, optimizer)
+
+    def run() -> None:
+        step = tf.function(apply)
+        for _ in range(25):
+            step()
+
+    run_in_threads(run)
+    assert_totals(tracer.trace_of(optimizer), variables, 101)
+
+
+def test_threads_eager(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Four threads apply eagerly: each thread has frames of its own."""
+    tracer.wrap(optimizer)
+    apply()
+    keep_built(kind, optimizer)
+
+    def run() -> None:
+        for _ in range(25):
+            apply()
+
+    run_in_threads(run)
+    assert_totals(tracer.trace_of(optimizer), variables, 101)
+
+
+def test_snapshots_while_training(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """`trace_of` while another thread trains: never more than was done, and exact at the end."""
+    tracer.wrap(optimizer)
+    step = tf.function(apply)
+    step()
+    done = threading.Event()
+
+    def run() -> None:
+        for _ in range(300):
+            step()
+        done.set()
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    seen = [0]
+    while not done.is_set():
+        trace = tracer.trace_of(optimizer)
+        seen.append(counted(trace, variables["kernel"]).dense)
+        assert seen[-1] <= read(variables["kernel"])[0].dense
+    worker.join()
+    assert seen == sorted(seen)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert_totals(trace, variables, 301)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras3", "v1"])  # one of Keras 2 has no lock itself
+def test_one_optimizer_shared_by_eight_threads(kind: str) -> None:
+    """Each thread has variables and a function of its own, and reads traces meanwhile."""
+    optimizer = ODOMETERS[kind]()
+    sets = [make_variables(kind) for _ in range(8)]
+    if kind == "keras3":  # or it takes no variables but those of its first step
+        optimizer.build([each for variables in sets for each in variables.values()])
+    tracer.wrap(optimizer)
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(8)
+
+    def work(variables: dict[str, Any]) -> None:
+        @tf.function
+        def step() -> None:
+            optimizer.apply_gradients(gradients(variables))
+
+        try:
+            barrier.wait()
+            for index in range(10):
+                step() if index % 2 else optimizer.apply_gradients(gradients(variables))
+                if index == 5:
+                    tracer.trace_of(optimizer)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(variables,)) for variables in sets]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failures
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 80
+    for variables in sets:
+        assert_readings(trace, variables)
+        assert readings(variables)["kernel"] == Reading(10)
+
+
+# Forks.
+
+CHILD = """
+    import json, os, signal, sys
+    import tensorflow as tf
+    from odometers import ODOMETERS, gradients, make_variables, read
+    import tracer
+
+    kind = sys.argv[1]
+    optimizer, variables = tracer.wrap(ODOMETERS[kind]()), make_variables(kind)
+    step = lambda: optimizer.apply_gradients(gradients(variables))
+
+    @tf.function
+    def compiled():
+        step()
+
+    def tell(who):
+        trace = tracer.trace_of(optimizer)
+        shown = [sum(read(each)[0]) for each in variables.values()]
+        said = [trace.updates(variable=each) for each in variables.values()]
+        print(json.dumps([who, trace.steps, said, shown, trace.complete]), flush=True)
+
+    step()
+    compiled()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        step()
+        step()
+        tell("child")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    compiled()
+    tell("parent")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("kind", ["legacy", "keras3"])
+def test_a_fork_counts_for_itself(kind: str) -> None:
+    """A child trains in eager mode; what TensorFlow cannot do in one is to run a graph."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), kind],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT)])},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert lines == [
+        ["child", 4, [4] * 4, [4] * 4, True],
+        ["parent", 3, [3] * 4, [3] * 4, True],
+    ]

@@ -1,0 +1,1202 @@
+"""The truth table: every kind of optimizer in every way of running, counted against an odometer.
+
+`WAYS` are the rows, `KINDS` the columns, and every cell of the product is a test. A cell trains an
+odometer optimizer (see `odometers.py`) and writes down beside it what each step must have done.
+The odometer must show just that, which proves the expectation without the tracer; then the trace
+must say the same, per variable, replica, step and method. A cell that the framework itself cannot
+run stands in `REFUSALS` with the framework's own error, which must come untraced, and traced too.
+
+The words
+    kind      which of the four sorts of optimizer: `legacy`, `keras2`, `keras3`, `v1`.
+    `Way`     a way of running: a function that trains, and under which strategy, with which
+              wrapper and options. `@way(name, ...)` makes a row of a function; a function may
+              have several, which differ in the strategy.
+    `Rig`     one cell at work. It has the optimizer, its variables, and `plan`, which is what each
+              step has done so far. The function of a way gets it and nothing else.
+    `Step`    what one step does: the label of each variable that it updates, with a `Reading`,
+              which is (dense, sparse). `ALL` is one update of each of the four variables made by
+              hand, `SKIPPED` is none, as of a step that loss scaling skips or that only
+              accumulates.
+    `did`     `rig.did(ALL, ALL)`: two more steps are done, each of which did `ALL`. It adds them to
+              the plan and reads the odometer, so that the two can be compared at this point too.
+    `check`   holds the plan against the readings, then the trace against both.
+    `Refusal` the ways and kinds that fail in TensorFlow or Keras itself, and with which error.
+
+One cell: "while loop" and `keras3`
+    1. `run_cell` makes a `Rig`: a `Keras3Odometer`, wrapped by `tracer.wrap`.
+    2. `while_loop(rig)` makes the variables `table`, `kernel`, `twin` and `bias`, all 0, and calls
+       a `tf.function` three times. A loop in it runs 3, then 0, then 4 steps. After each call it
+       says so: `rig.did(ALL, ALL, ALL)`, `rig.did()`, `rig.did(ALL, ALL, ALL, ALL)`.
+    3. `check_odometer`: `kernel` must be 3, 3 and 7 after these calls; so must the first row of
+       `table`, since its gradient is sparse, and its other rows must stay 0.
+    4. The other checks ask the trace: 7 steps; 7 updates of each variable, one in each step, those
+       of `table` sparse; between two readings as many as the odometer went up; `update_step`
+       executed 28 times, and called as often as Python counted it in the odometer.
+
+To add
+    a way of running      Write a function of a `Rig` that calls `rig.make_variables`, trains by
+                          `rig.run` or `rig.apply`, and calls `rig.did` after it; decorate it with
+                          `@way("its name")`. It is run with each kind.
+    a strategy            Make it in `strategy_of`, then add `@way("its name: function",
+                          strategy="its name")` and the like to the functions that should run
+                          under it. In `test_strategies.py` it gets 200 steps and other options.
+    a kind of optimizer   Add an odometer of it to `KINDS`, `DENSE_METHOD` and `ODOMETERS` in
+                          `odometers.py` and its name to `conftest.py`; say in `libraries.py` which
+                          Keras it belongs to and how it is loss-scaled, and in `methods_of` below
+                          which methods an update executes.
+    what fails in it      Run the cell with `traced=False`. If the framework cannot do it, add a
+                          `Refusal` with the error; if it can, the tracer has to.
+"""
+
+import functools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from libraries import is_keras3, keras3, library_of, with_loss_scale
+from odometers import (
+    KINDS,
+    ODOMETERS,
+    SHAPES,
+    PythonCalls,
+    Reading,
+    gradients,
+    loss,
+    make_variables,
+    odometer_applied_twice,
+    raw,
+    read,
+    reading,
+)
+
+import tracer
+
+pytestmark = pytest.mark.wide
+
+v1 = tf.compat.v1
+
+DENSE, SPARSE, NONE = Reading(1, 0), Reading(0, 1), Reading(0, 0)
+Step = dict[str, Reading]
+"""What a step does to each variable, by its label; a variable that is left out is not updated."""
+
+ALL: Step = {"table": SPARSE, "kernel": DENSE, "twin": DENSE, "bias": DENSE}
+SKIPPED: Step = {}
+
+
+@functools.cache
+def strategy_of(name: str) -> Any:
+    """The distribution strategy of that name; one of each serves the whole session."""
+    if name == "default":
+        return tf.distribute.get_strategy()
+    if name == "one device":
+        return tf.distribute.OneDeviceStrategy("cpu:1")
+    # Two strategies with different devices in a process must not share the collective ops.
+    return tf.distribute.MirroredStrategy(
+        [f"cpu:{index}" for index in range(int(name.removeprefix("mirrored ")))],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of running: what it does, and on what."""
+
+    run: "Callable[[Rig], None]"
+    strategy: str = "default"
+    wrapper: str | None = None
+    """What is put around the odometer: `loss scale` or `multi`."""
+    twice: bool = False
+    """Override `apply_gradients` to call the inherited one twice."""
+    direct: bool = False
+    """Call `apply`, which Keras 3 has, not `apply_gradients`."""
+    session: bool = False
+    """Build a v1 graph and run it in a session."""
+    reference: bool = False
+    """Use the reference variables of TensorFlow 1 in it."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the odometer."""
+
+
+WAYS: dict[str, Way] = {}
+
+
+def way(name: str, **fields: Any) -> Callable[[Any], Any]:
+    """Add the function to the table as a way of running."""
+
+    def add(run: Any) -> Any:
+        assert name not in WAYS
+        WAYS[name] = Way(run, **fields)
+        return run
+
+    return add
+
+
+class Rig:
+    """One cell at work: the optimizer, its variables, and what its steps must have done."""
+
+    def __init__(self, kind: str, way: Way, *, traced: bool) -> None:
+        self.kind = kind
+        self.way = way
+        self.strategy = strategy_of(way.strategy)
+        self.keras = library_of(kind)
+        self.calls = PythonCalls()
+        self.plan: list[Step] = []
+        self.points: list[tuple[int, dict[str, tuple[Reading, ...]]]] = []
+        self.absent: Counter[str] = Counter()
+        """How often each variable was requested without a gradient."""
+        self.direct = way.direct
+        self.inner_steps: int | None = None
+        """How often nested optimizers were applied; None is: in each step that was not skipped."""
+        self.variables: dict[str, Any] = {}
+        self.idle: dict[str, Any] = {}
+        """Variables that the optimizer must not even be asked to update."""
+        self.session: Any = None
+        if way.session:
+            self.graph = tf.Graph()
+            with self.graph.as_default():
+                self.optimizer = self.make_optimizer()
+        else:
+            with self.strategy.scope():
+                self.optimizer = self.make_optimizer()
+        self.traced = traced
+        if traced:
+            assert tracer.wrap(self.optimizer) is self.optimizer
+
+    def make_optimizer(self) -> Any:
+        make = functools.partial(ODOMETERS[self.kind], calls=self.calls, **self.way.options)
+        if self.way.twice:
+            return odometer_applied_twice(self.kind, calls=self.calls, **self.way.options)
+        if self.way.wrapper == "loss scale":
+            return with_loss_scale(self.kind, make())
+        if self.way.wrapper == "multi":
+            first, second = make(name="first"), make(name="second")
+            return keras3.optimizers.MultiOptimizer(
+                keras3.optimizers.OptimizerMap(first, {".*(table|embeddings)": second})
+            )
+        return make()
+
+    # Training on hand-made variables.
+
+    def make_variables(self) -> None:
+        with self.strategy.scope():
+            self.variables = make_variables(self.kind)
+
+    def apply(self, *labels: str, factor: Any = 1.0, absent: Sequence[str] = ()) -> Any:
+        """Apply gradients to the variables named, or to all; no gradient to those in `absent`."""
+        chosen = {label: self.variables[label] for label in labels or self.variables}
+        pairs = [
+            (None if label in absent else gradient, variable)
+            for label, (gradient, variable) in zip(chosen, gradients(chosen, factor), strict=True)
+        ]
+        if self.direct:
+            return self.optimizer.apply(*map(list, zip(*pairs, strict=True)))
+        return self.optimizer.apply_gradients(pairs)
+
+    def run(self, *labels: str, **arguments: Any) -> None:
+        """The same on every replica, to be traced or called; returns nothing."""
+        if self.way.strategy == "default":
+            self.apply(*labels, **arguments)
+        else:
+            self.strategy.run(self.apply, labels, arguments)
+
+    # The account of it.
+
+    def did(self, *steps: Step) -> None:
+        """These steps are done now: the odometer is read."""
+        self.plan.extend(steps)
+        readings = {label: self.read(variable) for label, variable in self.variables.items()}
+        self.points.append((len(self.plan), readings))
+
+    def read(self, variable: Any) -> tuple[Reading, ...]:
+        if self.session is not None:
+            return (reading(self.session.run(variable)),)
+        return read(variable)
+
+    def names(self) -> dict[str, str]:
+        """What the trace must call each variable, by its label."""
+        names = {}
+        for label, variable in {**self.variables, **self.idle}.items():
+            names[label] = variable.path if is_keras3(variable) else variable.name.split(":")[0]
+        return names
+
+
+# What must hold in every cell.
+
+
+def check(rig: Rig) -> None:
+    """The odometer shows what was planned, and the trace says what the odometer shows."""
+    check_odometer(rig)
+    if rig.traced:
+        trace = tracer.trace_of(rig.optimizer)
+        assert trace.complete, trace.notes
+        check_updates(rig, trace)
+        check_points(rig, trace)
+        check_steps(rig, trace)
+        check_methods(rig, trace)
+        check_requests(rig, trace)
+
+
+def check_odometer(rig: Rig) -> None:
+    """The plan is true: at each point the odometer shows its sum, on each replica."""
+    assert rig.points and rig.points[-1][0] == len(rig.plan), "the way did not read the odometer"
+    for steps, readings in rig.points:
+        for label, shown in readings.items():
+            planned = planned_sum(rig.plan[:steps], label)
+            assert set(shown) == {planned}, f"{label} after {steps} steps: {shown}, not {planned}"
+            assert len(shown) == replicas(rig)
+    for label, variable in rig.idle.items():
+        assert set(rig.read(variable)) == {NONE}, label
+
+
+def check_updates(rig: Rig, trace: Any) -> None:
+    """Updates per variable, step, replica and kind are what the plan says, in every query."""
+    names = rig.names()
+    expected: Counter[tuple[Any, ...]] = Counter()
+    for step, done in enumerate(rig.plan, start=1):
+        for label, (dense, sparse) in done.items():
+            for replica in range(replicas(rig)):
+                expected[names[label], step, replica, "dense"] += dense
+                expected[names[label], step, replica, "sparse"] += sparse
+    counted = trace.count("updates", by=("variable", "step", "replica", "kind"))
+    assert Counter({key: number for key, number in counted.items() if number}) == +expected
+    assert trace.updates() == expected.total()
+    for label, variable in rig.variables.items():
+        for replica in range(replicas(rig)):
+            per_step = expand(trace.per_step("updates", variable=variable, replica=replica))
+            assert per_step == [sum(done.get(label, NONE)) for done in rig.plan], label
+    assert {each.name for each in trace.variables} == {names[label] for label in rig.variables}
+    for variable in rig.idle.values():
+        with pytest.raises(tracer.UnknownName):
+            trace.updates(variable=variable)
+
+
+def check_points(rig: Rig, trace: Any) -> None:
+    """Between two readings of the odometer the trace has the difference, on each replica."""
+    before, nothing = 0, (NONE,) * replicas(rig)
+    shown_before = dict.fromkeys(rig.variables, nothing)
+    for steps, readings in rig.points:
+        for label, shown in readings.items():
+            for replica, (now, then) in enumerate(zip(shown, shown_before[label], strict=True)):
+                where: dict[str, Any] = {
+                    "variable": rig.variables[label],
+                    "replica": replica,
+                    "step": range(before + 1, steps + 1),
+                }
+                assert trace.updates(kind="dense", **where) == now.dense - then.dense
+                assert trace.updates(kind="sparse", **where) == now.sparse - then.sparse
+        before, shown_before = steps, readings
+    for label, shown in shown_before.items():
+        assert trace.updates(variable=rig.variables[label]) == sum(map(sum, shown)), label
+
+
+def check_steps(rig: Rig, trace: Any) -> None:
+    """Each replica has every step once."""
+    steps = len(rig.plan)
+    assert trace.steps == steps
+    assert set(trace.steps_by_replica().values()) <= {steps}
+    assert sorted(each.id for each in trace.replicas) == list(range(replicas(rig)))
+    done = sum(map(bool, rig.plan)) if rig.inner_steps is None else rig.inner_steps
+    inner = done if rig.way.wrapper else 0
+    expected = {"apply_gradients": steps + inner}
+    if rig.kind == "keras3":
+        # Nested optimizers, and an override that calls twice, meet again in `apply`.
+        expected = {"apply_gradients": steps, "apply": steps * (1 + rig.way.twice) + inner}
+    if rig.direct:
+        del expected["apply_gradients"]
+    for method, executions in expected.items():
+        for replica in range(replicas(rig)):
+            assert trace.executions(method, replica=replica) == executions, method
+
+
+def check_methods(rig: Rig, trace: Any) -> None:
+    """The apply methods ran as the odometer says, and were called as the odometer counted."""
+    for label, variable in rig.variables.items():
+        dense, sparse = planned_sum(rig.plan, label)
+        executed: Counter[str] = Counter()
+        for method in methods_of(rig, "dense"):
+            executed[method] += dense
+        for method in methods_of(rig, "sparse"):
+            executed[method] += sparse
+        for method, executions in executed.items():
+            for replica in range(replicas(rig)):
+                counted = zero_if_unknown(
+                    trace.executions, method=method, variable=variable, replica=replica
+                )
+                assert counted == executions, (label, method, replica)
+    for (method, context), number in rig.calls.counts().items():
+        assert trace.calls(method, context) == number, (method, context)
+        other = "tracing" if context == "eager" else "eager"
+        assert trace.calls(method, other) == rig.calls.counts().get((method, other), 0)
+
+
+def check_requests(rig: Rig, trace: Any) -> None:
+    """A variable without a gradient was requested, and not updated."""
+    for label, variable in rig.variables.items():
+        for replica in range(replicas(rig)):
+            where: dict[str, Any] = {"variable": variable, "replica": replica}
+            assert trace.requests(kind="none", **where) == rig.absent[label], label
+
+
+def methods_of(rig: Rig, kind: str) -> tuple[str, ...]:
+    """The intercepted methods that each update of the kind executes."""
+    if rig.kind in ("keras2", "keras3"):
+        return ("update_step",)
+    resource = "" if rig.kind == "v1" and rig.way.reference else "_resource"
+    if kind == "dense":
+        return (f"{resource}_apply_dense",)
+    return (f"{resource}_apply_sparse", f"{resource}_apply_sparse_duplicate_indices")
+
+
+def replicas(rig: Rig) -> int:
+    return int(rig.strategy.num_replicas_in_sync)
+
+
+def planned_sum(plan: list[Step], label: str) -> Reading:
+    return functools.reduce(Reading.plus, (done.get(label, NONE) for done in plan), NONE)
+
+
+def expand(runs: Any) -> list[int]:
+    """`(first, last, count)` runs as one count a step."""
+    counts: list[int] = []
+    for first, last, count in runs:
+        assert first == len(counts) + 1
+        counts += [count] * (last - first + 1)
+    return counts
+
+
+def zero_if_unknown(question: Callable[..., int], **filters: Any) -> int:
+    """The answer; 0 if the trace has never heard of what is asked for."""
+    try:
+        return question(**filters)
+    except tracer.UnknownName:
+        return 0
+
+
+# Ways of running, on variables made by hand.
+
+
+@way("eager")
+@way("one device: eager", strategy="one device")
+@way("mirrored 2: eager", strategy="mirrored 2")
+def eager(rig: Rig) -> None:
+    rig.make_variables()
+    for _ in range(3):
+        rig.run()
+        rig.did(ALL)
+
+
+@way("function")
+@way("one device: function", strategy="one device")
+@way("mirrored 2: function", strategy="mirrored 2")
+@way("mirrored 3: function", strategy="mirrored 3")
+def function(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(rig.run)
+    for _ in range(4):
+        step()
+        rig.did(ALL)
+
+
+@way("apply, not apply_gradients", direct=True)
+def direct_apply(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(rig.run)
+    for run in (rig.run, step, step, rig.run):
+        run()
+        rig.did(ALL)
+
+
+@way("two functions")
+def two_functions(rig: Rig) -> None:
+    rig.make_variables()
+    everything = tf.function(rig.run)
+    part = tf.function(lambda: rig.run("table", "twin"))
+    some: Step = {"table": SPARSE, "twin": DENSE}
+    for step, done in [(everything, ALL), (part, some), (part, some), (everything, ALL)]:
+        step()
+        rig.did(done)
+
+
+@way("nested function")
+def nested_function(rig: Rig) -> None:
+    rig.make_variables()
+    inner = tf.function(rig.run)
+
+    @tf.function
+    def outer() -> None:
+        inner()
+        inner()
+
+    for _ in range(2):
+        outer()
+        rig.did(ALL, ALL)
+    inner()
+    rig.did(ALL)
+
+
+@way("eager and function in turn")
+def mixed(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(rig.run)
+    for run in (rig.run, step, rig.run, rig.run, step, step, rig.run):
+        run()
+        rig.did(ALL)
+
+
+@way("gradients in an iterator")
+def iterator(rig: Rig) -> None:
+    """`zip(grads, variables)`, which can be read only once."""
+    rig.make_variables()
+
+    def apply() -> None:
+        rig.optimizer.apply_gradients(iter(gradients(rig.variables)))
+
+    step = tf.function(apply)
+    for run in (apply, step, step, apply):
+        run()
+        rig.did(ALL)
+
+
+@way("retraces")
+def retraces(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(lambda batch: rig.run(factor=tf.reduce_sum(batch)))
+    for size in (2, 3, 2, 5, 3):
+        step(tf.ones([size]))
+        rig.did(ALL)
+
+
+@way("while loop")
+@way("mirrored 2: while loop", strategy="mirrored 2")
+def while_loop(rig: Rig) -> None:
+    rig.make_variables()
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            rig.run()
+
+    for number in (3, 0, 4):
+        steps(tf.constant(number))
+        rig.did(*[ALL] * number)
+
+
+@way("cond around it")
+@way("mirrored 2: cond around strategy.run", strategy="mirrored 2")
+def cond_around(rig: Rig) -> None:
+    rig.make_variables()
+
+    @tf.function
+    def step(index: Any) -> None:
+        if index % 3 == 0:
+            rig.run()
+
+    for index in range(7):
+        step(tf.constant(index))
+        rig.did(*[ALL] * (index % 3 == 0))
+
+
+@way("mirrored 2: cond inside strategy.run", strategy="mirrored 2")
+def cond_inside(rig: Rig) -> None:
+    rig.make_variables()
+
+    def maybe(index: Any) -> None:
+        if index % 3 == 0:
+            rig.apply()
+
+    step = tf.function(lambda index: rig.strategy.run(maybe, (index,)))
+    for index in range(4):
+        step(tf.constant(index))
+        rig.did(*[ALL] * (index % 3 == 0))
+
+
+@way("cond of subsets")
+def cond_of_subsets(rig: Rig) -> None:
+    """Two branches of one step, each with an `apply_gradients` of its own."""
+    rig.make_variables()
+    rig.run()
+    rig.did(ALL)
+
+    @tf.function
+    def step(index: Any) -> None:
+        if index % 2 == 0:
+            rig.run("table", "kernel")
+        else:
+            rig.run("twin")
+
+    for index in range(5):
+        step(tf.constant(index))
+        rig.did({"twin": DENSE} if index % 2 else {"table": SPARSE, "kernel": DENSE})
+
+
+@way("XLA")
+@way("mirrored 2: XLA", strategy="mirrored 2")
+def xla(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(rig.run, jit_compile=True)
+    for _ in range(3):
+        step()
+        rig.did(ALL)
+
+
+@way("XLA while loop")
+def xla_while_loop(rig: Rig) -> None:
+    rig.make_variables()
+
+    @tf.function(jit_compile=True)
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            rig.run()
+
+    for number in (2, 3):
+        steps(tf.constant(number))
+        rig.did(*[ALL] * number)
+
+
+@way("minimize a callable")
+def minimize_callable(rig: Rig) -> None:
+    rig.make_variables()
+    variables = list(rig.variables.values())
+
+    def minimize() -> None:
+        rig.optimizer.minimize(lambda: loss(variables), var_list=variables)
+
+    for run in (minimize, tf.function(minimize), minimize):
+        run()
+        rig.did(ALL)
+
+
+@way("minimize with a tape")
+def minimize_tape(rig: Rig) -> None:
+    rig.make_variables()
+    variables = list(rig.variables.values())
+
+    def minimize() -> None:
+        with tf.GradientTape() as tape:
+            total = loss(variables)
+        rig.optimizer.minimize(total, variables, tape=tape)
+
+    for run in (minimize, tf.function(minimize), minimize):
+        run()
+        rig.did(ALL)
+
+
+@way("no gradient")
+@way("mirrored 2: no gradient", strategy="mirrored 2")
+def no_gradient(rig: Rig) -> None:
+    rig.make_variables()
+    some = {label: done for label, done in ALL.items() if label != "twin"}
+    step = tf.function(lambda: rig.run(absent=["twin"]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Gradients do not exist")
+        for run in (lambda: rig.run(absent=["twin"]), step, step):
+            run()
+            rig.did(some)
+            rig.absent["twin"] += 1
+    rig.run()
+    rig.did(ALL)
+
+
+ACCUMULATE = {"gradient_accumulation_steps": 3}
+ACCUMULATED: Step = dict.fromkeys(SHAPES, DENSE)
+"""What the last of three accumulating steps does: the sum of sparse gradients is dense."""
+
+
+def accumulating(rig: Rig, run: Callable[[], Any]) -> None:
+    rig.inner_steps = 0
+    for index in range(1, 8):
+        run()
+        rig.did(SKIPPED if index % 3 else ACCUMULATED)
+
+
+@way("accumulation, eager", options=ACCUMULATE)
+def accumulation_eager(rig: Rig) -> None:
+    rig.make_variables()
+    accumulating(rig, rig.run)
+
+
+@way("accumulation, function", options=ACCUMULATE)
+@way("mirrored 2: accumulation", strategy="mirrored 2", options=ACCUMULATE)
+def accumulation(rig: Rig) -> None:
+    rig.make_variables()
+    accumulating(rig, tf.function(rig.run))
+
+
+@way("jit_compile optimizer", options={"jit_compile": True})
+def jit_compile_optimizer(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(rig.run)
+    for run in (rig.run, step, rig.run, step):
+        run()
+        rig.did(ALL)
+
+
+FACTORS = (1.0, np.inf, 1.0, np.nan, np.nan, 1.0)
+
+
+def scaling(rig: Rig, run: Callable[[Any], Any]) -> None:
+    for factor in FACTORS:
+        run(tf.constant(factor))
+        rig.did(ALL if np.isfinite(factor) else SKIPPED)
+
+
+@way("loss scale, eager", wrapper="loss scale")
+@way("mirrored 2: loss scale, eager", wrapper="loss scale", strategy="mirrored 2")
+def loss_scale_eager(rig: Rig) -> None:
+    rig.make_variables()
+    scaling(rig, lambda factor: rig.run(factor=factor))
+
+
+@way("loss scale, function", wrapper="loss scale")
+@way("one device: loss scale", wrapper="loss scale", strategy="one device")
+@way("mirrored 2: loss scale", wrapper="loss scale", strategy="mirrored 2")
+@way("mirrored 3: loss scale", wrapper="loss scale", strategy="mirrored 3")
+def loss_scale(rig: Rig) -> None:
+    rig.make_variables()
+    scaling(rig, tf.function(lambda factor: rig.run(factor=factor)))
+
+
+@way("loss scale, XLA", wrapper="loss scale")
+def loss_scale_xla(rig: Rig) -> None:
+    rig.make_variables()
+    scaling(rig, tf.function(lambda factor: rig.run(factor=factor), jit_compile=True))
+
+
+@way("loss scale, while loop", wrapper="loss scale")
+def loss_scale_loop(rig: Rig) -> None:
+    rig.make_variables()
+
+    @tf.function
+    def steps(factors: Any) -> None:
+        for factor in factors:
+            rig.run(factor=factor)
+
+    for _ in range(2):
+        steps(tf.constant(FACTORS))
+        rig.did(*[ALL if np.isfinite(factor) else SKIPPED for factor in FACTORS])
+
+
+@way("several optimizers", wrapper="multi")
+@way("mirrored 2: several optimizers", wrapper="multi", strategy="mirrored 2")
+def several_optimizers(rig: Rig) -> None:
+    rig.make_variables()
+    step = tf.function(rig.run)
+    for run in (rig.run, step, step):
+        run()
+        rig.did(ALL)
+    rig.inner_steps = 2 * len(rig.plan)
+
+
+@way("apply_gradients that calls super twice", twice=True)
+@way("mirrored 2: apply_gradients that calls super twice", twice=True, strategy="mirrored 2")
+def super_twice(rig: Rig) -> None:
+    rig.make_variables()
+    double = {label: done.plus(done) for label, done in ALL.items()}
+    step = tf.function(rig.run)
+    for run in (rig.run, step, step):
+        run()
+        rig.did(double)
+
+
+# Ways of running in the sessions of TensorFlow 1.
+
+
+@contextmanager
+def graph_of(rig: Rig) -> Iterator[None]:
+    """The graph of a session cell, with its variables."""
+    with rig.graph.as_default():
+        for name, shape in SHAPES.items():
+            rig.variables[name] = v1.get_variable(
+                name,
+                shape,
+                initializer=v1.zeros_initializer(),
+                use_resource=not rig.way.reference,
+            )
+        yield
+
+
+@contextmanager
+def session_of(rig: Rig) -> Iterator[Any]:
+    """A session with all variables of the current graph initialized."""
+    with v1.Session() as rig.session:
+        rig.session.run(v1.global_variables_initializer())
+        yield rig.session
+
+
+@way("session", session=True)
+@way("session, reference variables", session=True, reference=True)
+def session_run(rig: Rig) -> None:
+    with graph_of(rig):
+        train = rig.apply()
+        with session_of(rig) as session:
+            for _ in range(4):
+                session.run(train)
+                rig.did(ALL)
+
+
+@way("session, global step", session=True)
+def session_global_step(rig: Rig) -> None:
+    with graph_of(rig):
+        count = v1.train.get_or_create_global_step()
+        train = rig.optimizer.apply_gradients(gradients(rig.variables), global_step=count)
+        with session_of(rig) as session:
+            for steps in range(1, 5):
+                session.run(train)
+                rig.did(ALL)
+                assert session.run(count) == steps, "the global step"
+
+
+@way("session, minimize", session=True)
+def session_minimize(rig: Rig) -> None:
+    with graph_of(rig):
+        variables = list(rig.variables.values())
+        train = rig.optimizer.minimize(loss(variables), var_list=variables)
+        with session_of(rig) as session:
+            for _ in range(3):
+                session.run(train)
+                rig.did(ALL)
+
+
+@way("session, get_updates", session=True)
+def session_get_updates(rig: Rig) -> None:
+    """How Keras trained in graph mode, with an optimizer of the legacy kind."""
+    with graph_of(rig):
+        variables = list(rig.variables.values())
+        train = rig.optimizer.get_updates(loss(variables), variables)
+        with session_of(rig) as session:
+            for _ in range(3):
+                session.run(train)
+                rig.did(ALL)
+
+
+@way("session, two train ops", session=True)
+def session_two_ops(rig: Rig) -> None:
+    """A second train op is built after the first one ran; then they run in turn."""
+    some: Step = {"kernel": DENSE}
+    with graph_of(rig):
+        first = rig.apply()
+        with session_of(rig) as session:
+            session.run(first)
+            rig.did(ALL)
+            second = rig.apply("kernel")
+            for train, done in [(second, some), (first, ALL), (second, some)]:
+                session.run(train)
+                rig.did(done)
+
+
+@way("session, cond", session=True)
+def session_cond(rig: Rig) -> None:
+    with graph_of(rig):
+        wanted = v1.placeholder(tf.bool, [])
+
+        def train() -> Any:
+            with tf.control_dependencies([rig.apply()]):
+                return tf.constant(1)
+
+        result = tf.cond(wanted, train, lambda: tf.constant(0))
+        with session_of(rig) as session:
+            for index in range(5):
+                assert session.run(result, {wanted: index % 2 == 0}) == (index % 2 == 0)
+                rig.did(*[ALL] * (index % 2 == 0))
+
+
+@way("session, loss scale", session=True, wrapper="loss scale")
+def session_loss_scale(rig: Rig) -> None:
+    with graph_of(rig):
+        factor = v1.placeholder(tf.float32, [])
+        train = rig.apply(factor=factor)
+        with session_of(rig) as session:
+            for value in FACTORS:
+                session.run(train, {factor: value})
+                rig.did(ALL if np.isfinite(value) else SKIPPED)
+
+
+@way("monitored session", session=True)
+def monitored_session(rig: Rig) -> None:
+    """`MonitoredTrainingSession` finalizes the graph and makes hooks and a saver of its own."""
+    with graph_of(rig):
+        count = v1.train.get_or_create_global_step()
+        with tf.control_dependencies([rig.apply()]):
+            train = v1.assign_add(count, 1)
+        with v1.train.MonitoredTrainingSession() as rig.session:
+            for _ in range(4):
+                rig.session.run(train)
+                rig.did(ALL)
+
+
+# Ways of running a Keras model.
+
+BATCH = 4
+
+
+def make_model(rig: Rig, base: Any = None, *, frozen: bool = False, **compiled: Any) -> Any:
+    """A model of an embedding and two dense layers with all weights 0, compiled."""
+    layers = rig.keras.layers
+    with rig.strategy.scope():
+        inputs = rig.keras.Input((2,), dtype="int32")
+        embedding = layers.Embedding(5, 3, embeddings_initializer="zeros")
+        hidden = layers.Dense(2, kernel_initializer="zeros", trainable=not frozen)
+        output = layers.Dense(2, kernel_initializer="zeros", use_bias=False)
+        outputs = output(hidden(layers.Flatten()(embedding(inputs))))
+        model = (base or rig.keras.Model)(inputs, outputs)
+        if rig.kind != "keras3" or "jit_compile" not in compiled:
+            compiled.setdefault("jit_compile", False)
+        model.compile(optimizer=rig.optimizer, loss="mse", **compiled)
+    weights = {"table": embedding.embeddings, "head": output.kernel}
+    hidden_weights = {"kernel": hidden.kernel, "bias": hidden.bias}
+    rig.variables = weights if frozen else weights | hidden_weights
+    rig.idle = hidden_weights if frozen else {}
+    return model
+
+
+MODEL: Step = {"table": SPARSE, "kernel": DENSE, "bias": DENSE, "head": DENSE}
+
+
+def data(samples: int) -> tuple[Any, Any]:
+    """Inputs and targets for `samples` samples."""
+    inputs = np.arange(2 * samples, dtype="int32").reshape(samples, 2) % 5
+    return inputs, np.ones((samples, 2), "float32")
+
+
+def fit(
+    rig: Rig, model: Any, inputs: Any, targets: Any, steps: list[list[Step]], **fit: Any
+) -> None:
+    """Run `model.fit` and read the odometer at each end of a batch; `steps` are done by then."""
+    ends = iter(steps)
+
+    class ReadOdometer(rig.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rig.did(*next(ends))
+
+    size = BATCH * replicas(rig)
+    fit = {"batch_size": size, "shuffle": False, "verbose": 0} | fit
+    model.fit(inputs, targets, callbacks=[ReadOdometer()], **fit)
+    assert next(ends, None) is None
+
+
+@way("fit")
+@way("one device: fit", strategy="one device")
+@way("mirrored 2: fit", strategy="mirrored 2")
+@way("mirrored 3: fit", strategy="mirrored 3")
+def model_fit(rig: Rig) -> None:
+    model = make_model(rig)
+    fit(rig, model, *data(4 * BATCH * replicas(rig)), [[MODEL]] * 4)
+
+
+@way("fit, defaults")
+def fit_defaults(rig: Rig) -> None:
+    """As most people call it: Keras 3 then chooses XLA by itself."""
+    model = make_model(rig, jit_compile="auto") if rig.kind == "keras3" else make_model(rig)
+    fit(rig, model, *data(3 * BATCH), [[MODEL]] * 3)
+
+
+@way("fit, XLA")
+@way("mirrored 2: fit, XLA", strategy="mirrored 2")
+def fit_xla(rig: Rig) -> None:
+    model = make_model(rig, jit_compile=True)
+    fit(rig, model, *data(3 * BATCH * replicas(rig)), [[MODEL]] * 3)
+
+
+@way("fit, steps_per_execution")
+@way("mirrored 2: fit, steps_per_execution", strategy="mirrored 2")
+def fit_steps_per_execution(rig: Rig) -> None:
+    model = make_model(rig, steps_per_execution=3)
+    steps = [[MODEL] * 3, [MODEL] * 3, [MODEL]] * 2
+    fit(rig, model, *data(7 * BATCH * replicas(rig)), steps, epochs=2)
+
+
+@way("fit, run_eagerly")
+def fit_run_eagerly(rig: Rig) -> None:
+    model = make_model(rig, run_eagerly=True)
+    fit(rig, model, *data(3 * BATCH), [[MODEL]] * 3)
+
+
+@way("fit, own train_step")
+@way("mirrored 2: fit, own train_step", strategy="mirrored 2")
+def fit_train_step(rig: Rig) -> None:
+    class Model(rig.keras.Model):  # type: ignore[misc, name-defined]
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            inputs, targets = batch
+            with tf.GradientTape() as tape:
+                total = tf.reduce_mean((self(inputs, training=True) - targets) ** 2)
+            variables = self.trainable_variables
+            grads = tape.gradient(total, [raw(each) for each in variables])
+            if rig.kind == "keras3":  # as its guide says
+                self.optimizer.apply(grads, variables)
+            else:
+                self.optimizer.apply_gradients(zip(grads, variables, strict=True))
+            return {"loss": total}
+
+    rig.direct = rig.kind == "keras3"
+    model = make_model(rig, Model)
+    fit(rig, model, *data(3 * BATCH * replicas(rig)), [[MODEL]] * 3)
+
+
+@way("fit, partial last batch")
+@way("mirrored 2: fit, partial last batch", strategy="mirrored 2")
+def fit_partial_batch(rig: Rig) -> None:
+    model = make_model(rig)
+    samples = 2 * BATCH * replicas(rig) + 2
+    fit(rig, model, *data(samples), [[MODEL]] * 9, epochs=3)
+
+
+@way("fit, several times")
+def fit_again(rig: Rig) -> None:
+    """A second `fit` after a new `compile` traces new graphs for the same optimizer."""
+    model = make_model(rig)
+    fit(rig, model, *data(2 * BATCH), [[MODEL]] * 2)
+    fit(rig, model, *data(2 * BATCH), [[MODEL]] * 2)
+    model.compile(optimizer=rig.optimizer, loss="mae", jit_compile=False)
+    fit(rig, model, *data(2 * BATCH), [[MODEL]] * 2)
+
+
+@way("fit, frozen layer")
+def fit_frozen(rig: Rig) -> None:
+    model = make_model(rig, frozen=True)
+    fit(rig, model, *data(3 * BATCH), [[{"table": SPARSE, "head": DENSE}]] * 3)
+
+
+@way("fit, unused layer")
+def fit_unused(rig: Rig) -> None:
+    """The loss does not depend on one of the layers, which has no gradient then."""
+    model = make_model(rig)
+    model.unused = rig.keras.layers.Dense(2, use_bias=False)
+    model.unused.build((None, 2))
+    kernel = model.unused.kernel
+    kernel.assign(tf.zeros((2, 2)))
+    # Keras 3 before 3.13 does not train a layer that was put on a finished model.
+    trained = any(each is kernel for each in model.trainable_variables)
+    (rig.variables if trained else rig.idle)["unused"] = kernel
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Gradients do not exist")
+        fit(rig, model, *data(3 * BATCH), [[MODEL]] * 3)
+    rig.absent["unused"] = 3 * trained
+
+
+@way("fit, accumulation", options=ACCUMULATE)
+def fit_accumulation(rig: Rig) -> None:
+    model = make_model(rig)
+    rig.inner_steps = 0
+    accumulated: Step = dict.fromkeys(MODEL, DENSE)
+    fit(rig, model, *data(4 * BATCH), [[SKIPPED], [SKIPPED], [accumulated], [SKIPPED]])
+
+
+@way("fit, loss scale", wrapper="loss scale")
+@way("mirrored 2: fit, loss scale", wrapper="loss scale", strategy="mirrored 2")
+def fit_loss_scale(rig: Rig) -> None:
+    model = make_model(rig)
+    size = BATCH * replicas(rig)
+    inputs, targets = data(5 * size)
+    targets[size] = np.nan
+    targets[4 * size] = np.inf
+    fit(rig, model, inputs, targets, [[MODEL], [SKIPPED], [MODEL], [MODEL], [SKIPPED]])
+
+
+@way("fit, loss scale, steps_per_execution", wrapper="loss scale")
+def fit_loss_scale_loop(rig: Rig) -> None:
+    model = make_model(rig, steps_per_execution=4)
+    inputs, targets = data(8 * BATCH)
+    targets[2 * BATCH] = np.nan
+    steps = [[MODEL, MODEL, SKIPPED, MODEL], [MODEL] * 4]
+    fit(rig, model, inputs, targets, steps)
+
+
+@way("fit, several optimizers", wrapper="multi")
+def fit_several_optimizers(rig: Rig) -> None:
+    model = make_model(rig)
+    fit(rig, model, *data(3 * BATCH), [[MODEL]] * 3)
+    rig.inner_steps = 2 * len(rig.plan)
+
+
+# What the framework itself refuses.
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why some cells cannot run: the framework's own error, traced or not."""
+
+    ways: tuple[str, ...]
+    kinds: tuple[str, ...]
+    error: type[Exception] | tuple[type[Exception], ...]
+    match: str
+
+
+SESSIONS = tuple(name for name, each in WAYS.items() if each.session)
+
+REFUSALS = (
+    # Methods and arguments that a kind does not have.
+    Refusal(
+        ("apply, not apply_gradients",),
+        ("legacy", "keras2", "v1"),
+        AttributeError,
+        "no attribute 'apply'",
+    ),
+    Refusal(
+        ("minimize a callable", "minimize with a tape"),
+        ("keras3",),
+        AttributeError,
+        "no attribute 'minimize'",
+    ),
+    Refusal(("minimize with a tape",), ("v1",), TypeError, "unexpected keyword argument 'tape'"),
+    Refusal(
+        tuple(name for name, each in WAYS.items() if each.options == ACCUMULATE),
+        ("legacy", "keras2", "v1"),
+        TypeError,
+        "gradient_accumulation_steps",
+    ),
+    Refusal(("jit_compile optimizer",), ("legacy", "v1"), TypeError, "jit_compile"),
+    Refusal(("jit_compile optimizer",), ("keras3",), ValueError, "Argument.* not recognized"),
+    Refusal(
+        tuple(name for name, each in WAYS.items() if each.wrapper == "multi"),
+        ("legacy", "keras2", "v1"),
+        TypeError,
+        "default_optimizer must be a Keras Optimizer instance",
+    ),
+    # Mirrored variables: an update is a synchronization of the replicas.
+    Refusal(
+        ("mirrored 2: cond inside strategy.run",),
+        KINDS,
+        RuntimeError,
+        "`merge_call` called while defining a new graph or a tf.function",
+    ),
+    Refusal(
+        ("mirrored 2: accumulation",),
+        ("keras3",),
+        RuntimeError,
+        "`merge_call` called while defining a new graph or a tf.function",
+    ),
+    Refusal(
+        ("mirrored 2: XLA", "mirrored 2: fit, XLA"),
+        KINDS,
+        tf.errors.InvalidArgumentError,
+        "Trying to access resource .* from device",
+    ),
+    # Keras without eager execution: the new optimizers return no op that would run the updates.
+    Refusal(
+        tuple(
+            name
+            for name in SESSIONS
+            if name.removeprefix("session, ")
+            not in ("reference variables", "global step", "minimize", "get_updates", "loss scale")
+        ),
+        ("keras2",),
+        AssertionError,
+        "table after 1 steps",
+    ),
+    Refusal(("session, loss scale",), ("keras2",), TypeError, "`fetch` = None"),
+    Refusal(
+        tuple(
+            name
+            for name in SESSIONS
+            if name.removeprefix("session, ")
+            not in ("reference variables", "global step", "minimize", "get_updates")
+        ),
+        ("keras3",),
+        (TypeError, NotImplementedError),  # the second in the message of the first, before 3.13
+        r"an not convert a Variable into a Tensor or Operation|numpy\(\) is only available",
+    ),
+    Refusal(
+        ("session, reference variables",),
+        ("keras2", "keras3"),
+        AttributeError,
+        "no attribute '_unique_id'",
+    ),
+    Refusal(("session, global step",), ("legacy", "keras3"), TypeError, "'global_step'"),
+    Refusal(("session, global step",), ("keras2",), AssertionError, "the global step"),
+    Refusal(("session, minimize",), ("legacy", "keras2"), ValueError, "`tape` is required"),
+    Refusal(("session, minimize",), ("keras3",), AttributeError, "no attribute 'minimize'"),
+    Refusal(
+        ("session, get_updates",),
+        ("keras2", "keras3", "v1"),
+        AttributeError,
+        "no attribute 'get_updates'",
+    ),
+)
+
+
+def refusals() -> dict[tuple[str, str], Refusal]:
+    """The refusal of each cell that has one."""
+    cells: dict[tuple[str, str], Refusal] = {}
+    for refusal in REFUSALS:
+        for name in refusal.ways:
+            for kind in refusal.kinds:
+                assert name in WAYS
+                assert (name, kind) not in cells, (name, kind)
+                cells[name, kind] = refusal
+    return cells
+
+
+REFUSED = refusals()
+
+
+def run_cell(name: str, kind: str, *, traced: bool) -> None:
+    """Train in one cell and check it."""
+    rig = Rig(kind, WAYS[name], traced=traced)
+    rig.way.run(rig)
+    check(rig)
+
+
+def needs(way: Way) -> list[Any]:
+    """What skips a cell in a version of Keras that lacks a part of it."""
+    multi = way.wrapper == "multi"
+    lacks = multi and not hasattr(getattr(keras3, "optimizers", None), "MultiOptimizer")
+    return [pytest.mark.skip(reason="this Keras has no MultiOptimizer")] if lacks else []
+
+
+def cells(*, refused: bool) -> list[Any]:
+    """The cells that the framework runs, or those that it refuses, as test parameters."""
+    return [
+        pytest.param(name, kind, id=f"{name}-{kind}", marks=needs(way))
+        for name, way in WAYS.items()
+        for kind in KINDS
+        if ((name, kind) in REFUSED) == refused
+    ]
+
+
+@pytest.mark.parametrize(("name", "kind"), cells(refused=False))
+def test_counts(name: str, kind: str) -> None:
+    """What the trace says is what the odometer shows."""
+    run_cell(name, kind, traced=True)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["untraced", "traced"])
+@pytest.mark.parametrize(("refused", "kind"), cells(refused=True))
+def test_framework_refuses(refused: str, kind: str, traced: bool) -> None:
+    """A cell that is left out fails in the framework, and with the tracer no other way."""
+    refusal = REFUSED[refused, kind]
+    with pytest.raises(refusal.error, match=refusal.match):
+        run_cell(refused, kind, traced=traced)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "graphs"), [("legacy", 300), ("keras2", 100), ("keras3", 100), ("v1", 100)]
+)
+def test_many_graphs(kind: str, graphs: int) -> None:
+    """A graph for each step: 300 blocks of one execution are 300 steps, none lost."""
+    rig = Rig(kind, Way(lambda rig: None), traced=True)
+    rig.make_variables()
+    rig.variables = {"kernel": rig.variables["kernel"]}
+    pairs = gradients(rig.variables)
+
+    def apply(number: int) -> None:
+        rig.optimizer.apply_gradients(pairs)
+
+    # Ten functions, since TensorFlow searches all graphs of a function in every call.
+    steps = [tf.function(apply, autograph=False) for _ in range(10)]
+    done: Step = {"kernel": DENSE}
+    for number in range(graphs):
+        steps[number % 10](number)
+        rig.plan.append(done)
+    rig.did()
+    assert sum(step.experimental_get_tracing_count() for step in steps) >= graphs
+    for number in (0, graphs - 1, 1):  # back to the first graphs
+        steps[number % 10](number)
+        rig.did(done)
+    check(rig)

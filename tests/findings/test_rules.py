@@ -1,0 +1,545 @@
+"""The findings on traces made by hand: what is said, and what must hold of every trace."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import traces
+from golden import assert_golden
+from hypothesis import given, settings, strategies as st
+from traces import block, called, request, step, update
+
+from tracer import keras
+from tracer.api import CallTrace
+from tracer.cli import watch
+from tracer.errors import UnknownName
+from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
+from tracer.model.excerpt import select
+from tracer.model.records import Block, Calls, Graph, Method, Optimizer, Remark, Setting
+from tracer.model.runs import Run
+from tracer.reporters import explanations, markdown
+from tracer.reporters.text import render
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "findings.md"
+
+
+def trace(
+    *blocks: Block,
+    names: Sequence[str] = ("kernel", "bias"),
+    optimizers: Sequence[Optimizer] = (),
+    graphs: Sequence[Graph] = (),
+    calls: Sequence[Calls] = (),
+    methods: Sequence[Method] = (traces.APPLY_GRADIENTS, traces.UPDATE_STEP),
+    strategy: str = "",
+    rows: int = 8,
+) -> CallTrace:
+    """A trace of one optimizer that has these blocks, on as many replicas as they need."""
+    made = traces.keras3(names, tuple(blocks), tuple(calls), methods=tuple(methods))
+    variables = [msgspec.structs.replace(each, shape=(rows, 4)) for each in made.variables]
+    return traces.changed(
+        made,
+        optimizers=tuple(optimizers) or made.optimizers,
+        variables=tuple(variables),
+        graphs=tuple(graphs),
+        environment={**made.environment, "strategy": strategy},
+    )
+
+
+def optimizer(
+    *remarks: Remark,
+    class_name: str = "my.Adam",
+    kind: str = "keras3",
+    iterations: int | None = None,
+    root: int = 0,
+    **options: Setting,
+) -> Optimizer:
+    name = class_name.rpartition(".")[2].lower()
+    return Optimizer(name, class_name, kind, root, options, iterations, remarks)
+
+
+def graph(function: str, signature: str = "", **figures: int) -> Graph:
+    known = {"tracings": 1, "idle": 0, "steps": 10, "after": 0, "step_calls": 1}
+    return Graph(0, 0, function, signature, **{**known, **figures})
+
+
+def healthy(*runs: Run, replica: int = 0) -> Block:
+    return block([step(), request(0, 1), update(0, 1)], *runs, replica=replica, graphs=1)
+
+
+def skipping(*runs: Run, steps: int, initial_scale: float = 2.0**15) -> CallTrace:
+    """A loss scale that lets the steps of these runs through."""
+    return trace(
+        block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
+        block([update(0, 1, optimizer=1)], *runs, is_step=False, graphs=1),
+        optimizers=(
+            optimizer(class_name="keras.LossScaleOptimizer", initial_scale=initial_scale),
+            optimizer(iterations=None),
+        ),
+    )
+
+
+LEGACY = (traces.APPLY_GRADIENTS, traces.DENSE, traces.SPARSE, traces.DUPLICATES)
+TRAINED = healthy(Run(1, 1, 10))
+
+
+def remarked(
+    remark: Remark, *more: Remark, sparse: bool = False, kind: str = "legacy"
+) -> CallTrace:
+    """A trace in which the class of the optimizer has a remark."""
+    calls = [called(3, (0,), kind="sparse", tracing=1)] if sparse else []
+    return trace(
+        optimizers=(optimizer(remark, *more, class_name="my.Mine", kind=kind),),
+        calls=calls,
+        methods=LEGACY,
+        names=("words/embeddings",),
+    )
+
+
+EFFECT = Remark("python-side-effect", "update_step", "self.seen += 1")
+DECAY = Remark("step-per-variable", "update_step", "self.decay_step")
+WORDS = Remark("embedding", "", "words")
+MISSING = Remark("sparse-missing", "_resource_apply_sparse")
+MALFORMED = Remark(
+    "wrong-signature",
+    "_resource_apply_sparse",
+    "(grad, var, indices): too many positional arguments",
+)
+
+CASES: dict[str, Callable[[], CallTrace]] = {
+    "a method of another Keras": lambda: remarked(
+        Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras3"
+    ),
+    "a method without its underscore": lambda: remarked(
+        Remark("override-unreached", "resource_apply_dense", "_resource_apply_dense")
+    ),
+    "a signature": lambda: remarked(
+        Remark("wrong-signature", "update_step", "(gradient, variable, learning_rate): too many"),
+        kind="keras3",
+    ),
+    "a sparse signature, and an embedding": lambda: remarked(MALFORMED, WORDS),
+    "a sparse signature, and a sparse gradient": lambda: remarked(MALFORMED, sparse=True),
+    "no sparse method, and an embedding": lambda: remarked(MISSING, WORDS),
+    "no sparse method, and a sparse gradient": lambda: remarked(MISSING, WORDS, sparse=True),
+    "a Python side effect": lambda: trace(
+        TRAINED, optimizers=(optimizer(EFFECT),), calls=(called(1, (0, 1), tracing=1),)
+    ),
+    "a step variable": lambda: trace(
+        TRAINED, optimizers=(optimizer(DECAY),), calls=(called(1, (0, 1), tracing=1),)
+    ),
+    "twice on one replica": lambda: trace(
+        healthy(Run(1, 1, 20)),
+        healthy(Run(1, 1, 20), replica=1),
+        block([update(1)], Run(7, 1, 1), replica=1, is_step=False, graphs=1),
+        strategy="MirroredStrategy",
+    ),
+    "workers that disagree": traces.uneven_replicas,
+    "a gradient that is dropped": lambda: trace(
+        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1)
+    ),
+    "a gradient that is dropped, or None": lambda: trace(
+        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1),
+        block([step(), request(0), request(1, kind="none"), update(0)], Run(21, 1, 1), graphs=1),
+    ),
+    "no gradient": traces.no_gradients,
+    "1,000 variables without gradient": lambda: trace(
+        block([step(), request(0), request(*range(1, 1001), kind="none"), update(0)], Run(1, 1, 9)),
+        names=[f"layer_{number}/kernel" for number in range(1001)],
+    ),
+    "five variables that stop at different steps": lambda: trace(
+        block([step(), request(*range(6)), update(0)], Run(1, 1, 1000), graphs=1),
+        *(block([update(n)], Run(1, 1, 10 * n), is_step=False, graphs=1) for n in range(1, 6)),
+        names="abcdef",
+    ),
+    "a variable whose gradient is gone": lambda: trace(
+        healthy(Run(1, 1, 40)),
+        block([step(), request(0), request(1, kind="none"), update(0)], Run(41, 1, 60), graphs=1),
+    ),
+    "a variable that was frozen": lambda: trace(
+        healthy(Run(1, 1, 40)),
+        block([step(), request(0), update(0)], Run(41, 1, 60), graphs=1),
+    ),
+    "a variable twice in the list": lambda: trace(
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1)
+    ),
+    "a variable twice in one step": lambda: trace(
+        healthy(Run(1, 1, 4), Run(6, 1, 5)),
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(5, 1, 1), graphs=1),
+    ),
+    "a dense update of a table": lambda: trace(
+        block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 30), graphs=1),
+        names=("words/embeddings",),
+        optimizers=(optimizer(global_clipnorm=1.0),),
+        rows=250_000,
+    ),
+    "two calls in a step": lambda: trace(
+        TRAINED, graphs=(graph("train_step", "x: float32[8, 2]", step_calls=2),)
+    ),
+    "a graph that never ran": lambda: trace(
+        TRAINED,
+        graphs=(
+            graph("train_function", "x: float32[32, 4]", tracings=2, idle=1),  # as usual
+            graph("train_function", "x: float32[?, 4]", idle=1, steps=0),
+        ),
+    ),
+    "no graph that ran": lambda: trace(
+        block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),
+        graphs=(graph("train_step", idle=1, steps=0),),
+    ),
+    "a smaller batch": lambda: trace(
+        healthy(Run(1, 1, 100)),
+        graphs=(
+            graph("train_step", "x: float32[32, 4], training: True", steps=97),
+            graph("train_step", "x: float32[7, 4], training: True", steps=3, after=33),
+        ),
+    ),
+    "many sizes in a long run": lambda: trace(
+        healthy(Run(1, 1, 1000)),
+        graphs=[
+            graph("train_step", f"x: float32[{size}]", steps=100, after=size) for size in range(10)
+        ],
+    ),
+    "a number that is passed each time": lambda: trace(
+        TRAINED,
+        graphs=[
+            graph("train_step", f"x: float32[8], {number}", steps=1, after=number)
+            for number in range(10)
+        ],
+    ),
+    "a function made each time": lambda: trace(
+        TRAINED, graphs=(graph("train_step", "x: float32[8]", tracings=10),)
+    ),
+    "some steps skipped": lambda: skipping(Run(1, 1, 32), Run(36, 1, 29), steps=64),
+    "steps skipped from the start": lambda: skipping(Run(5, 1, 60), steps=64, initial_scale=8.0),
+    "steps skipped in turns": lambda: skipping(Run(1, 4, 16), steps=64),
+    "accumulating, and steps skipped": lambda: trace(
+        block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
+        block([update(0, 1, optimizer=1)], Run(5, 4, 15), is_step=False, graphs=1),
+        optimizers=(
+            optimizer(class_name="keras.LossScaleOptimizer"),
+            optimizer(gradient_accumulation_steps=4, iterations=60),
+        ),
+    ),
+    "accumulation": lambda: trace(
+        block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
+        block([update(0, 1)], Run(4, 4, 16), is_step=False, graphs=1),
+        optimizers=(optimizer(gradient_accumulation_steps=4, iterations=64),),
+    ),
+    "accumulation that has not come to an end": lambda: trace(
+        block([step(), request(0, 1)], Run(1, 1, 3), graphs=1),
+        block([update(0, 1)], is_step=False, graphs=1),
+        optimizers=(optimizer(gradient_accumulation_steps=4, iterations=0),),
+    ),
+    "iterations of the steps that updated": lambda: trace(
+        block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
+        block([update(0, 1)], Run(4, 4, 16), is_step=False, graphs=1),
+        optimizers=(optimizer(iterations=16),),
+    ),
+    "iterations that stay": lambda: trace(TRAINED, optimizers=(optimizer(iterations=0),)),
+    "iterations that move twice": lambda: trace(TRAINED, optimizers=(optimizer(iterations=20),)),
+    "iterations of a checkpoint": lambda: trace(TRAINED, optimizers=(optimizer(iterations=1234),)),
+    "built, and not used": lambda: trace(optimizers=(optimizer(built=True, iterations=0),)),
+}
+
+SILENT: dict[str, Callable[[], CallTrace]] = {
+    "healthy": lambda: trace(TRAINED, optimizers=(optimizer(built=True, iterations=10),)),
+    "two replicas": lambda: trace(
+        healthy(Run(1, 1, 20)), healthy(Run(1, 1, 20), replica=1), strategy="MirroredStrategy"
+    ),
+    "one copy for two replicas": lambda: trace(
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 20), graphs=1),
+        block([step(), request(0, 1)], Run(1, 1, 20), replica=1, graphs=1),
+        strategy="CentralStorageStrategy",
+    ),
+    "sparse signature, no embedding": lambda: remarked(MALFORMED),
+    "no sparse method, no embedding": lambda: remarked(MISSING),
+    "a side effect in eager mode": lambda: trace(
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10)),
+        optimizers=(optimizer(EFFECT),),
+        calls=(called(1, (0, 1), eager=10),),
+    ),
+    "a side effect in a graph that ran once": lambda: trace(
+        healthy(Run(1, 1, 1)),
+        optimizers=(optimizer(EFFECT),),
+        calls=(called(1, (0, 1), tracing=1),),
+    ),
+    "a step variable, and one variable": lambda: trace(
+        block([step(), request(0), update(0)], Run(1, 1, 10)),
+        optimizers=(optimizer(DECAY),),
+        calls=(called(1, (0,), eager=10),),
+        names=("kernel",),
+    ),
+    "a variable each other step": lambda: trace(
+        block([step(), request(0, 1), update(0, 1)], Run(1, 2, 10), graphs=1),
+        block([step(), request(0), update(0)], Run(2, 2, 10), graphs=1),
+    ),
+    "a variable that was not due yet": lambda: trace(
+        block([step(), request(0, 1), update(0, 1)], Run(1, 10, 5), graphs=1),
+        block(
+            [step(), request(0), update(0)], *(Run(2 + 10 * n, 1, 9) for n in range(5)), graphs=1
+        ),
+    ),
+    "a table that has both": lambda: trace(
+        block([step(), request(0, kind="sparse"), update(0, kind="sparse")], Run(1, 2, 10)),
+        block([step(), request(0), update(0)], Run(2, 2, 10)),
+        names=("words/embeddings",),
+    ),
+    "one graph": lambda: trace(TRAINED, graphs=(graph("train_step", "x: float32[8]"),)),
+    "the argument of a function": traces.function_argument,
+    "the argument of a function that is called twice": lambda: traces.changed(
+        traces.function_argument(),
+        blocks=(
+            block([step(), request(0)], Run(1, 1, 12), graphs=1),
+            block([update(0)], Run(1, 1, 12, 2), is_step=False, graphs=1),
+        ),
+    ),
+    "a variable that is updated directly": lambda: trace(
+        block([step(), request(0, 1), update(0)], Run(1, 1, 20), graphs=1),
+        block([update(1)], is_step=False, total=3, outside=True),
+    ),
+    "calls outside any step": traces.direct_calls,
+    "not built": lambda: trace(optimizers=(optimizer(iterations=None),)),
+    "nothing": traces.nothing,
+    "incomplete": traces.incomplete,
+}
+
+
+def test_golden_sentences() -> None:
+    lines = []
+    for name, make in CASES.items():
+        lines.append(f"{name}\n")
+        for each in make().findings():
+            lines.append(f"  {each.severity}[{each.code}]: {each.text}\n    {each.advice}\n")
+    assert_golden("findings/cases.txt", "".join(lines))
+
+
+def test_every_rule_has_a_case() -> None:
+    seen = {each.code for make in CASES.values() for each in make().findings()}
+    assert seen == {each.code for each in RULES}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_is_no_finding(name: str) -> None:
+    assert SILENT[name]().findings() == []
+
+
+@pytest.mark.parametrize("name", [*CASES, *SILENT])
+def test_findings_are_worded_alike(name: str) -> None:
+    made = {**CASES, **SILENT}[name]()
+    found = made.findings()
+    assert found == sorted(found, key=lambda each: SEVERITIES.index(each.severity))
+    for each in found:
+        of = rule(each.code)
+        assert SEVERITIES.index(each.severity) >= SEVERITIES.index(of.severity)
+        assert each.text.endswith((".", "…"))
+        assert "  " not in each.text + each.advice + each.why
+        assert not re.search(r"\b1 (steps|variables|times)\b", each.text), each.text
+        assert set(each.variables) <= {variable.name for variable in made.variables}
+        assert each.step is None or 1 <= each.step <= max(made.steps, 1)
+
+
+def test_an_incomplete_trace_says_nothing_of_what_did_not_happen() -> None:
+    for name, make in CASES.items():
+        incomplete = traces.changed(make(), complete=False)
+        codes = {each.code for each in incomplete.findings()}
+        assert not codes & {
+            *("never-updated", "no-gradient", "updates-stopped", "gradient-missing"),
+            *("replicas-disagree", "steps-skipped", "steps-differ", "never-used"),
+        }, name
+
+
+def test_a_report_shows_what_is_wrong_and_not_what_is_good_to_know() -> None:
+    text = render(traces.no_gradients())
+    assert "What looks wrong" in text
+    assert "warning[no-gradient]: unused/kernel" in text
+    assert "gradient-missing" not in text
+    assert "looks wrong" not in render(SILENT["healthy"]())
+
+
+def test_a_part_of_a_trace_has_no_findings_in_its_report() -> None:
+    whole = CASES["a gradient that is dropped"]()
+    assert [each.code for each in to_report(whole)] == ["never-updated"]
+    assert to_report(select(whole, steps=range(3, 9))) == []
+
+
+def test_at_least() -> None:
+    found = traces.uneven_replicas().findings()
+    assert [each.severity for each in found] == ["error", "warning"]
+    assert at_least(found, "error") == found[:1]
+    assert at_least(found, "warning") == at_least(found, "info") == found
+
+
+def test_an_unknown_code_lists_the_near_ones() -> None:
+    with pytest.raises(UnknownName, match="there are never-updated"):
+        rule("never-update")
+
+
+def test_the_documentation_has_every_rule() -> None:
+    head, title, _ = PAGE.read_text(encoding="utf-8").partition("## The rules\n\n")
+    assert title
+    assert_golden(PAGE, head + title + explanations.page(RULES))
+    assert len({each.code for each in RULES}) == len(RULES)
+    assert f" {len(RULES)} rules in all" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", each.code) for each in RULES)
+
+
+# What must hold of every trace.
+
+RUNS = st.builds(
+    Run,
+    first=st.integers(1, 12),
+    stride=st.integers(1, 4),
+    count=st.integers(1, 6),
+    times=st.integers(1, 2),
+)
+
+
+@st.composite
+def _updates(draw: st.DrawFn) -> tuple[CallTrace, list[list[dict[int, int]]]]:
+    """A trace of two replicas and two variables, and the updates of each in each step."""
+    steps = 40
+    blocks = []
+    counts: list[list[dict[int, int]]] = [[{}, {}], [{}, {}]]
+    for replica in (0, 1):
+        blocks.append(block([step(), request(0, 1)], Run(1, 1, steps), replica=replica, graphs=1))
+        for variable in (0, 1):
+            for run in draw(st.lists(RUNS, max_size=3)):
+                blocks.append(
+                    block([update(variable)], run, replica=replica, is_step=False, graphs=1)
+                )
+                for at in range(run.first, run.last + 1, run.stride):
+                    of = counts[replica][variable]
+                    of[at] = of.get(at, 0) + run.times
+    return trace(*blocks, strategy="MirroredStrategy"), counts
+
+
+def _of(found: Sequence[Finding], code: str, variable: str) -> list[Finding]:
+    return [each for each in found if each.code == code and variable in each.variables]
+
+
+@settings(max_examples=300)
+@given(_updates())
+def test_what_is_found_is_so(made: tuple[CallTrace, list[list[dict[int, int]]]]) -> None:
+    whole, counts = made
+    found = whole.findings()
+    for variable, name in enumerate(("kernel", "bias")):
+        mine = [counts[replica][variable] for replica in (0, 1)]
+        totals = [sum(each.values()) for each in mine]
+        disagree = _of(found, "replicas-disagree", name)
+        assert bool(disagree) == (totals[0] != totals[1])
+        if disagree:
+            first = min(at for at in range(1, 41) if mine[0].get(at, 0) != mine[1].get(at, 0))
+            steps = {each.step for each in disagree if each.step is not None}
+            assert min(steps) <= first
+            if disagree[0].variables == (name,):
+                assert steps == {first}
+        twice = [at for at, count in mine[0].items() if count > 1]
+        reported = _of(found, "updated-twice", name)
+        assert bool(reported) == (bool(twice) and totals[0] == totals[1])
+        if reported and reported[0].variables == (name,):
+            assert reported[0].step == min(twice)
+        never = _of(found, "never-updated", name)
+        everything = sum(sum(each.values()) for of in counts for each in of)
+        assert bool(never) == (not sum(totals) and everything > 0)
+        stopped = _of(found, "updates-stopped", name)
+        if stopped and stopped[0].variables == (name,):
+            assert stopped[0].step == max(mine[0]) + 1
+            assert max(counts[0][1 - variable]) > max(mine[0])
+
+
+@given(st.lists(RUNS, max_size=4), st.integers(1, 60))
+def test_streaks_of_skipped_steps(runs: list[Run], steps: int) -> None:
+    parts = [part for run in runs if (part := run.only(range(1, steps + 1)))]
+    applied = {at for run in parts for at in range(run.first, run.last + 1, run.stride)}
+    skipped = [at for at in range(1, steps + 1) if at not in applied]
+    found = [
+        each for each in skipping(*parts, steps=steps).findings() if each.code == "steps-skipped"
+    ]
+    assert bool(found) == bool(skipped)
+    if found:
+        longest = current = 0
+        for at in range(1, steps + 1):
+            current = 0 if at in applied else current + 1
+            longest = max(longest, current)
+        assert found[0].step == skipped[0]
+        assert f"{len(skipped):,} step" in found[0].text
+        said = re.search(r"(\d+) of them in a row|all in a row", found[0].text)
+        assert int(said[1] or len(skipped) if said else 1) == longest
+        assert found[0].severity == ("warning" if longest > 15 else "info")
+
+
+# Large traces.
+
+MANY = 1000
+LONG = 10**6
+
+
+def _everyone(*runs: Run, replica: int, of: Sequence[int] = range(MANY)) -> Block:
+    some = [request(*of), update(*of)]
+    rest = [request(*range(len(of), MANY), kind="none")] if len(of) < MANY else []
+    return block([step(), *some, *rest], *runs, replica=replica, graphs=1)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        pytest.param([[Run(1, 1, LONG)]], id="regular"),
+        pytest.param(
+            [[Run(200 * n + 1, 1, 199) for n in range(5000)], [Run(200, 200, 5000)]], id="epochs"
+        ),
+        pytest.param([[Run(n, 4, LONG // 4)] for n in range(1, 5)], id="alternating"),
+    ],
+)
+@pytest.mark.parametrize("gradients", [MANY, MANY // 2])
+def test_large_traces_take_no_time(blocks: list[list[Run]], gradients: int) -> None:
+    large = trace(
+        *(
+            _everyone(*runs, replica=replica, of=range(gradients if number else MANY))
+            for replica in range(8)
+            for number, runs in enumerate(blocks)
+        ),
+        names=[f"layer_{number}/kernel" for number in range(MANY)],
+        strategy="MirroredStrategy",
+    )
+    large.findings()  # imports what it needs
+    best = min(_seconds(large) for _ in range(3))
+    assert best < 0.3
+    assert len(large.findings()) == (len(blocks) > 1 and gradients < MANY)
+
+
+def _seconds(large: CallTrace) -> float:
+    start = time.thread_time()
+    large.findings()
+    return time.thread_time() - start
+
+
+def test_one_is_singular() -> None:
+    behind = trace(healthy(Run(1, 1, 1)), healthy(Run(1, 1, 3), replica=1))
+    (finding,) = behind.findings()
+    assert finding.text == "replica 0 ran 1 step, replica 1 ran 3: they differ from step 2 on."
+    idle = [graph(f"train_{n}", idle=1, steps=0) for n in range(4)]
+    texts = [each.text for each in trace(TRAINED, graphs=idle).findings()]
+    assert texts == [
+        "train_0, train_1, train_2 and 1 more function: 4 of the 4 graphs that its tracing gave "
+        "never ran."
+    ]
+    one_row = trace(
+        block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1
+    )
+    (finding,) = one_row.findings()
+    assert finding.text.endswith("each update writes all 1 row.")
+    once = trace(healthy(Run(1, 1, 1)))
+    assert "), 1 step\n" in markdown.render(once)
+    (progress,) = watch.progress(once, None, 1.0)
+    line = watch._line(progress)
+    assert line.startswith("adam: 1 step;") and line.endswith("; 1 graph")
+    alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
+    (progress,) = watch.progress(alone, None, 1.0)
+    assert "; 1 update per step; " in watch._line(progress)
+    assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
+    assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
+    with pytest.raises(UnknownName, match="the trace holds step 1 alone"):
+        select(alone, steps=range(2, 3))

@@ -1,0 +1,84 @@
+"""What `wrap` refuses, and what happens when the tracer itself fails."""
+
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from libraries import keras2, needs_keras3
+
+import tracer
+from tracer.recorder import recorder
+
+legacy = keras2.optimizers.legacy
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        (object(), "cannot trace an object: wrap takes a TensorFlow optimizer"),
+        (None, "cannot trace a NoneType"),
+        ("adam", "cannot trace a str"),
+        (keras.optimizers.Adam, r"not a class: use tracer.wrap\(Adam\(...\)\)"),
+        (len, "cannot trace the function len"),
+        (lambda: None, "cannot trace the function <lambda>"),
+    ],
+)
+def test_what_is_no_optimizer_is_refused_in_one_line(thing: Any, message: str) -> None:
+    with pytest.raises(tracer.UnsupportedOptimizer, match=message) as caught:
+        tracer.wrap(thing)
+    assert isinstance(caught.value, TypeError)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_is_refused() -> None:
+    with pytest.raises(tracer.UnsupportedOptimizer, match="cannot trace a Sequential"):
+        tracer.wrap(keras.Sequential())
+
+
+def test_an_untraced_optimizer_has_no_trace() -> None:
+    optimizer = legacy.SGD()
+    with pytest.raises(ValueError, match=r"a SGD was never wrapped: call tracer.wrap\(optimizer\)"):
+        tracer.trace_of(optimizer)
+    with pytest.raises(ValueError, match="not wrapped"):
+        tracer.unwrap(optimizer)
+
+
+@needs_keras3
+@pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
+def test_another_keras_backend_is_refused(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    with pytest.raises(tracer.UnsupportedOptimizer, match=f"{backend} backend; set KERAS_BACKEND"):
+        tracer.wrap(keras.optimizers.SGD())
+
+
+@pytest.mark.parametrize("place", ["enter", "requests", "enter_apply", "leave_apply", "leave"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_fault_of_the_tracer_never_stops_training(
+    place: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = tracer.wrap(legacy.SGD(1.0))
+    weight = tf.Variable([0.0])
+
+    def step() -> None:
+        optimizer.apply_gradients([(-tf.ones(1), weight)])
+
+    step()
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(recorder.Recorder, place, broken)
+    run = tf.function(step) if compiled else step
+    with pytest.warns(RuntimeWarning, match="tracer: ZeroDivisionError: oops") as caught:
+        run()
+    run()
+    assert len(caught) == 1
+    assert weight.numpy() == [3.0]
+    monkeypatch.undo()
+    step()
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert "ZeroDivisionError: oops; nothing is counted from step 2 on" in trace.notes[0]
+    assert trace.updates(step=1) == 1
+    assert weight.numpy() == [4.0]

@@ -1,0 +1,200 @@
+"""What counts as a difference, and which variables of two runs are the same."""
+
+import msgspec
+import pytest
+import traces
+from traces import block, request, step, update
+
+from tracer.api import CallTrace
+from tracer.model.compare import differences, executions
+from tracer.model.matching import match
+from tracer.model.records import Replica
+from tracer.model.runs import Run
+
+FIVE = Run(1, 1, 5)
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_a_trace_does_not_differ_from_itself(name: str) -> None:
+    assert not any(differences(traces.ALL[name](), traces.ALL[name]()))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "renamed", "single"),
+    [
+        (["a/kernel", "a/bias"], ["a/bias", "a/kernel"], [], 0),
+        (["dense_1/kernel"], ["dense/kernel"], [("dense_1", "dense")], 0),
+        (
+            ["dense/kernel", "dense_1/kernel"],
+            ["dense_1/kernel", "dense_2/kernel"],
+            [("dense", "dense_1"), ("dense_1", "dense_2")],
+            0,
+        ),
+        (
+            ["dense_2/kernel", "dense_10/kernel"],
+            ["dense_1/kernel", "dense/kernel"],
+            [("dense_2", "dense"), ("dense_10", "dense_1")],
+            0,
+        ),
+        (["dense/kernel", "dense_1/kernel"], ["dense_1/kernel"], [], 1),
+        (
+            ["model_1/dense_4/kernel", "model_1/conv2d/kernel"],
+            ["model/dense/kernel", "model/conv2d/kernel"],
+            [("model_1/dense_4", "model/dense"), ("model_1/conv2d", "model/conv2d")],
+            0,
+        ),
+        (
+            ["Variable_3", "Variable_4"],
+            ["Variable", "Variable_1"],
+            [("Variable_3", "Variable"), ("Variable_4", "Variable_1")],
+            0,
+        ),
+        (["a/kernel#2"], ["a_1/kernel#2"], [("a", "a_1")], 0),
+        (["a/kernel"], ["b/kernel"], [], 2),
+        (["a/kernel", "a/bias"], ["a_1/kernel"], [("a", "a_1")], 1),
+    ],
+)
+def test_names(
+    before: list[str], after: list[str], renamed: list[tuple[str, str]], single: int
+) -> None:
+    pairs, found = match(before, after)
+    assert found == renamed
+    assert len(before) + len(after) - 2 * len(pairs) == single
+
+
+def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), sparse: bool = False) -> CallTrace:
+    kind = "sparse" if sparse else "dense"
+    work = [step(), request(0, 1), update(*of, kind="sparse" if kind == "sparse" else "dense")]
+    return traces.keras3(("a", "b"), (block(work, *runs),), ())
+
+
+def test_where_steps_differ_with_equal_totals() -> None:
+    def once(at: int) -> CallTrace:
+        every = block([step(), request(0)], Run(1, 1, 9))
+        return traces.keras3(("a",), (every, block([update(0)], Run(at, 1, 1), is_step=False)), ())
+
+    (found,) = differences(once(3), once(5))
+    assert [(each.name, each.before, each.after, each.where) for each in found.variables] == [
+        ("a", 1, 1, "1 to 0 in step 3; 0 to 1 in step 5")
+    ]
+    assert [(each.name, each.before, each.after) for each in found.runs] == [
+        ("3", 1, 0),
+        ("5", 0, 1),
+    ]
+    assert not found.steps and not found.methods
+
+
+def test_a_kind_that_changed() -> None:
+    (found,) = differences(_trace(Run(1, 1, 5)), _trace(Run(1, 1, 5), sparse=True))
+    assert {each.where for each in found.variables} == {"dense 1 to 0, sparse 0 to 1 in steps 1-5"}
+
+
+def test_more_steps() -> None:
+    (found,) = differences(_trace(Run(1, 1, 5)), _trace(Run(1, 1, 8)))
+    assert [(each.name, each.before, each.after) for each in found.steps] == [("replica 0", 5, 8)]
+    where = "1 in steps 6-8, which only the second trace has"
+    assert {each.where for each in found.variables} == {where}
+
+
+def test_optimizers_are_matched_by_class() -> None:
+    both = traces.two_optimizers()
+    swapped = (
+        both.data.optimizers[0],
+        msgspec.structs.replace(both.data.optimizers[1], class_name="other.SGD"),
+    )
+    other = traces.changed(both, optimizers=swapped)
+    assert [bool(each) for each in differences(both, other)] == [False, True]
+    assert len(differences(traces.eager(), traces.nothing())) == 1
+
+
+def test_a_worker_is_named_where_there_are_several() -> None:
+    def steps(*counts: tuple[str, int]) -> CallTrace:
+        blocks = [block([step()], Run(1, 1, n), replica=i) for i, (_, n) in enumerate(counts)]
+        replicas = tuple(Replica(worker, 0, "") for worker, _ in counts)
+        return traces.changed(traces.keras3((), tuple(blocks), ()), replicas=replicas)
+
+    def changes(before: CallTrace, after: CallTrace) -> list[tuple[str, int | None, int | None]]:
+        (found,) = differences(before, after)
+        return [(each.name, each.before, each.after) for each in found.steps]
+
+    one, other = steps(("worker:0", 3)), steps(("worker:0", 4))
+    assert changes(one, other) == [("replica 0", 3, 4)]
+    both = steps(("worker:0", 4), ("worker:1", 4))
+    assert changes(one, both) == [
+        ("worker:0 replica 0", 3, 4),
+        ("worker:1 replica 0", None, 4),
+    ]
+    assert [each[0] for each in changes(both, one)] == ["worker:0 replica 0", "worker:1 replica 0"]
+
+
+def test_a_layer_more_leaves_the_others_what_they_are() -> None:
+    before = traces.trained(["dense/kernel", "dense_1/kernel"], FIVE)
+    after = traces.trained(["dense_4/kernel", "dense_5/kernel", "dense_6/kernel"], FIVE)
+    (found,) = differences(before, after)
+    assert found.renamed == [("dense", "dense_4"), ("dense_1", "dense_5")]
+    assert found.only == ["dense_6/kernel is only in the second trace"]
+    assert not found.variables
+    assert [(work.variable, one) for work, one, _ in executions(before, after)] == [
+        ("dense_6/kernel", None)
+    ]
+    assert [(work.variable, other) for work, _, other in executions(after, before)] == [
+        ("dense_6/kernel", None)
+    ]
+
+
+def test_a_name_that_means_another_layer_in_the_other_trace() -> None:
+    before = traces.trained(["a_1/kernel", "a_9/kernel"], FIVE)
+    after = traces.trained(["a_2/kernel", "a_3/kernel", "a_9/kernel"], FIVE)
+    works = [(work.variable, one) for work, one, _ in executions(before, after)]
+    assert works == [("a_9/kernel#2", None)]
+
+
+def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
+    gan = traces.two_optimizers()
+    ((name, *counts),) = [
+        (work.optimizer, work.variable, one, other)
+        for work, one, other in executions(_only_generator(gan), gan)
+        if work.kind
+    ]
+    assert name == "Adam#2" and counts[:2] == ["discriminator/kernel", None]
+
+
+def _only_generator(gan: CallTrace) -> CallTrace:
+    return traces.changed(
+        gan,
+        optimizers=gan.optimizers[:1],
+        variables=gan.variables[:2],
+        blocks=gan.blocks[:1],
+        calls=gan.data.calls[:1],
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) -> None:
+    gan = traces.two_optimizers()
+    kinds = ["keras.Adam", "tf_keras.Adam"]
+    one, other = (
+        traces.changed(
+            gan,
+            optimizers=tuple(
+                msgspec.structs.replace(each, class_name=name)
+                for each, name in zip(gan.optimizers, names, strict=True)
+            ),
+        )
+        for names in (kinds, kinds[:: -1 if swapped else 1])
+    )
+    assert [each.only == [] for each in differences(one, other)] == [not swapped, not swapped]
+
+
+def test_one_replica_more_leaves_the_other_what_it_is() -> None:
+    one, two = (traces.trained(["a"], FIVE, replicas=number) for number in (1, 2))
+    works = {(work.replica, count) for work, count, _ in executions(one, two)}
+    assert works == {("replica 1", None)}
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_what_is_executed_is_the_same_in_a_trace_and_itself(name: str) -> None:
+    assert not list(executions(traces.ALL[name](), traces.ALL[name]()))
+    assert traces.ALL[name]().executions() == 0 or list(
+        executions(traces.nothing(), traces.ALL[name]())
+    )

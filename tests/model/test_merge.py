@@ -1,0 +1,295 @@
+"""Merging the workers' traces of a run."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from weakref import ref
+
+import msgspec
+import pytest
+
+import tracer
+from tracer.api import CallTrace
+from tracer.model.excerpt import select
+from tracer.model.merge import combine
+from tracer.model.records import (
+    Block,
+    Calls,
+    Entry,
+    Graph,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
+from tracer.model.runs import Run
+
+CLUSTER = "worker:0, worker:1, worker:10, worker:2"
+
+
+def worker(name: str, steps: int = 10, variables: tuple[str, ...] = ("a", "b")) -> TraceData:
+    """A worker with two replicas whose steps update each variable once."""
+    indices = tuple(range(len(variables)))
+    return TraceData(
+        optimizers=(Optimizer("adam", "keras.Adam", "keras3", 0),),
+        variables=tuple(Variable(each, (2, 3), "float32") for each in variables),
+        methods=(Method("apply", "step"), Method("update_step", "apply")),
+        replicas=(Replica(name, 0, "CPU:0"), Replica(name, 1, "CPU:1")),
+        blocks=tuple(
+            Block(
+                root=0,
+                replica=replica,
+                context="graph",
+                function="train",
+                step=True,
+                entries=(
+                    Entry(0, 0, "step", None, ()),
+                    Entry(0, 1, "update", "dense", indices),
+                ),
+                total=steps,
+                runs=(Run(1, 1, steps),),
+                graphs=1,
+            )
+            for replica in (0, 1)
+        ),
+        calls=(Calls(0, 1, "dense", 0, indices, 0, 1),),
+        environment={"cluster": CLUSTER},
+    )
+
+
+def merged(*parts: TraceData) -> CallTrace:
+    return tracer.merge(CallTrace(part) for part in parts)
+
+
+ALL = [worker(f"worker:{index}", steps=10 - index % 10) for index in (10, 1, 0, 2)]
+
+
+def test_counts_add_up_and_stay_apart() -> None:
+    trace = merged(*ALL)
+    assert trace.complete
+    assert trace.steps == 10
+    assert trace.updates() == sum(part.blocks[0].total * 4 for part in ALL)
+    assert trace.updates(worker="worker:2") == 8 * 2 * 2
+    assert trace.updates(worker="worker:2", replica=1, variable="a", step=range(1, 5)) == 4
+    assert trace.calls("update_step") == 4 * 2
+    assert [each.worker for each in trace.replicas[::2]] == [
+        "worker:0",
+        "worker:1",
+        "worker:2",
+        "worker:10",
+    ]
+
+
+def test_variables_and_methods_in_another_order_are_the_same() -> None:
+    other = worker("worker:1", 7, ("b", "a"))
+    only_b = msgspec.structs.replace(
+        other.blocks[0], entries=(Entry(0, 1, "update", "sparse", (0,)),)
+    )
+    other = msgspec.structs.replace(
+        other, blocks=(only_b,), methods=(Method("apply_gradients", "step"), other.methods[1])
+    )
+    trace = merged(worker("worker:0"), other)
+    assert trace.updates("sparse") == trace.updates("sparse", variable="b") == 7
+    assert trace.updates("dense", variable="a") == 20
+
+
+def test_a_missing_worker_is_said() -> None:
+    trace = merged(ALL[0], ALL[2])
+    assert not trace.complete
+    assert [note.partition(":")[2].partition(":")[0] for note in trace.notes] == ["1", "2"]
+    assert trace.notes[0].startswith("worker:1: there is no trace of this worker")
+
+
+def test_notes_say_whose_they_are() -> None:
+    noted = msgspec.structs.replace(ALL[0], notes=("detail was lost",), complete=False)
+    trace = merged(noted, *ALL[1:])
+    assert trace.notes == ("worker:10: detail was lost",)
+    assert not trace.complete
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "there is no trace to merge"),
+        ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
+        (
+            [ALL[0], worker("worker:1", 3, ("a", "c"))],
+            "worker:10 has the variable b, worker:1 has not",
+        ),
+        (
+            [
+                ALL[0],
+                msgspec.structs.replace(
+                    ALL[1], optimizers=(Optimizer("sgd", "keras.SGD", "keras3", 0),)
+                ),
+            ],
+            r"worker:1 has the optimizers sgd \(keras.SGD\), worker:10 has adam \(keras.Adam\)",
+        ),
+        (
+            [
+                ALL[0],
+                msgspec.structs.replace(
+                    ALL[1], variables=(Variable("a", (9,), "float32"), ALL[1].variables[1])
+                ),
+            ],
+            r"a float32\[9\] in worker:1 is a float32\[2, 3\] in worker:10",
+        ),
+    ],
+)
+def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) -> None:
+    with pytest.raises(tracer.MergeError, match=message) as caught:
+        merged(*parts)
+    assert "\n" not in str(caught.value)
+
+
+def excerpt(part: TraceData, steps: range) -> TraceData:
+    return select(CallTrace(part), steps=steps).data
+
+
+def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
+    parts = [excerpt(part, range(3, 8)) for part in ALL]
+    trace = merged(*parts)
+    assert trace.only == parts[0].only
+    assert trace.only.startswith("Only steps 3 to 7;")
+    assert trace.first_step == 3
+    assert trace.steps == 5
+    for part in parts:
+        CallTrace(part).save(tmp_path)
+    assert tracer.load(tmp_path) == trace
+    assert trace != merged(*(msgspec.structs.replace(part, only="") for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            [excerpt(ALL[1], range(3, 8)), ALL[2]],
+            "not the same part of a run: worker:0 holds all of it, worker:1 only steps 3 to 7",
+        ),
+        (
+            [excerpt(ALL[1], range(3, 8)), excerpt(ALL[2], range(4, 9))],
+            "not the same part of a run: worker:0 holds only steps 4 to 8, worker:1 only steps 3 "
+            "to 7",
+        ),
+    ],
+)
+def test_excerpts_of_different_parts_are_refused(parts: list[TraceData], message: str) -> None:
+    with pytest.raises(tracer.MergeError, match=f"^{message}$"):
+        merged(*parts)
+
+
+def test_a_folder_is_a_run(tmp_path: Path) -> None:
+    for part in ALL:
+        CallTrace(part).save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"worker-{index}.json" for index in (0, 1, 10, 2)
+    ]
+    assert tracer.load(tmp_path) == merged(*ALL)
+    merged(*ALL).save(tmp_path / "all.json")
+    assert tracer.load(tmp_path / "all.json") == merged(*ALL)
+
+
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(tracer.TraceFileError, match="without a trace file"):
+        tracer.load(tmp_path)
+
+
+def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
+    names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
+    one = worker("worker:0", 100_000, names)
+    one = msgspec.structs.replace(
+        one,
+        replicas=tuple(Replica("worker:0", index, f"CPU:{index}") for index in range(8)),
+        blocks=tuple(
+            msgspec.structs.replace(one.blocks[0], replica=replica) for replica in range(8)
+        ),
+        environment={},
+    )
+    CallTrace(one).save(tmp_path / "0000.json")
+    text = (tmp_path / "0000.json").read_text()
+    for index in range(1, 1024):
+        (tmp_path / f"{index:04}.json").write_text(text.replace("worker:0", f"worker:{index}"))
+    code = """
+        import json, sys, time
+        import tracer
+        start = time.process_time()
+        trace = tracer.load(sys.argv[1])
+        seconds = time.process_time() - start
+        # not ru_maxrss: that begins with the size of the process that started this one
+        lines = open("/proc/self/status").read().splitlines()
+        (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM")]
+        megabytes = int(peak) / 1024
+        print(json.dumps([seconds, megabytes, len(trace.workers), trace.updates()]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    seconds, megabytes, workers, updates = json.loads(done.stdout)
+    assert (workers, updates) == (1024, 1024 * 8 * 500 * 100_000)
+    assert megabytes < 1000
+    assert seconds < 5
+
+
+class _Object:
+    """Stands for a variable's object."""
+
+
+def test_optimizers_of_one_process_are_renumbered() -> None:
+    one, other, shared = _Object(), _Object(), _Object()
+    nested = TraceData(
+        optimizers=(Optimizer("adam", "Scale", "keras3", 0), Optimizer("inner", "A", "keras3", 0)),
+        variables=(Variable("b", (1,), "float32"), Variable("own", (1,), "float32")),
+        methods=(Method("update_step", "apply"), Method("apply", "step")),
+        replicas=(Replica("", 1, ""),),
+        blocks=(
+            Block(
+                root=0,
+                replica=0,
+                context="graph",
+                function="f",
+                step=True,
+                entries=(Entry(1, 0, "update", "dense", (0, 1), 2), Entry(0, 1, "step", None, ())),
+                total=3,
+                runs=(Run(1, 1, 3),),
+            ),
+        ),
+        calls=(Calls(1, 0, "dense", 0, (1,), 0, 5),),
+        graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0, 1),),
+        notes=("seen once",),
+    )
+    data, objects = combine(
+        [(worker(""), [ref(one), ref(shared)]), (nested, [ref(shared), ref(other)])], ["more"]
+    )
+    assert [(each.name, each.root) for each in data.optimizers] == [
+        ("adam", 0),
+        ("adam#2", 1),
+        ("inner", 1),
+    ]
+    assert [each.name for each in data.variables] == ["a", "b", "own"]
+    assert [each and each() for each in objects] == [one, shared, other]
+    assert [each.name for each in data.methods] == ["apply", "update_step"]
+    assert [(each.id, each.device) for each in data.replicas] == [(0, "CPU:0"), (1, "CPU:1")]
+    moved = data.blocks[-1]
+    assert (moved.root, moved.replica, moved.total) == (1, 1, 3)
+    assert moved.entries == (
+        Entry(2, 1, "update", "dense", (1, 2), 2),
+        Entry(1, 0, "step", None, ()),
+    )
+    assert data.calls[-1] == Calls(2, 1, "dense", 1, (2,), 0, 5)
+    assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0, 1),)
+    assert data.notes == ("seen once", "more") and not data.complete
+    assert data.blocks[:2] == worker("").blocks
+
+
+def test_variables_without_an_object_stay_apart() -> None:
+    gone = ref(_Object())  # nothing holds it any longer
+    data, objects = combine([(worker(""), [None, gone]), (worker(""), [None, gone])], [])
+    assert [each.name for each in data.variables] == ["a", "b", "a#2", "b#2"]
+    assert objects == [None, gone, None, gone]
+    assert data.complete

@@ -1,0 +1,115 @@
+"""What is said of the processes of a run, from records made by hand."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import traces
+
+import tracer
+from tracer import CallTrace
+from tracer.model.programs import endings, runs
+from tracer.model.records import Program
+from tracer.reporters import html, jsonreport, markdown, text
+from tracer.testing import expressions
+
+STARTED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
+FAILED = Program("train.py", STARTED, 12.34, "worker:1", 1, "RuntimeError: no *data*")
+GOOD = Program("train.py", STARTED, 4000.0, "worker:0", 0)
+
+
+def with_programs(*programs: Program) -> CallTrace:
+    return traces.changed(traces.uneven_replicas(), programs=programs)
+
+
+@pytest.mark.parametrize(
+    ("programs", "said"),
+    [
+        ([], []),
+        ([GOOD], []),
+        (
+            [GOOD, FAILED],
+            ["The program of worker:1 ended with RuntimeError: no *data*, after step 8."],
+        ),
+        (
+            [
+                msgspec.structs.replace(FAILED, worker=f"worker:{n}", error="", status=3)
+                for n in (0, 1)
+            ],
+            [
+                "The program of worker:0 ended with status 3, after step 10.",
+                "The program of worker:1 ended with status 3, after step 8.",
+            ],
+        ),
+        (
+            [msgspec.structs.replace(FAILED, worker=f"worker:{n}") for n in (5, 6)],
+            [
+                "The programs of worker:5 and worker:6 ended with RuntimeError: no *data*, "
+                "before the first step."
+            ],
+        ),
+        (
+            [Program("a", STARTED, 1, "", 1, "KeyboardInterrupt")],
+            ["The program was interrupted (Ctrl-C), after step 10."],
+        ),
+    ],
+)
+def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
+    assert endings(with_programs(*programs)) == said
+
+
+def test_when_and_how_fast_they_ran() -> None:
+    assert list(runs(with_programs(GOOD, FAILED))) == [
+        "worker:0: train.py, on 2026-09-21 at 14:13:20 UTC, for 1 h 6 min with its start, "
+        "0.0025 steps a second",
+        "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC, for 12.3 s with its start, "
+        "0.648 steps a second",
+    ]
+
+
+def test_every_report_says_it() -> None:
+    trace = with_programs(GOOD, FAILED)
+    assert "ended with RuntimeError: no *data*, after step 8." in text.render(trace, width=200)
+    assert "ended with RuntimeError: no \\*data\\*, after step 8." in markdown.render(trace)
+    assert "ended with RuntimeError: no *data*, after step 8." in html.render(trace)
+    assert '"error": "RuntimeError: no *data*"' in jsonreport.render(trace)
+    for report in (text.render(trace, width=200), markdown.render(trace), html.render(trace)):
+        assert "for 12.3 s with its start" in report
+
+
+def test_a_run_that_failed_is_no_proof() -> None:
+    verdicts = expressions.check(with_programs(GOOD, FAILED), [expressions.read("steps=10")])
+    assert [(each.text, bool(each.reason)) for each in verdicts] == [
+        ("steps=10", False),
+        ("the program ended well", True),
+    ]
+    verdicts = expressions.check(
+        with_programs(GOOD, FAILED), [expressions.read("steps=10")], allow_unfinished=True
+    )
+    assert [(each.text, bool(each.reason)) for each in verdicts] == [("steps=10", False)]
+    assert not any(each.reason for each in expressions.check(with_programs(GOOD), []))
+
+
+def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
+    trace = with_programs(GOOD, FAILED)
+    trace.save(tmp_path / "run.json")
+    assert tracer.load(tmp_path / "run.json") == trace
+    alone = [
+        traces.changed(
+            traces.eager(),
+            replicas=tuple(
+                msgspec.structs.replace(replica, worker=program.worker)
+                for replica in traces.eager().replicas
+            ),
+            programs=(program,),
+        )
+        for program in (GOOD, FAILED)
+    ]
+    assert tracer.merge(alone).programs == (GOOD, FAILED)
+
+
+@pytest.mark.parametrize("time", [-1.0, 1e300])
+def test_a_file_with_a_time_that_cannot_be(tmp_path: Path, time: float) -> None:
+    trace = with_programs(Program("a", time, 1.0))
+    with pytest.raises(tracer.TraceFileError, match="has no time that can be"):
+        trace.save(tmp_path / "run.json")

@@ -1,0 +1,144 @@
+"""Arithmetic runs against the plain lists of steps that they stand for."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from tracer.model.records import Block, Entry, contribution
+from tracer.model.runs import Run, fold, join, segments
+
+# A busy machine is no failure.
+settings.register_profile("exact", deadline=None)
+settings.load_profile("exact")
+
+RUNS = st.builds(
+    Run,
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.integers(1, 12),
+    st.integers(1, 3),
+)
+RANGES = st.builds(range, st.integers(-20, 120), st.integers(-20, 200), st.integers(1, 15))
+
+
+def steps_of(run: Run) -> list[int]:
+    """One item for each execution, by adding the stride again and again."""
+    steps, step = [], run.first
+    for _ in range(run.count):
+        steps += [step] * run.times
+        step += run.stride
+    return steps
+
+
+def expanded(runs: list[Run]) -> list[int]:
+    return [step for run in runs for step in steps_of(run)]
+
+
+@st.composite
+def rising_runs(draw: st.DrawFn) -> list[Run]:
+    """Runs whose steps rise; gaps and strides are small, so that neighbours often fit together."""
+    runs, after = [], 0
+    for _ in range(draw(st.integers(0, 8))):
+        run = Run(
+            after + draw(st.integers(1, 3)),
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 4)),
+            draw(st.integers(1, 2)),
+        )
+        runs.append(run)
+        after = run.last
+    return runs
+
+
+@given(RUNS)
+def test_last_and_total_are_those_of_the_steps(run: Run) -> None:
+    assert run.last == steps_of(run)[-1]
+    assert run.total == len(steps_of(run))
+
+
+@given(RUNS, RANGES)
+def test_within_counts_the_executions_in_a_range(run: Run, steps: range) -> None:
+    assert run.within(steps) == sum(step in steps for step in steps_of(run))
+
+
+@given(RUNS, RANGES)
+def test_only_is_the_part_of_a_run_in_a_range(run: Run, steps: range) -> None:
+    part = run.only(steps)
+    assert expanded([part] if part else []) == [s for s in steps_of(run) if s in steps]
+    assert part is None or part.stride >= 1
+
+
+def test_within_is_exact_and_quick_far_beyond_what_can_be_expanded() -> None:
+    run = Run(first=7, stride=6, count=10**15, times=2)
+    assert run.within(range(1, 2**62, 4)) == 10**15  # every second of its steps: 13, 25, ...
+    assert run.within(range(2, 2**62, 6)) == 0
+    assert run.within(range(7, 8)) == 2
+
+
+@given(st.dictionaries(st.integers(1, 60), st.integers(1, 2)))
+def test_fold_keeps_every_step_once_and_in_order(times: dict[int, int]) -> None:
+    runs = fold(sorted(times.items()))
+    assert expanded(runs) == sorted(Counter(times).elements())
+    assert all(before.last < after.first for before, after in pairwise(runs))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 7])
+def test_fold_makes_one_run_of_regular_steps(stride: int) -> None:
+    steps = range(3, 3 + 1000 * stride, stride)
+    assert fold((step, 4) for step in steps) == [Run(3, stride, 1000, 4)]
+
+
+def test_fold_of_nothing_is_nothing() -> None:
+    assert fold([]) == []
+
+
+def test_a_partial_last_batch_in_each_epoch_costs_one_run_an_epoch() -> None:
+    full = [step for step in range(1, 101) if step % 10]
+    assert fold((step, 1) for step in full) == [Run(1 + 10 * k, 1, 9, 1) for k in range(10)]
+
+
+@given(rising_runs())
+def test_join_keeps_every_execution_and_adds_no_run(runs: list[Run]) -> None:
+    joined = join(runs)
+    assert expanded(joined) == expanded(runs)
+    assert len(joined) <= len(runs)
+    assert all(run.stride >= 1 and run.count >= 1 for run in joined)
+
+
+@given(st.lists(RUNS, max_size=6))
+def test_join_keeps_every_execution_whatever_the_order(runs: list[Run]) -> None:
+    joined = join(runs)
+    assert sorted(expanded(joined)) == sorted(expanded(runs))
+    assert all(run.stride >= 1 and run.count >= 1 for run in joined)
+
+
+@given(st.lists(st.tuples(RUNS, st.integers(1, 3)), max_size=5), st.integers(0, 150))
+def test_segments_cover_all_steps_with_their_counts(
+    weighted: list[tuple[Run, int]], steps: int
+) -> None:
+    counts: Counter[int] = Counter()
+    for run, weight in weighted:
+        for step in set(steps_of(run)):
+            counts[step] += weight
+    found = list(segments(weighted, steps))
+    assert [(step, count) for first, last, count in found for step in range(first, last + 1)] == [
+        (step, counts[step]) for step in range(1, steps + 1)
+    ]
+    assert all(before[2] != after[2] for before, after in pairwise(found))
+
+
+def test_unplaced_is_what_the_runs_do_not_hold() -> None:
+    block = Block(0, 0, "graph", "f", True, (), 10, (Run(1, 1, 3, 2), Run(9, 1, 1, 1)))
+    assert block.unplaced == 3
+
+
+def test_contribution_counts_each_variable_and_a_step_method_once() -> None:
+    entry = Entry(0, 0, "update", "dense", (0, 1, 1, 4), times=3)
+    assert contribution(entry, None) == 12
+    assert contribution(entry, frozenset({1})) == 6
+    assert contribution(entry, frozenset({2})) == 0
+    step = Entry(0, 0, "step", None, (), times=2)
+    assert contribution(step, None) == 2
+    assert contribution(step, frozenset({0})) == 0

@@ -1,0 +1,106 @@
+"""Folding runs that come again and again, as a partial batch in each epoch leaves them."""
+
+import time
+from collections import Counter
+
+import pytest
+import traces
+from hypothesis import given, strategies as st
+from traces import block, request, step, update
+
+from tracer.model.runs import Run
+from tracer.model.stretches import Values, folded
+from tracer.model.tally import Tally
+from tracer.reporters.text import render
+
+
+@st.composite
+def _recurring(draw: st.DrawFn) -> list[tuple[Run, Values]]:
+    weights = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
+    first, period, turns = (
+        draw(st.integers(1, 9)),
+        draw(st.integers(1, 9)),
+        draw(st.integers(1, 9)),
+    )
+    count, stride = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    times = draw(st.integers(1, 2))
+    return [(Run(first + period * n, stride, count, times), weights) for n in range(turns)]
+
+
+@given(st.lists(_recurring(), max_size=3), st.integers(0, 90))
+def test_recurring_runs_fold_to_the_steps_they_are(
+    groups: list[list[tuple[Run, Values]]], steps: int
+) -> None:
+    weighted = [each for group in groups for each in group]
+    expected = Counter[tuple[int, int]]()
+    for run, weights in weighted:
+        for at in range(run.first, run.last + 1, run.stride):
+            for place, weight in enumerate(weights):
+                expected[at, place] += weight * run.times
+    found = [
+        values
+        for stretch in folded(weighted, steps, 2)
+        for _ in range(stretch.turns)
+        for length, values in stretch.cycle
+        for _ in range(length)
+    ]
+    assert found == [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize("epochs", [10, 10_000])
+def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
+    ids = range(100)
+    work = [step(), request(*ids), update(*ids)]
+    whole = [Run(100 * epoch + 1, 1, 99) for epoch in range(epochs)]
+    blocks = []
+    for replica in range(4):
+        blocks.append(block(work, *whole, replica=replica, graphs=1))
+        blocks.append(block(work, Run(100, 100, epochs), replica=replica, graphs=1))
+    trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(blocks), ())
+    start = time.thread_time()
+    text = render(trace, "variable")
+    assert time.thread_time() - start < 2
+    assert f"{400 * epochs:,}" in text
+    assert [each.last for each in Tally(trace, 0).stretches(lambda block: 1)] == [100 * epochs]
+
+
+def test_a_block_for_each_variable_takes_no_longer() -> None:
+    """As XLA makes them for the optimizers of Keras 2.11 and later."""
+    ids = range(1000)
+    everyone = [block([step()], Run(1, 1, 900), graphs=1)]
+    everyone += [block([update(index)], Run(1, 1, 900), graphs=1, is_step=False) for index in ids]
+    trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(everyone), ())
+    start = time.thread_time()
+    text = render(trace)
+    assert time.thread_time() - start < 2
+    assert "900,000" in text
+    assert "layer_0/kernel        900          1     900" in text
+
+
+def test_many_variables_on_many_replicas_take_no_longer() -> None:
+    names = [f"layer_{number}/kernel" for number in range(1000)]
+    trace = traces.trained(names, Run(1, 1, 9), replicas=1000, graphs=1)
+    start = time.thread_time()
+    text = render(trace)
+    assert time.thread_time() - start < 1.5
+    assert "9 x 1,000" in text
+
+
+def test_variables_of_the_same_entries_are_alike() -> None:
+    blocks = (
+        block([step(), update(0, 1, 2, 3)], Run(1, 1, 4)),
+        block([step(), update(0, 1), update(3, 3)], Run(5, 1, 2)),
+    )
+    found = Tally(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
+    counts = {
+        tuple(each.variables): [entry.times * of.total for _, of, entry in each.entries]
+        for each in found.groups
+    }
+    assert counts == {(0, 1): [4, 2], (2,): [4], (3,): [4, 2, 2]}
+
+
+def test_equal_runs_of_many_replicas_are_not_compared_with_each_other() -> None:
+    begun = time.perf_counter()
+    (stretch,) = folded([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1)
+    assert stretch.cycle == ((10**6, (30_000,)),)
+    assert time.perf_counter() - begun < 10  # a minute and more, if each is

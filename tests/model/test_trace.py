@@ -1,0 +1,573 @@
+"""Every question to a `CallTrace` against a flat list of single events."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+import pytest
+import traces
+from hypothesis import given, settings, strategies as st
+
+from tracer.api import CallTrace
+from tracer.errors import UnknownName
+from tracer.model.excerpt import select
+from tracer.model.names import Objects, plain_name
+from tracer.model.records import (
+    Block,
+    Calls,
+    Entry,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
+from tracer.model.runs import Run
+
+# A busy machine is no failure.
+settings.register_profile("exact", deadline=None)
+settings.load_profile("exact")
+
+OPTIMIZERS = (Optimizer("Adam", "Adam", "legacy", 0), Optimizer("SGD", "SGD", "legacy", 1))
+VARIABLES = tuple(
+    Variable(name, (2,), "float32")
+    for name in ("encoder/kernel", "encoder/bias", "head/kernel", "list[0]/kernel", "list0/kernel")
+)
+METHODS = (
+    Method("apply_gradients", "step"),
+    Method("_resource_apply_dense", "apply"),
+    Method("_resource_apply_sparse", "apply"),
+    Method("_resource_apply_sparse_duplicate_indices", "apply"),
+)
+REPLICAS = (
+    Replica("worker:0", 0, "CPU:0"),
+    Replica("worker:0", 1, "CPU:1"),
+    Replica("worker:1", 0, "CPU:0"),
+)
+ROLES = {"updates": ["update"], "executions": ["step", "update", "apply"], "requests": ["request"]}
+
+
+# The oracle: single events, made with loops alone.
+
+
+class Event(NamedTuple):
+    """One execution, request or call. `step` is None if it is not known, or if it has none."""
+
+    what: str  # the role, or "call"
+    optimizer: str
+    method: str
+    kind: str | None
+    variable: str | None
+    replica: int
+    worker: str
+    step: int | None
+    context: str
+
+
+def names(optimizer: int, method: int, replica: int) -> dict[str, Any]:
+    return {
+        "optimizer": OPTIMIZERS[optimizer].name,
+        "method": METHODS[method].name,
+        "replica": REPLICAS[replica].id,
+        "worker": REPLICAS[replica].worker,
+    }
+
+
+def steps_of(block: Block) -> list[int | None]:
+    """One item for each execution of the block."""
+    steps: list[int | None] = []
+    for run in block.runs:
+        step = run.first
+        for _ in range(run.count):
+            steps += [step] * run.times
+            step += run.stride
+    return steps + [None] * (block.total - len(steps))
+
+
+def expand(data: TraceData) -> list[Event]:
+    events = []
+    for block in data.blocks:
+        for step in steps_of(block):
+            for entry in block.entries:
+                for index in entry.variables or (None,):
+                    name = None if index is None else VARIABLES[index].name
+                    where = names(entry.optimizer, entry.method, block.replica)
+                    event = Event(
+                        entry.role, kind=entry.kind, variable=name, step=step, context="", **where
+                    )
+                    events += [event] * entry.times
+    for calls in data.calls:
+        for index in calls.variables or (None,):
+            name = None if index is None else VARIABLES[index].name
+            where = names(calls.optimizer, calls.method, calls.replica)
+            for context, number in (("eager", calls.eager), ("tracing", calls.tracing)):
+                event = Event(
+                    "call", kind=calls.kind, variable=name, step=None, context=context, **where
+                )
+                events += [event] * number
+    return events
+
+
+def selected(data: TraceData, what: str, filters: dict[str, Any]) -> list[Event]:
+    found = []
+    for event in expand(data):
+        wanted = event.what in ROLES.get(what, ["call"])
+        for name, value in filters.items():
+            own = getattr(event, name)
+            if isinstance(value, range):
+                wanted &= own in value
+            elif isinstance(value, str) and "*" in value:
+                wanted &= own is not None and fnmatchcase(own, value)
+            else:
+                wanted &= own == value
+        if wanted:
+            found.append(event)
+    return found
+
+
+def last_step(data: TraceData) -> int:
+    steps: Counter[tuple[int, int]] = Counter()
+    for block in data.blocks:
+        if block.step:
+            steps[block.root, block.replica] += block.total
+    return max(steps.values(), default=0)
+
+
+# Data.
+
+
+@st.composite
+def rising_runs(draw: st.DrawFn) -> tuple[Run, ...]:
+    runs, after = [], 0
+    for _ in range(draw(st.integers(0, 3))):
+        first, stride = after + draw(st.integers(1, 4)), draw(st.integers(1, 4))
+        run = Run(first, stride, draw(st.integers(1, 5)), draw(st.integers(1, 2)))
+        runs.append(run)
+        after = run.last
+    return tuple(runs)
+
+
+@st.composite
+def trace_data(draw: st.DrawFn) -> TraceData:
+    """Traces over the tables above, with unplaced executions, loops and several optimizers."""
+    variables = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
+    kinds = st.sampled_from(["dense", "sparse", "none"])
+    optimizer, replica, times = st.integers(0, 1), st.integers(0, 2), st.integers(1, 2)
+    roles = st.sampled_from(["update", "apply", "request"])
+    entry = st.builds(Entry, optimizer, st.integers(1, 3), roles, kinds, variables, times)
+    entry |= st.builds(
+        Entry, optimizer, st.just(0), st.just("step"), st.none(), st.just(()), st.just(1)
+    )
+    blocks = []
+    for _ in range(draw(st.integers(0, 3))):
+        runs = draw(rising_runs())
+        blocks.append(
+            Block(
+                root=draw(optimizer),
+                replica=draw(replica),
+                context="graph",
+                function="f",
+                step=draw(st.booleans()),
+                entries=tuple(draw(st.lists(entry, max_size=3))),
+                total=sum(run.total for run in runs) + draw(st.integers(0, 2)),
+                runs=runs,
+            )
+        )
+    calls = st.builds(
+        Calls, optimizer, st.integers(1, 3), kinds, replica, variables, times, st.integers(0, 3)
+    )
+    calls |= st.builds(
+        Calls, optimizer, st.just(0), st.none(), replica, st.just(()), times, st.integers(0, 3)
+    )
+    called = tuple(draw(st.lists(calls, max_size=3)))
+    return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), called)
+
+
+RANGES = st.builds(range, st.integers(1, 30), st.integers(-3, 60), st.integers(1, 6))
+FILTERS: dict[str, st.SearchStrategy[Any]] = {
+    "kind": st.sampled_from(["dense", "sparse", "none"]),
+    "variable": st.sampled_from([*(each.name for each in VARIABLES), "encoder/*", "*"]),
+    "replica": st.sampled_from([0, 1]),
+    "worker": st.sampled_from(["worker:0", "worker:1", "worker:*"]),
+    "optimizer": st.sampled_from(["Adam", "SGD", "*d*"]),
+    "method": st.sampled_from([each.name for each in METHODS] + ["_resource_apply_*"]),
+    "context": st.sampled_from(["eager", "tracing"]),
+    "step": st.integers(1, 50) | RANGES,
+}
+COMMON = ["kind", "variable", "replica", "worker", "optimizer"]
+ALLOWED = {
+    "updates": [*COMMON, "step"],
+    "requests": [*COMMON, "step"],
+    "executions": [*COMMON, "step", "method"],
+    "calls": [*COMMON, "method"],
+}
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[TraceData, str, dict[str, Any]]:
+    """Data, what to ask for, and up to three filters."""
+    what = draw(st.sampled_from(sorted(ALLOWED)))
+    chosen = draw(st.lists(st.sampled_from(ALLOWED[what]), unique=True, max_size=3))
+    return draw(trace_data()), what, {name: draw(FILTERS[name]) for name in chosen}
+
+
+# The questions.
+
+
+@given(questions())
+@settings(max_examples=150)
+def test_a_sum_is_the_number_of_events(question: tuple[TraceData, str, dict[str, Any]]) -> None:
+    data, what, filters = question
+    answer: Callable[..., int] = getattr(CallTrace(data), what)
+    assert answer(**filters) == len(selected(data, what, filters))
+
+
+@given(trace_data(), st.sampled_from(["eager", "tracing"]), st.booleans())
+def test_calls_by_context(data: TraceData, context: Any, named: bool) -> None:
+    filters: dict[str, Any] = {"method": "_resource_apply_sparse"} if named else {}
+    found = CallTrace(data).calls(context=context, **filters)
+    assert found == len(selected(data, "calls", filters | {"context": context}))
+
+
+@given(questions(), st.data())
+@settings(max_examples=150)
+def test_a_split_counts_the_events(
+    question: tuple[TraceData, str, dict[str, Any]], more: st.DataObject
+) -> None:
+    data, what, filters = question
+    keys = ["variable", "replica", "worker", "optimizer", "method", "kind"]
+    keys.append("context" if what == "calls" else "step")
+    by = more.draw(st.lists(st.sampled_from(keys), unique=True, max_size=3))
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for event in selected(data, what, filters):
+        if "step" not in by or event.step is not None:
+            counts[tuple(getattr(event, key) for key in by)] += 1
+    found = CallTrace(data).count(what, by, **filters)  # type: ignore[arg-type]  # drawn strings
+    assert {key: number for key, number in found.items() if number} == counts
+    if "step" not in by:
+        assert sum(found.values()) == len(selected(data, what, filters))
+
+
+@given(questions())
+@settings(max_examples=150)
+def test_per_step_covers_every_step(question: tuple[TraceData, str, dict[str, Any]]) -> None:
+    data, what, filters = question
+    if what == "calls":
+        return
+    counts = Counter(event.step for event in selected(data, what, filters))
+    found = list(CallTrace(data).per_step(what, **filters))  # type: ignore[arg-type]  # drawn
+    assert [(step, count) for first, last, count in found for step in range(first, last + 1)] == [
+        (step, counts[step]) for step in range(1, last_step(data) + 1)
+    ]
+    assert all(before[2] != after[2] for before, after in pairwise(found))
+
+
+@given(trace_data())
+def test_steps_are_those_of_the_optimizer_and_replica_that_ran_most(data: TraceData) -> None:
+    trace = CallTrace(data)
+    assert trace.steps == last_step(data)
+    assert max(trace.steps_by_replica().values(), default=0) == trace.steps
+
+
+@given(trace_data(), RANGES)
+def test_a_range_backwards_is_the_same_steps(data: TraceData, steps: range) -> None:
+    trace = CallTrace(data)
+    assert trace.executions(step=steps[::-1]) == trace.executions(step=steps)
+
+
+# By hand.
+
+
+def example() -> TraceData:
+    """64 steps on 2 replicas; the dense updates skip step 33; one of 3 loops is unplaced."""
+    step = (Entry(0, 0, "step", None, ()),)
+    updates = (
+        Entry(0, 1, "update", "dense", (0, 1)),
+        Entry(0, 3, "update", "sparse", (2,)),
+        Entry(0, 2, "apply", "sparse", (2,)),
+    )
+    runs = (Run(1, 1, 32), Run(34, 1, 31))
+    blocks = []
+    for replica in (0, 1):
+        blocks.append(Block(0, replica, "graph", "f", True, step, 64, (Run(1, 1, 64),)))
+        blocks.append(Block(0, replica, "graph", "branch", False, updates, 63, runs))
+    loop = (Entry(1, 1, "update", "dense", (3,), times=2),)
+    blocks.append(Block(0, 0, "graph", "loop", False, loop, 3, (Run(5, 5, 2),)))
+    calls = (Calls(0, 1, "dense", 0, (0, 1), 0, 2), Calls(0, 0, None, 0, (), 1, 2))
+    return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), calls)
+
+
+@pytest.fixture
+def trace() -> CallTrace:
+    return CallTrace(example())
+
+
+def test_the_counts_of_a_small_run(trace: CallTrace) -> None:
+    assert trace.steps == 64
+    assert trace.updates() == 2 * 63 * 3 + 3 * 2
+    assert trace.updates("sparse") == 126
+    assert trace.executions("_resource_apply_sparse") == 126
+    assert trace.executions("apply_gradients") == 128
+    assert trace.executions("apply_gradients", variable="encoder/bias") == 0
+    assert trace.calls() == 7
+    assert trace.calls("_resource_apply_dense", "tracing", variable="encoder/kernel") == 2
+    assert trace.updates(step=33) == 0
+    assert trace.updates(step=5) == 8
+    assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the unplaced 2
+    assert trace.updates(step=range(0)) == 0
+    for before in (0, -1, range(3), range(5, -1, -1)):
+        with pytest.raises(UnknownName, match="steps are numbered from 1"):
+            trace.updates(step=before)
+
+
+def test_the_steps_of_a_small_run(trace: CallTrace) -> None:
+    assert list(trace.per_step("updates", optimizer="Adam")) == [
+        (1, 32, 6),
+        (33, 33, 0),
+        (34, 64, 6),
+    ]
+    assert list(trace.per_step("updates", step=range(33, 36), replica=1)) == [
+        (1, 33, 0),
+        (34, 35, 3),
+        (36, 64, 0),
+    ]
+    assert trace.count("updates", by="step", step=range(0)) == {}
+    assert trace.count("updates", by="step", optimizer="SGD") == {(5,): 2, (10,): 2}
+
+
+def test_one_key_may_stand_alone(trace: CallTrace) -> None:
+    assert trace.count("calls", by="context") == {("eager",): 1, ("tracing",): 6}
+
+
+def test_an_empty_trace_answers_with_0() -> None:
+    trace = traces.nothing()
+    assert (trace.steps, trace.updates(), trace.calls(), trace.workers) == (0, 0, 0, ())
+    assert trace.count("updates", by=["step"]) == {}
+    assert list(trace.per_step("updates")) == []
+
+
+def test_what_the_trace_holds(trace: CallTrace) -> None:
+    data = example()
+    assert (trace.optimizers, trace.variables) == (data.optimizers, data.variables)
+    assert (trace.methods, trace.replicas, trace.blocks) == (
+        data.methods,
+        data.replicas,
+        data.blocks,
+    )
+    assert trace.workers == ("worker:0", "worker:1")
+    assert (trace.complete, trace.notes, trace.environment) == (True, (), {})
+    assert repr(trace) == "<CallTrace of Adam, SGD: 64 steps, 384 updates>"
+    assert trace == CallTrace(example())
+    assert trace != traces.nothing()
+
+
+# The variable itself.
+
+
+class KerasVariable:
+    def __init__(self, path: str, name: str = "kernel") -> None:
+        self.path = path
+        self.name = name
+
+
+class TensorFlowVariable:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"),
+    [
+        (KerasVariable("encoder/kernel"), "encoder/kernel"),
+        (TensorFlowVariable("encoder/kernel:0"), "encoder/kernel"),
+        (TensorFlowVariable("encoder/kernel/replica_1:0"), "encoder/kernel"),
+        (TensorFlowVariable("encoder/replica_x/kernel:0"), "encoder/replica_x/kernel"),
+    ],
+)
+def test_the_plain_name_of_a_variable(variable: object, name: str) -> None:
+    assert plain_name(variable) == name
+
+
+def test_a_variable_stands_for_its_name(trace: CallTrace) -> None:
+    for variable in (
+        KerasVariable("encoder/bias"),
+        TensorFlowVariable("encoder/bias:0"),
+        TensorFlowVariable("encoder/bias/replica_1:0"),
+    ):
+        assert trace.updates(variable=variable) == 126
+
+
+def test_a_path_with_brackets_is_no_glob(trace: CallTrace) -> None:
+    assert trace.updates(variable=KerasVariable("list[0]/kernel")) == 6
+    assert trace.updates(variable="list[0]/kernel") == 6
+    assert trace.updates(variable="list[0-9]/kernel") == 0  # the glob: list0/kernel
+    with pytest.raises(UnknownName):
+        trace.updates(variable=KerasVariable("list[0-9]/kernel"))
+
+
+def test_variables_with_one_name_are_told_apart_by_the_object_they_are() -> None:
+    variables = (Variable("kernel", (1,), "float32"), Variable("kernel#2", (1,), "float32"))
+    entries = (
+        Entry(0, 1, "update", "dense", (0,), times=2),
+        Entry(0, 1, "update", "dense", (1,), times=5),
+    )
+    block = Block(0, 0, "graph", "f", True, entries, 1, (Run(1, 1, 1),))
+    data = TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ())
+    first, second = KerasVariable("kernel"), KerasVariable("kernel")
+    known = {id(first): 0, id(second): 1}
+    live = CallTrace(data, Objects(index_of=lambda each: known.get(id(each))))
+    assert (live.updates(variable=first), live.updates(variable=second)) == (2, 5)
+    assert (live.updates(variable="kernel"), live.updates(variable="kernel#2")) == (2, 5)
+    assert live.updates(variable="kernel*") == 7
+    with pytest.raises(UnknownName, match="by the object alone"):
+        CallTrace(data).updates(variable=first)  # a loaded trace has only names
+
+
+def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: CallTrace) -> None:
+    own, other = TensorFlowVariable("encoder/bias:0"), TensorFlowVariable("encoder/bias:0")
+    live = CallTrace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
+    assert live.updates(variable=own) == live.updates(variable="encoder/bias") == 126
+    with pytest.raises(UnknownName, match="no variable 'encoder/bias' that is this object"):
+        live.updates(variable=other)
+    with pytest.raises(UnknownName, match=r"no variable 'encoder/bios': .*encoder/bias"):
+        live.updates(variable=TensorFlowVariable("encoder/bios:0"))
+    with pytest.raises(TypeError, match="variable must be a name, a glob or a variable"):
+        live.updates(variable=3)
+
+
+def test_an_excerpt_knows_the_same_variables(trace: CallTrace) -> None:
+    own = TensorFlowVariable("encoder/bias:0")
+    live = CallTrace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
+    part = select(live, steps=range(1, 9))
+    assert part.updates(variable=own) == part.updates(variable="encoder/bias") > 0
+    with pytest.raises(UnknownName):
+        part.updates(variable=TensorFlowVariable("encoder/bias:0"))
+
+
+class ShardedVariable:
+    """As TensorFlow's: it has no name, its shards have."""
+
+    def __init__(self, *variables: TensorFlowVariable) -> None:
+        self.variables = variables
+
+
+def sharded() -> CallTrace:
+    """One step on the shards of two tables, and on a variable that has the name of the second."""
+    names = ("users/table/part_0", "users/table/part_1", "items/part_0", "items")
+    wholes = ("users/table", "users/table", "items", "")
+    variables = tuple(
+        Variable(name, (2,), "float32", part_of=whole)
+        for name, whole in zip(names, wholes, strict=True)
+    )
+    entry = Entry(0, 1, "update", "sparse", (0, 1, 2, 3), times=5)
+    block = Block(0, 0, "eager", "", True, (entry,), 1, (Run(1, 1, 1),))
+    return CallTrace(TraceData(OPTIMIZERS, variables, METHODS, REPLICAS, (block,), ()))
+
+
+def test_a_sharded_variable_stands_for_its_shards() -> None:
+    trace = sharded()
+    shards = [TensorFlowVariable(f"users/table/part_{number}:0") for number in range(2)]
+    assert trace.updates(variable="users/table") == 10
+    assert trace.updates(variable="*table") == 10
+    assert trace.updates(variable=ShardedVariable(*shards)) == 10
+    assert trace.updates(variable=shards[1]) == 5
+    assert trace.updates(variable="items") == 5, "the variable of this name, not the shard"
+    assert trace.updates(variable="items*") == 10
+    with pytest.raises(UnknownName, match="no variable 'users/tabel': the trace holds users/table"):
+        trace.updates(variable="users/tabel")
+    with pytest.raises(UnknownName, match="users/table/part_7"):
+        trace.updates(variable=ShardedVariable(TensorFlowVariable("users/table/part_7:0")))
+
+
+@pytest.mark.parametrize("variable", [3, object(), TensorFlowVariable(3)])  # type: ignore[arg-type]  # the point
+def test_what_is_no_variable(trace: CallTrace, variable: object) -> None:
+    with pytest.raises(TypeError, match="variable must be a name, a glob or a variable"):
+        trace.updates(variable=variable)
+
+
+# Names that the trace does not hold.
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ({"variable": "encoder/kernle"}, "no variable 'encoder/kernle': .*encoder/kernel"),
+        ({"variable": KerasVariable("head/kernal")}, "no variable 'head/kernal': .*head/kernel"),
+        ({"variable": "decoder/*"}, r"no variable 'decoder/\*': "),
+        ({"method": "_resource_apply_dens"}, "no method .*: .*_resource_apply_dense"),
+        ({"optimizer": "Adm"}, "no optimizer 'Adm': the trace holds Adam"),
+        ({"worker": "worker:7"}, "no worker 'worker:7': .*worker:0, worker:1|worker:1, worker:0"),
+        ({"replica": 5}, "no replica '5': the trace holds 0, 1"),
+        ({"kind": "dens"}, "no kind 'dens': the trace holds dense"),
+    ],
+)
+def test_an_unknown_name_lists_the_near_ones(
+    trace: CallTrace, filters: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnknownName, match=message):
+        trace.executions(**filters)
+    with pytest.raises(UnknownName, match=message):
+        list(trace.per_step("executions", **filters))
+
+
+def test_an_unknown_context_count_or_key(trace: CallTrace) -> None:
+    with pytest.raises(UnknownName, match="no context 'graph': the trace holds"):
+        trace.calls(context="graph")  # type: ignore[arg-type]  # the point
+    with pytest.raises(UnknownName, match="no count 'update': the trace holds updates"):
+        trace.count("update", by=["step"])  # type: ignore[arg-type]  # the point
+    with pytest.raises(UnknownName, match="no count per step 'calls'"):
+        trace.per_step("calls")  # type: ignore[arg-type]  # the point
+    with pytest.raises(UnknownName, match="split calls by: 'step'"):
+        trace.count("calls", by=["step"])
+    with pytest.raises(UnknownName, match="split updates by: 'layer'"):
+        trace.count("updates", by=["layer"])  # type: ignore[list-item]  # the point
+
+
+def test_an_unknown_filter_or_type_of_step(trace: CallTrace) -> None:
+    with pytest.raises(TypeError, match="updates has no filter 'layer'"):
+        trace.count("updates", by=["kind"], layer="encoder")
+    with pytest.raises(TypeError, match="calls has no filter 'step'"):
+        trace.count("calls", by=["kind"], step=3)
+    for step in ("3", 3.0, True):
+        with pytest.raises(TypeError, match="step must be an int or a range"):
+            trace.updates(step=step)  # type: ignore[arg-type]  # the point
+
+
+def test_no_names_at_all() -> None:
+    with pytest.raises(UnknownName, match="no variable 'a': the trace holds no variable at all"):
+        traces.nothing().updates(variable="a")
+
+
+# Long runs.
+
+
+@pytest.fixture
+def timed() -> Iterator[None]:
+    """A question to a long trace takes no time that depends on its steps."""
+    start = time.thread_time()
+    yield
+    assert time.thread_time() - start < 0.5
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_million_steps_answer_at_once() -> None:
+    entries = (Entry(0, 0, "step", None, ()), Entry(0, 1, "update", "dense", (0, 1)))
+    accumulating = (Entry(0, 1, "update", "dense", (2,)),)
+    blocks = (
+        Block(0, 0, "graph", "f", True, entries, 10**6, (Run(1, 1, 10**6),)),
+        Block(0, 0, "graph", "branch", False, accumulating, 250_000, (Run(4, 4, 250_000),)),
+    )
+    trace = CallTrace(TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, blocks, ()))
+    assert trace.updates() == 2_250_000
+    assert trace.updates(step=range(2, 10**6 + 1, 6)) == 2 * 166_667 + 83_333
+    assert trace.updates(step=10**6) == 3
+    assert trace.count("updates", by=["variable"], step=range(1, 500_001)) == {
+        ("encoder/kernel",): 500_000,
+        ("encoder/bias",): 500_000,
+        ("head/kernel",): 125_000,
+    }
+    assert list(trace.per_step("executions", method="apply_gradients")) == [(1, 10**6, 1)]
+    assert list(islice(trace.per_step("updates"), 3)) == [(1, 3, 2), (4, 4, 3), (5, 7, 2)]

@@ -1,0 +1,654 @@
+"""Trace files: what is saved is loaded again, and what is damaged is refused in one line."""
+
+import errno
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tracer.api import CallTrace
+from tracer.errors import TraceFileError
+from tracer.model import tracefile
+from tracer.model.records import (
+    Block,
+    Calls,
+    Entry,
+    Method,
+    Optimizer,
+    Replica,
+    TraceData,
+    Variable,
+)
+from tracer.model.runs import Run
+
+# A busy machine is no failure.
+settings.register_profile("exact", deadline=None)
+settings.load_profile("exact")
+
+LARGEST = 2**63 - 1
+NATURAL = st.integers(0, 9) | st.integers(0, LARGEST)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+KIND = st.sampled_from([None, "dense", "sparse", "none"])
+
+
+@st.composite
+def rising_runs(draw: st.DrawFn) -> tuple[Run, ...]:
+    runs, after = [], 0
+    for _ in range(draw(st.integers(0, 4))):
+        first = after + draw(st.integers(1, 10**6))
+        stride = draw(st.integers(1, 10**6))
+        run = Run(first, stride, draw(st.integers(1, 10**9)), draw(st.integers(1, 3)))
+        runs.append(run)
+        after = run.last
+    return tuple(runs)
+
+
+@st.composite
+def trace_data(draw: st.DrawFn) -> TraceData:
+    """Any data that a trace file can hold: tables of 1 to 3, one of 0 to 9 variables."""
+    optimizers, methods, replicas = (draw(st.integers(1, 3)) for _ in range(3))
+    number = draw(st.integers(0, 9))
+    optimizer, method = st.integers(0, optimizers - 1), st.integers(0, methods - 1)
+    replica = st.integers(0, replicas - 1)
+    shape = st.lists(st.none() | NATURAL, max_size=3).map(tuple)
+    role = st.sampled_from(["step", "update", "apply", "request"])
+    indices = (
+        st.lists(st.integers(0, number - 1), max_size=6).map(tuple) if number else st.just(())
+    ) | st.just(tuple(range(number)))
+    entry = st.builds(Entry, optimizer, method, role, KIND, indices, st.integers(1, 5))
+    blocks = []
+    for _ in range(draw(st.integers(0, 4))):
+        runs = draw(rising_runs())
+        block = Block(
+            root=draw(optimizer),
+            replica=draw(replica),
+            context=draw(st.sampled_from(["eager", "graph"])),
+            function=draw(TEXT),
+            step=draw(st.booleans()),
+            entries=tuple(draw(st.lists(entry, max_size=3))),
+            total=sum(run.total for run in runs) + draw(st.integers(0, 3)),
+            runs=runs,
+            graphs=draw(NATURAL),
+            idle=draw(NATURAL),
+            outside=draw(st.booleans()),
+        )
+        blocks.append(block)
+    calls = st.builds(Calls, optimizer, method, KIND, replica, indices, NATURAL, NATURAL)
+    return TraceData(
+        optimizers=tuple(
+            Optimizer(draw(TEXT), draw(TEXT), "keras3", draw(optimizer)) for _ in range(optimizers)
+        ),
+        variables=tuple(
+            Variable(draw(TEXT), draw(shape), "float32", draw(st.booleans())) for _ in range(number)
+        ),
+        methods=tuple(
+            Method(draw(TEXT), draw(st.sampled_from(["step", "apply"]))) for _ in range(methods)
+        ),
+        replicas=tuple(Replica(draw(TEXT), draw(NATURAL), draw(TEXT)) for _ in range(replicas)),
+        blocks=tuple(blocks),
+        calls=tuple(draw(st.lists(calls, max_size=3))),
+        complete=draw(st.booleans()),
+        notes=tuple(draw(st.lists(TEXT, max_size=2))),
+        environment=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
+    )
+
+
+def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
+    """Two variables, two replicas, a hole in the steps."""
+    entries = (
+        Entry(0, 0, "step", None, ()),
+        Entry(0, 1, "update", "dense", (0, 1)),
+        Entry(0, 0, "request", "dense", (0, 1)),
+    )
+    return TraceData(
+        optimizers=(Optimizer("Adam", "Adam", "keras3", 0),),
+        variables=(
+            Variable("dense/kernel", (8, None), "float32"),
+            Variable("dense/bias", (4,), "float32"),
+        ),
+        methods=(Method("apply", "step"), Method("update_step", "apply")),
+        replicas=(Replica("", 0, "CPU:0"), Replica("", 1, "CPU:1")),
+        blocks=tuple(
+            Block(0, replica, "graph", "f", True, entries, 14, (Run(1, 1, 10), Run(12, 2, 3)), 2, 1)
+            for replica in (0, 1)
+        ),
+        calls=(Calls(0, 1, "dense", 0, (0, 1), 0, 2),),
+        notes=notes,
+        environment={"tensorflow": "2.21.0"},
+    )
+
+
+def large(steps: int, variables: int = 1000, replicas: int = 8) -> TraceData:
+    """A transformer of 1,000 variables on 8 replicas, with one sparse embedding."""
+    names = [
+        f"bert_model/encoder/layer_{number // 10}/attention/self_{number % 10}/query/kernel"
+        for number in range(variables - 1)
+    ]
+    dense = tuple(range(1, variables))
+    entries = (
+        Entry(0, 0, "step", None, ()),
+        Entry(0, 1, "update", "dense", dense),
+        Entry(0, 2, "update", "sparse", (0,)),
+        Entry(0, 0, "request", "dense", dense),
+        Entry(0, 0, "request", "sparse", (0,)),
+    )
+    device = "/job:localhost/replica:0/task:0/device:GPU:{}"
+    return TraceData(
+        optimizers=(Optimizer("Adam", "Adam", "legacy", 0),),
+        variables=tuple(
+            Variable(name, (768, 3072), "float32") for name in ("embedding/embeddings", *names)
+        ),
+        methods=(
+            Method("apply_gradients", "step"),
+            Method("_resource_apply_dense", "apply"),
+            Method("_resource_apply_sparse", "apply"),
+        ),
+        replicas=tuple(Replica("", number, device.format(number)) for number in range(replicas)),
+        blocks=tuple(
+            Block(0, number, "graph", "step", True, entries, steps, (Run(1, 1, steps),), 2, 1)
+            for number in range(replicas)
+        ),
+        calls=tuple(
+            calls
+            for number in range(replicas)
+            for calls in (
+                Calls(0, 0, None, number, (), 0, 2),
+                Calls(0, 1, "dense", number, dense, 0, 2),
+                Calls(0, 2, "sparse", number, (0,), 0, 2),
+            )
+        ),
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run.json"
+
+
+def refusal(path: Path | str) -> str:
+    """The reason why `path` is not loaded; checks that it is one line that names the file."""
+    with pytest.raises(TraceFileError) as caught:
+        tracefile.load(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path}: ")
+
+
+def document() -> dict[str, Any]:
+    """The example as JSON, for tests that damage it."""
+    content: dict[str, Any] = json.loads(written(example()))
+    return content
+
+
+def written(data: TraceData) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        tracefile.save(data, Path(folder, "run.json"))
+        return Path(folder, "run.json").read_bytes()
+
+
+# Round trips.
+
+
+@given(trace_data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_what_is_saved_is_loaded_again(tmp_path: Path, data: TraceData) -> None:
+    path = tmp_path / "run.json"
+    tracefile.save(data, path)
+    assert tracefile.load(path) == CallTrace(data)
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_a_trace_saves_itself_and_loads_from_a_string_path(path: Path) -> None:
+    CallTrace(example()).save(str(path))
+    assert tracefile.load(str(path)) == CallTrace(example())
+
+
+def test_an_empty_trace_is_kept(path: Path) -> None:
+    data = TraceData((), (), (), (), (), ())
+    tracefile.save(data, path)
+    assert tracefile.load(path) == CallTrace(data)
+
+
+def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
+    tracefile.save(example(), path)
+    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":1,')
+    assert path.read_bytes().endswith(b"}\n")
+
+
+def test_each_list_of_variables_is_written_once_as_ranges() -> None:
+    assert document()["lists"] == [[], [[0, 2]]]
+    assert [entry["variables"] for entry in document()["blocks"][1]["entries"]] == [0, 1, 1]
+    assert document()["blocks"][0]["runs"] == [[1, 1, 10, 1], [12, 2, 3, 1]]
+
+
+def test_fields_that_a_reader_does_not_know_are_skipped(path: Path) -> None:
+    content = document()
+    content["later"] = {"a": [1, None, {}]}
+    content["blocks"][0]["later"] = "x"
+    path.write_text(json.dumps(content, indent=2))
+    assert tracefile.load(path) == CallTrace(example())
+
+
+# Files that are no trace.
+
+
+def test_a_missing_file(path: Path) -> None:
+    assert refusal(path) == "cannot be read: No such file or directory"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "is a folder without a trace file (*.json)"
+
+
+def test_a_file_used_as_a_folder(path: Path) -> None:
+    path.write_text("{}")
+    assert refusal(path / "run.json") == "cannot be read: Not a directory"
+
+
+def test_a_pipe_does_not_hang(path: Path) -> None:
+    os.mkfifo(path)
+    assert refusal(path) == "is a device or a pipe, not a trace file"
+
+
+def test_no_permission_to_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracefile.save(example(), path)
+
+    def denied(self: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    assert refusal(path) == "cannot be read: Permission denied"
+
+
+def test_a_path_with_a_nul_or_a_line_feed() -> None:
+    with pytest.raises(TraceFileError, match=r"cannot be read: .*embedded null"):
+        tracefile.load("a\0b")
+    with pytest.raises(TraceFileError, match=r"^no such/file\.json: cannot be read"):
+        tracefile.load("no\nsuch/file.json")
+
+
+def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.touch()
+    os.truncate(path, 1_000_000_001)  # sparse: it takes no space
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("it was read"))
+    assert refusal(path) == (
+        "is too large for a trace file: 1,000,000,001 bytes, more than 1,000,000,000"
+    )
+
+
+@pytest.mark.parametrize("content", [b"hello", b"\x80\x04K\x01.", b"\xef\xbb\xbf{}", b"{} {}"])
+def test_not_json(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert refusal(path).startswith("is not a trace file: not JSON (JSON is malformed: ")
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '{"version": "1.0"}', '{"format": []}'])
+def test_json_of_another_program(path: Path, content: str) -> None:
+    path.write_text(content)
+    assert refusal(path) == "is JSON of another program, not a trace file"
+
+
+@pytest.mark.parametrize("content", [b'{"format": "\xff"}', b"note"])
+def test_not_utf_8(path: Path, content: bytes) -> None:
+    if content == b"note":
+        content = written(example()).decode().encode("latin-1")
+    path.write_bytes(content)
+    assert refusal(path) == "is not a trace file: not UTF-8 text"
+
+
+def test_a_newer_version(path: Path) -> None:
+    path.write_text('{"format": "optimizer-tracer", "version": 2, "blocks": "quite different"}')
+    assert refusal(path) == (
+        "was written by a newer tracer; update tracer to read it (the file has version 2 of the "
+        "format, this tracer reads up to 1)"
+    )
+
+
+@pytest.mark.parametrize("version", [0, -1, True, "1", 1.0, None])
+def test_no_version(path: Path, version: object) -> None:
+    path.write_text(json.dumps(document() | {"version": version}))
+    assert refusal(path) == f"is damaged: {version!r} is no version of the format"
+
+
+@pytest.mark.parametrize("head", ['{"format":', '{"a":', '{"format":"optimizer-tracer","a":'])
+@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
+def test_deep_nesting(path: Path, head: str, opening: str, closing: str) -> None:
+    path.write_text(f"{head}{opening * 100_000}1{closing * 100_000}}}")
+    assert refusal(path) == "is not a trace file: nested too deeply"
+
+
+# Trace files that are damaged.
+
+
+def damaged(path: Path, place: str, value: object) -> str:
+    """The reason for refusing the example with `value` at `place`, such as `blocks.0.total`."""
+    content: Any = document()
+    *parents, last = (int(key) if key.isdigit() else key for key in place.split("."))
+    target = content
+    for key in parents:
+        target = target[key]
+    target[last] = value
+    path.write_text(json.dumps(content))
+    return refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        ("complete", 1, "Expected `bool`, got `int` - at `$.complete`"),
+        ("first_step", 0, "first_step holds 0, less than 1"),
+        ("notes", "a", "Expected `array`, got `str` - at `$.notes`"),
+        ("environment", [], "Expected `object`, got `array` - at `$.environment`"),
+        ("blocks.0.total", "7", "Expected `int`, got `str` - at `$.blocks[0].total`"),
+        ("blocks.0.total", 1.5, "Expected `int`, got `float` - at `$.blocks[0].total`"),
+        ("blocks.0.total", None, "Expected `int`, got `null` - at `$.blocks[0].total`"),
+        ("blocks.0.context", "v\n1", "Invalid enum value 'v\\n1' - at `$.blocks[0].context`"),
+        ("blocks.0.runs.0", [1, 1], "Expected `array` of at least length 3, got 2"),
+        ("calls.0", {}, "Object missing required field `optimizer` - at `$.calls[0]`"),
+        ("lists.1.0", [0], "Expected `array` of length 2 - at `$.lists[1][0]`"),
+    ],
+)
+def test_wrong_types(path: Path, place: str, value: object, reason: str) -> None:
+    assert damaged(path, place, value).startswith(f"is damaged: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("place", "size"),
+    [
+        ("optimizers.0.root", 1),
+        ("blocks.1.root", 1),
+        ("blocks.1.replica", 2),
+        ("blocks.1.entries.2.optimizer", 1),
+        ("blocks.1.entries.2.method", 2),
+        ("blocks.1.entries.2.variables", 2),
+        ("calls.0.optimizer", 1),
+        ("calls.0.method", 2),
+        ("calls.0.replica", 2),
+        ("calls.0.variables", 2),
+    ],
+)
+@pytest.mark.parametrize("beyond", [True, False])
+def test_indices_outside_their_table(path: Path, place: str, size: int, beyond: bool) -> None:
+    index = size if beyond else -1
+    head, *keys = place.split(".")
+    where = head + "".join(f"[{key}]" if key.isdigit() else f".{key}" for key in keys)
+    assert damaged(path, place, index) == (
+        f"is damaged: {where} is {index}, outside a table of {size}"
+    )
+
+
+@pytest.mark.parametrize("pair", [[0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST]])
+def test_variables_outside_their_table(path: Path, pair: list[int]) -> None:
+    assert damaged(path, "lists.1.0", pair) == (
+        f"is damaged: lists[1] holds {pair}, outside a table of 2 variables"
+    )
+
+
+def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracefile, "MAX_INDICES", 1000)
+    assert damaged(path, "lists.1", [[0, 2]] * 501) == (
+        "is damaged: lists hold more than 1,000 variables"
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "where", "least"),
+    [
+        ("variables.0.shape.0", "variables[0].shape", 0),
+        ("replicas.0.id", "replicas[0].id", 0),
+        ("blocks.0.total", "blocks[0]", 0),
+        ("blocks.0.graphs", "blocks[0]", 0),
+        ("blocks.0.idle", "blocks[0]", 0),
+        ("blocks.0.entries.0.times", "blocks[0].entries[0].times", 1),
+        ("blocks.0.runs.0.0", "blocks[0].runs[0]", 1),
+        ("blocks.0.runs.0.1", "blocks[0].runs[0]", 1),
+        ("blocks.0.runs.0.2", "blocks[0].runs[0]", 1),
+        ("blocks.0.runs.0.3", "blocks[0].runs[0]", 1),
+        ("calls.0.eager", "calls[0]", 0),
+        ("calls.0.tracing", "calls[0]", 0),
+    ],
+)
+def test_absurd_numbers(path: Path, place: str, where: str, least: int) -> None:
+    for number in (least - 1, -(2**63)):
+        assert damaged(path, place, number) == (
+            f"is damaged: {where} holds {number}, less than {least}"
+        )
+    assert damaged(path, place, 2**63) == (
+        f"is damaged: {where} holds {2**63}, more than 2**63 - 1"
+    )
+    assert damaged(path, place, 10**5000 // 10**800).startswith("is damaged: ")
+
+
+def test_runs_beyond_the_largest_step(path: Path) -> None:
+    assert damaged(path, "blocks.0.runs.1", [12, 2**62, 3, 1]) == (
+        f"is damaged: blocks[0].runs[1] holds {12 + 2**63}, more than 2**63 - 1"
+    )
+
+
+@pytest.mark.parametrize("run", [[10, 1, 1, 1], [1, 1, 1, 1]])
+def test_runs_that_do_not_rise(path: Path, run: list[int]) -> None:
+    assert damaged(path, "blocks.0.runs.1", run) == (
+        "is damaged: the steps of blocks[0].runs do not rise"
+    )
+
+
+def test_runs_that_hold_more_than_the_total(path: Path) -> None:
+    assert damaged(path, "blocks.0.total", 12) == (
+        "is damaged: blocks[0].runs hold 13 executions, more than the total, 12"
+    )
+
+
+# Fuzz: any bytes are a trace or are refused.
+
+
+def read_or_refused(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    try:
+        trace = tracefile.load(path)
+    except TraceFileError as error:
+        assert "\n" not in str(error) and str(error).startswith(str(path))
+        return str(error)
+    repr(trace), trace.count("updates", by=["variable", "replica"]), trace.steps
+    return ""
+
+
+def test_a_file_that_ends_at_any_byte_is_truncated(path: Path) -> None:
+    content = written(example())
+    for length in range(len(content) - 2):  # the line feed at the end is not needed
+        assert read_or_refused(path, content[:length]).endswith(
+            "is truncated: the end is missing"
+        ), length
+
+
+def test_any_bit_may_flip(path: Path) -> None:
+    content = written(example())
+    chance = random.Random(1)
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << chance.randrange(8)
+        read_or_refused(path, bytes(flipped))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+QUIET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@given(content=st.binary())
+@QUIET
+def test_random_bytes_are_refused(path: Path, content: bytes) -> None:
+    assert read_or_refused(path, content)
+
+
+@given(value=JSON)
+@QUIET
+def test_random_json_is_refused(path: Path, value: object) -> None:
+    assert read_or_refused(path, json.dumps(value).encode())
+
+
+@given(data=st.data())
+@QUIET
+def test_random_values_anywhere_never_break_the_reader(path: Path, data: st.DataObject) -> None:
+    content = document()
+    target: Any = content
+    while True:
+        keys = list(target) if isinstance(target, dict) else list(range(len(target)))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(target[key], list | dict) and target[key] and data.draw(st.booleans())):
+            break
+        target = target[key]
+    target[key] = data.draw(JSON)
+    read_or_refused(path, json.dumps(content).encode())
+
+
+def test_an_error_leaves_nothing_behind_that_breaks_python(path: Path) -> None:
+    """A garbage collection after an error once crashed the process, in the JSON library."""
+    path.write_text('{"format": "optimizer-tracer", "version": 1}')
+    script = (
+        "import gc, sys\n"
+        "from tracer.model import tracefile\n"
+        "for _ in range(5):\n"
+        "    try:\n"
+        "        tracefile.load(sys.argv[1])\n"
+        "    except ValueError:\n"
+        "        gc.collect()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# Written whole or not at all.
+
+
+def fail_with(number: int) -> Any:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_failure_in_the_middle_keeps_what_stood_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, function: str, before: bool
+) -> None:
+    if before:
+        tracefile.save(example(), path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fail_with(errno.ENOSPC))
+        with pytest.raises(TraceFileError) as caught:
+            tracefile.save(large(10), path)
+    assert str(caught.value) == f"{path}: cannot be written: No space left on device"
+    assert os.listdir(path.parent) == (["run.json"] if before else [])
+    if before:
+        assert tracefile.load(path) == CallTrace(example())
+
+
+def test_an_interrupt_leaves_no_temporary_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(descriptor: int) -> None:
+        assert len(os.listdir(path.parent)) == 1  # the temporary one, in the same folder
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tracefile.save(example(), path)
+    assert os.listdir(path.parent) == []
+
+
+def test_a_folder_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracefile.save(example(), path)
+    monkeypatch.setattr("builtins.open", fail_with(errno.EACCES))
+    with pytest.raises(TraceFileError) as caught:
+        tracefile.save(large(10), path)
+    monkeypatch.undo()
+    assert str(caught.value) == f"{path}: cannot be written: Permission denied"
+    assert tracefile.load(path) == CallTrace(example())
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "run.json"
+    with pytest.raises(TraceFileError) as caught:
+        tracefile.save(example(), path)
+    assert str(caught.value) == f"{path}: cannot be written: there is no folder {tmp_path / 'no'}"
+
+
+def test_a_folder_and_a_device_are_not_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(TraceFileError, match="is a folder, not a trace file"):
+        tracefile.save(example(), tmp_path)
+    with pytest.raises(TraceFileError, match="is a device or a pipe, not a trace file"):
+        tracefile.save(example(), Path("/dev/null"))
+    with pytest.raises(TraceFileError, match="cannot be written: "):
+        tracefile.save(example(), tmp_path / "a\0b")
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real" / "run.json")
+    tracefile.save(example(), link)
+    assert link.is_symlink()
+    assert os.listdir(tmp_path / "real") == ["run.json"]
+    assert tracefile.load(link) == CallTrace(example())
+
+
+def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path) -> None:
+    path.parent.joinpath("any").touch()
+    tracefile.save(example(), path)
+    assert path.stat().st_mode == path.parent.joinpath("any").stat().st_mode
+    path.chmod(0o600)
+    tracefile.save(example(), path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (example(("\ud800",)), "surrogates not allowed"),
+        (
+            TraceData((), (), (), (), (), (Calls(0, 0, None, 0, (), 1, 0),)),
+            r"calls\[0\].optimizer is 0, outside a table of 0",
+        ),
+        (TraceData((), (Variable("v", (2**70,), "int8"),), (), (), (), ()), ".+"),
+        (TraceData((), (Variable("v", (object(),), "int8"),), (), (), (), ()), ".+"),  # type: ignore[arg-type]  # the point
+    ],
+)
+def test_data_that_could_not_be_loaded_is_not_saved(
+    path: Path, data: TraceData, reason: str
+) -> None:
+    tracefile.save(example(), path)
+    with pytest.raises(TraceFileError, match=f"{path}: the trace cannot be written: .*{reason}"):
+        tracefile.save(data, path)
+    assert tracefile.load(path) == CallTrace(example())
+
+
+# Size and speed.
+
+
+def test_a_large_trace_is_small_and_quick(path: Path) -> None:
+    data = large(1_000_000)
+    seconds = []
+    for _ in range(3):
+        start = time.thread_time()
+        tracefile.save(data, path)
+        trace = tracefile.load(path)
+        seconds.append(time.thread_time() - start)
+    assert min(seconds) < 0.3
+    assert path.stat().st_size < 160_000
+    assert trace == CallTrace(data)
+
+
+def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
+    short, long = len(written(large(10))), len(written(large(1_000_000)))
+    assert long - short == 8 * 2 * len("00000")  # a total and a run for each of 8 replicas

@@ -1,0 +1,108 @@
+"""What the tracer adds to a graph: few ops, however many variables there are; no `merge_call`."""
+
+from typing import Any
+
+import keras
+import odometers
+import pytest
+import tensorflow as tf
+from libraries import is_keras3, keras2, keras3, needs_keras3
+
+import tracer
+
+legacy = keras2.optimizers.legacy
+
+
+def _step(optimizer: Any, weights: list[Any]) -> Any:
+    @tf.function(autograph=False)
+    def step() -> None:
+        optimizer.apply_gradients([(tf.ones(2), weight) for weight in weights])
+
+    return step
+
+
+def _ops_added(make: Any, variables: int) -> tuple[int, set[str]]:
+    """The ops that the tracer adds to a step over so many variables, and the types of all ops."""
+    operations = []
+    for traced in (False, True):
+        optimizer = make()
+        make_variable = keras3.Variable if is_keras3(optimizer) else tf.Variable
+        weights = [make_variable([1.0, 2.0]) for _ in range(variables)]
+        if traced:
+            tracer.wrap(optimizer)
+
+        step = _step(optimizer, weights)
+        operations.append(step.get_concrete_function().graph.get_operations())
+    plain, counted = operations
+    return len(counted) - len(plain), {op.type for op in counted}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        legacy.Adam,
+        keras2.optimizers.Adam,
+        keras.optimizers.Adam,
+        tf.compat.v1.train.AdamOptimizer,
+    ],
+    ids=["legacy", "keras2", "keras3", "v1"],
+)
+@pytest.mark.parametrize("variables", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_a_block_costs_the_same_however_many_variables(make: Any, variables: int) -> None:
+    few, types = _ops_added(make, 4)
+    many, _ = _ops_added(make, variables)
+    assert few == many
+    assert few <= 12  # of the 22 there may be
+    assert not types & {"PyFunc", "PyFuncStateless", "EagerPyFunc", "NumpyFunction"}
+
+
+@needs_keras3
+def test_branches_get_one_counter_whatever_they_hold() -> None:
+    def blocks(variables: int) -> int:
+        optimizer = tracer.wrap(keras.optimizers.SGD(gradient_accumulation_steps=2))
+        weights = [keras.Variable([1.0]) for _ in range(variables)]
+
+        @tf.function
+        def step() -> None:
+            optimizer.apply_gradients([(tf.ones(1), weight) for weight in weights])
+
+        step()
+        return len(tracer.trace_of(optimizer).blocks)
+
+    assert blocks(3) == blocks(30) <= 4
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3", "v1"])
+def test_no_merge_call_is_added(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    context = tf.distribute.ReplicaContext
+    original = context.merge_call
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("merge_call")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(context, "merge_call", counted)
+    counts = []
+    for traced in (False, True):
+        strategy = tf.distribute.MirroredStrategy(
+            ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+        )
+        with strategy.scope():
+            optimizer = odometers.ODOMETERS[kind]()
+            variables = odometers.make_variables(kind)
+            if kind == "keras3":
+                optimizer.build(list(variables.values()))
+        if traced:
+            tracer.wrap(optimizer)
+        calls.clear()
+        _run_replicas(strategy, optimizer, variables)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] > 0
+
+
+def _run_replicas(strategy: Any, optimizer: Any, variables: dict[str, Any]) -> None:
+    def replica() -> None:
+        optimizer.apply_gradients(odometers.gradients(variables))
+
+    tf.function(lambda: strategy.run(replica))()

@@ -1,0 +1,293 @@
+"""The HTML report without a browser: what is in the page, and how large it can become."""
+
+import base64
+import hashlib
+import json
+import random
+import re
+import subprocess
+import sys
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import traces
+from hypothesis import given, strategies as st
+from traces import block, called, request, step, update
+
+from tracer.api import CallTrace
+from tracer.model.records import Graph
+from tracer.model.runs import Run
+from tracer.model.stretches import Stretch
+from tracer.model.tally import tallies_of
+from tracer.reporters import charts, html
+from tracer.reporters.heatmap import HeatMap, Lane
+
+MEGABYTE = 1_000_000
+
+cycles = st.lists(
+    st.tuples(st.integers(1, 5), st.tuples(st.integers(0, 2), st.integers(0, 2))),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(st.lists(st.tuples(cycles, st.integers(1, 6)), min_size=1, max_size=4), st.data())
+def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], data: st.DataObject) -> None:
+    stretches: list[Stretch] = []
+    steps: list[tuple[int, int]] = []
+    for cycle, turns in parts:
+        stretches.append(Stretch(len(steps) + 1, tuple(cycle), turns))
+        steps += [values for length, values in cycle for _ in range(length)] * turns
+    lane = Lane(stretches)
+    first = data.draw(st.integers(1, len(steps)))
+    last = data.draw(st.integers(first, len(steps)))
+    chosen = steps[first - 1 : last]
+    counts = [sum(each) for each in chosen]
+    assert lane.within(first, last) == (
+        len(chosen),
+        counts.count(0),
+        sum(dense for dense, _ in chosen),
+        sum(sparse for _, sparse in chosen),
+        min(counts),
+        max(counts),
+    )
+    assert [v for begin, end, v in lane.runs() for _ in range(begin, end + 1)] == steps
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
+    trace = traces.ALL[name]()
+    for found in tallies_of(trace):
+        heat = HeatMap(found)
+        together = [view for view in heat.views if "together" in view.name] or heat.views
+        for variable, pattern in heat.patterns.items():
+            if not trace.variables[variable].name or not together:
+                continue  # a filter for no name is none
+            lane = heat.lanes[together[0].lanes[pattern]]
+            counted = trace.per_step("updates", variable=trace.variables[variable].name)
+            for first, last, count in counted:
+                inside = lane.within(first, min(last, found.steps))
+                if inside.steps:
+                    assert (inside.least, inside.most) == (count, count)
+
+
+def test_replicas_that_are_alike_share_a_view() -> None:
+    alike = HeatMap(tallies_of(traces.many_variables())[0])
+    assert [view.name for view in alike.views] == [
+        "each of 8 replicas",
+        "all 8 replicas together",
+    ]
+    uneven = HeatMap(tallies_of(traces.uneven_replicas())[0])
+    assert [view.name for view in uneven.views] == [
+        "all 4 replicas together",
+        "worker:0 replica 0, and 1 like it",
+        "worker:1 replica 0, and 1 like it",
+    ]
+
+
+def data_of(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_nothing_in_the_trace_can_leave_its_place() -> None:
+    bad = "</script><script>alert(1)</script><!--\u2028"
+    work = [step(), request(0), update(0)]
+    dirty = traces.changed(
+        traces.keras3((bad,), (block(work, Run(1, 1, 3)),), (), bad, notes=(bad,)),
+        environment={bad: bad},
+        graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0, 1),),
+    )
+    page = html.render(dirty)
+    assert "alert(1)</script>" not in page
+    assert "\u2028" not in page
+    assert len(re.findall(r"<script\b", page.replace(charts.library(), ""))) == 3
+    assert data_of(page)["optimizers"][0]["variables"][0][0] == bad.replace("\u2028", "\\u2028")
+
+
+def test_the_page_allows_its_own_scripts_and_no_request() -> None:
+    page = html.render(traces.eager())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy
+    assert policy[1].startswith("default-src 'none';")
+    scripts = re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL)
+    hashes = [hashlib.sha256(each.encode()).digest() for each in scripts]
+    assert len(scripts) == 2
+    for each in hashes:
+        assert f"'sha256-{base64.b64encode(each).decode()}'" in policy[1]
+    outside = page.replace(charts.library(), "")
+    assert not re.search(r"""(src|href)=["'](?!#)""", outside)
+
+
+def test_a_page_has_a_size_whatever_the_names_and_notes() -> None:
+    ids = range(9_000)
+    work = (block([step(), request(*ids), update(*ids)], Run(1, 1, 1_000), graphs=1),)
+    names = [f"{'層' * 300}{n}" for n in ids]
+    notes = ("n" * 500,) * 999
+    page = html.render(traces.keras3(names, work, (called(1, ids, tracing=1),), notes=notes))
+    assert len(page.encode()) < 6 * MEGABYTE
+    shown = data_of(page)["optimizers"][0]
+    assert shown["left"] + len(shown["variables"]) == 9_000
+    assert 0 < len(shown["variables"]) < 9_000
+    assert "799 more notes" in page
+
+
+def test_a_page_has_a_size_however_irregular_the_steps() -> None:
+    dice = random.Random(3)
+    counts = [(dice.randint(0, 1), dice.randint(0, 1)) for _ in range(400_000)]
+    irregular = Lane([Stretch(n, ((1, each),)) for n, each in enumerate(counts, 1)])
+    lanes = [irregular, Lane([Stretch(1, ((3, (0, 0)), (1, (1, 0))), turns=100_000)]), irregular]
+    grain = html._grain(lanes, 400_000, html._CHARACTERS)
+    assert grain == 100
+    written = [html._lane(each, 400_000, grain) for each in lanes]
+    assert len(json.dumps(written, separators=(",", ":"))) < 1.5 * html._CHARACTERS
+    assert isinstance(written[0], dict)
+    assert len(written[0]["cells"]) == 4_000
+    assert written[0]["cells"][1] == irregular.within(101, 200)[1:]
+    assert written[1] == [[1, 100_000, 3, 0, 0, 1, 1, 0]]  # no larger than before, so exact
+
+
+def test_a_healthy_run_has_nothing_yellow() -> None:
+    usual = (Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1),)
+    trace = CallTrace(msgspec.structs.replace(traces.accumulation().data, graphs=usual))
+    page = html.render(trace)
+    assert 'class="banner odd"' not in page
+    assert '<tr class="odd"' not in page
+    assert "Graphs that never ran are usual: a first tracing only makes the variables." in page
+    drawn = data_of(page)["optimizers"][0]
+    assert drawn["calm"] == "accumulating, it seems"
+    shade = drawn["colors"]["light"][drawn["states"].index(drawn["calm"])]
+    assert shade in charts.LIGHT["calm"] and charts.SKIPPED not in drawn["states"]
+
+
+def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
+    drawn = data_of(html.render(traces.embedding_on_two_replicas()))["optimizers"][0]
+    assert drawn["calm"] == ""
+    assert charts.SKIPPED in drawn["states"]
+    assert [view["per"] for view in drawn["views"]] == ["step and replica", "step, all replicas"]
+
+
+def test_the_library_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = charts.library.__wrapped__()
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda code: 1 / 0)
+    assert charts.library.__wrapped__() == made
+    (kept,) = (tmp_path / "optimizer-tracer").iterdir()
+    kept.write_text(made[: len(made) // 2], encoding="utf-8")  # as a full disk leaves it
+    with pytest.raises(ZeroDivisionError):
+        charts.library.__wrapped__()
+
+
+COLOR_BLIND = {
+    "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.1523, 1.0526, -0.2049), (0.1145, 0.7863, 0.0992), (-0.0039, -0.0481, 1.052)),
+    "no green": ((0.3673, 0.8606, -0.228), (0.2801, 0.6725, 0.0474), (-0.0118, 0.0429, 0.9689)),
+    "no blue": ((1.2555, -0.0767, -0.1788), (-0.0784, 0.9308, 0.1476), (0.0047, 0.6914, 0.3039)),
+}
+"""How colours look to people, as matrices: Machado, Oliveira and Fernandes 2009, severity 1."""
+
+
+@pytest.mark.parametrize("sight", COLOR_BLIND)
+@pytest.mark.parametrize("theme", ["LIGHT", "DARK"])
+def test_colours_can_be_told_apart_by_everyone(theme: str, sight: str) -> None:
+    counts = ([(1, 1)], [(1, 1), (2, 2)], [(n, n) for n in range(5)])
+    for levels, calm in product(counts, ("", "accumulating")):
+        colors = charts.colors(getattr(charts, theme), levels, calm)
+        seen = [_lab(each, COLOR_BLIND[sight]) for each in colors]
+        for one, other in combinations(range(len(seen)), 2):
+            distance = sum((a - b) ** 2 for a, b in zip(seen[one], seen[other], strict=True)) ** 0.5
+            assert distance > 10, (colors[one], colors[other], distance)
+
+
+def _lab(color: str, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
+    """The colour in CIE L*a*b* (D65), where equal distances look about equal."""
+    raw = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in raw]
+    r, g, b = (
+        min(1.0, max(0.0, sum(m * c for m, c in zip(row, linear, strict=True)))) for row in matrix
+    )
+    white = (
+        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
+        0.2126 * r + 0.7152 * g + 0.0722 * b,
+        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
+    )
+    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in white)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def command(*arguments: str, without: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command, perhaps on a machine that lacks a package."""
+    code = (
+        f"import sys\nfor name in {without.split()!r}: sys.modules[name] = None\n"
+        "from tracer.cli import main\n"
+        "try:\n    main()\n"
+        "finally:\n    assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, encoding="utf-8"
+    )
+
+
+def test_the_command_writes_a_page(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    traces.uneven_replicas().save(path)
+    run = command("report", str(path), "-o", str(tmp_path / "report.html"), "--step", "5:9")
+    assert (run.returncode, run.stdout) == (0, "")
+    assert run.stderr == f"tracer: wrote {tmp_path}/report.html\n"
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Only steps 5 to 8" in page
+    assert data_of(page)["first"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "without", "line"),
+    [
+        (["-o", "x.html"], "jinja2", "needs jinja2: pip install 'optimizer-tracer[html]'"),
+        (["-o", "x.html"], "vl_convert", "needs vl_convert: pip install 'optimizer-tracer[html]'"),
+        (
+            ["-f", "tensorboard", "-o", "logs"],
+            "tensorboard",
+            "pip install 'optimizer-tracer[tensorboard]'",
+        ),
+        (["-f", "tensorboard"], "", "needs the folder of the logs: -o LOGDIR"),
+        (["-o", "x.html", "--by", "step"], "", "the html report has all of them"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(
+    arguments: list[str], without: str, line: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    traces.eager().save(path)
+    run = command("report", str(path), *arguments, without=without)
+    assert run.returncode == 2
+    assert run.stderr.startswith("tracer: ")
+    assert run.stderr.endswith(line + "\n")
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_page_has_a_size_however_many_optimizers() -> None:
+    gan = traces.two_optimizers()
+    many = traces.changed(
+        gan,
+        optimizers=tuple(
+            msgspec.structs.replace(gan.optimizers[0], name=f"adam#{n}", root=n) for n in range(500)
+        ),
+        graphs=tuple(Graph(n % 500, 0, "step", "x" * 5_000, 1, 0, 10, 0, 1) for n in range(3_000)),
+    )
+    page = html.render(many)
+    assert len(page.encode()) < 6 * MEGABYTE
+    assert "450 more optimizers are not in this page" in page
+
+
+def test_the_pictures_are_small_and_shown() -> None:
+    root = Path(__file__).parents[2]
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    pictures = sorted((root / "docs" / "pictures").iterdir())
+    assert [each.name for each in pictures] == ["page.png", "terminal.svg"]
+    for each in pictures:
+        assert each.stat().st_size < 200_000
+        assert f"](docs/pictures/{each.name})" in readme

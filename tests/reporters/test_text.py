@@ -1,0 +1,403 @@
+"""The text report: golden files, and what must hold of every trace and every width."""
+
+import io
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+import traces
+from golden import assert_golden
+from hypothesis import given, strategies as st
+from rich.cells import cell_len
+from traces import block, called, request, step, update
+
+from tracer.api import CallTrace
+from tracer.errors import UnknownName
+from tracer.model.measures import updates
+from tracer.model.records import Graph
+from tracer.model.runs import Run
+from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.tally import Tally, tallies_of
+from tracer.reporters import console
+from tracer.reporters.answer import answer, question
+from tracer.reporters.layout import distinct, shown
+from tracer.reporters.rows import By, by_variable
+from tracer.reporters.text import render
+
+TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method")
+
+
+# Golden files.
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_report(name: str) -> None:
+    assert_golden(f"reporters/{name}.txt", render(traces.ALL[name]()))
+
+
+@pytest.mark.parametrize("by", TABLES)
+def test_one_table(by: By) -> None:
+    trace = traces.uneven_replicas()
+    assert_golden(f"reporters/uneven_replicas.{by}.txt", render(trace, by))
+
+
+@pytest.mark.parametrize("width", [40, 200])
+@pytest.mark.parametrize("name", ["embedding_on_two_replicas", "many_variables"])
+def test_narrow_and_wide(name: str, width: int) -> None:
+    assert_golden(f"reporters/{name}.{width}.txt", render(traces.ALL[name](), width=width))
+
+
+def test_colors() -> None:
+    assert_golden("reporters/no_gradients.ansi", render(traces.no_gradients(), color=True))
+
+
+# What the answer says.
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([Run(1, 1, 9)], "update_step ran once a step: 9 executions in 9 steps."),
+        ([Run(1, 1, 1)], "update_step ran once a step: 1 execution in 1 step."),
+        (
+            [Run(1, 1, 6), Run(7, 1, 3, 2)],
+            "update_step ran 1 or 2 times, mostly 1, a step: 12 executions in 9 steps.",
+        ),
+        (
+            [Run(3, 3, 3)],
+            "update_step ran once every 3rd step: "
+            "3 executions in 9 steps, 6 of which updated nothing (accumulating, it seems).",
+        ),
+        (
+            [Run(4, 4, 2)],
+            "update_step ran once in each of 2 steps: "
+            "2 executions in 9 steps, 7 of which updated nothing.",
+        ),
+        (
+            [Run(2, 3, 2)],
+            "update_step ran once in each of 2 steps: "
+            "2 executions in 9 steps, 7 of which updated nothing.",
+        ),
+        (
+            [Run(9, 1, 1)],
+            "update_step ran once in 1 step: 1 execution in 9 steps, 8 of which updated nothing.",
+        ),
+    ],
+)
+def test_answer_in_steps(runs: Sequence[Run], expected: str) -> None:
+    counted = max(9 if runs[0].last > 1 else 1, 1)
+    blocks = (
+        block([step(), request(0)], Run(1, 1, counted), graphs=1),
+        block([update(0)], *runs, is_step=False, graphs=1),
+    )
+    trace = traces.keras3(("a",), blocks, (called(1, (0,), tracing=1),))
+    second = "Its Python body was called once, while tracing 1 graph."
+    assert answer(trace) == f"{expected} {second}"
+
+
+def test_answer_names_both_contexts() -> None:
+    blocks = (
+        block([step(), update(0)], Run(1, 1, 2)),
+        block([step(), update(0)], Run(3, 1, 7), graphs=1),
+    )
+    trace = traces.keras3(("a",), blocks, (called(1, (0,), eager=2, tracing=1),))
+    assert answer(trace) == (
+        "update_step ran once a step: 9 executions in 9 steps. "
+        "Its Python body was called 3 times: 2 eagerly, 1 while tracing 1 graph."
+    )
+
+
+def test_answer_tells_two_replicas_apart() -> None:
+    blocks = (
+        block([step(), update(0, 1)], Run(1, 1, 5), graphs=1),
+        block([step(), update(0)], Run(1, 1, 4), replica=1, graphs=1),
+    )
+    trace = traces.changed(traces.embedding_on_two_replicas(), blocks=blocks, calls=())
+    assert answer(trace) == (
+        "_resource_apply_dense ran twice a step on replica 0 and once a step on replica 1: "
+        "14 executions in 4 to 5 steps. "
+        "Its Python body was not called while the tracer watched."
+    )
+
+
+def test_question_names_the_method_that_people_override() -> None:
+    trace = traces.embedding_on_two_replicas()
+    assert question(trace) == "How often did _resource_apply_dense and _resource_apply_sparse run?"
+
+
+# What must hold of every report.
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+@pytest.mark.parametrize("width", [40, 57, 80, 200])
+@pytest.mark.parametrize("by", [None, *TABLES])
+def test_fits_and_is_plain(name: str, width: int, by: By | None) -> None:
+    text = render(traces.ALL[name](), by, width=width)
+    for line in text.removesuffix("\n").split("\n"):
+        assert line == line.rstrip()
+        assert line.isprintable()
+        # A word that is longer than the width is left whole, so that it can be copied.
+        assert cell_len(line) <= max(width, max(map(cell_len, line.split(" "))) + 2), line
+
+
+def test_unknown_table() -> None:
+    with pytest.raises(UnknownName, match="no table 'layer': by is one of variable, step"):
+        render(traces.eager(), "layer")  # type: ignore[arg-type]  # that is the test
+
+
+@pytest.mark.parametrize("name", sorted(set(traces.ALL) - {"nothing"}))
+def test_rows_add_up_to_the_answer(name: str) -> None:
+    """The steps' rows, each times its steps, and the rows without a step, are all updates."""
+    trace = traces.ALL[name]()
+    for root in {optimizer.root for optimizer in trace.optimizers}:
+        tally = Tally(trace, root)
+        in_steps = sum(count * steps for (count,), steps in tally.spread(updates).items())
+        rest = tally.unplaced(updates) + tally.outside(updates)
+        assert in_steps + rest == tally.total(updates)
+        assert tally.total(updates) == trace.updates(optimizer=trace.optimizers[root].name)
+
+
+def test_many_odd_steps_are_limited_and_it_says_so() -> None:
+    runs = [Run(at * at, 1, 1) for at in range(1, 100)]
+    trace = traces.keras3(
+        ("a",),
+        (
+            block([step(), request(0)], Run(1, 1, 9801), graphs=1),
+            block([update(0)], *runs, is_step=False, graphs=1),
+        ),
+        (called(1, (0,), tracing=1),),
+    )
+    assert '… and 168 more rows up to step 9,801: by="step" has them all' in render(trace)
+    full = render(trace, "step")
+    assert "more rows" not in full
+    assert "\n9,801 " in full
+
+
+def test_a_million_steps_take_no_longer() -> None:
+    start = time.thread_time()
+    text = render(traces.accumulation(steps=1_000_000, every=4))
+    assert time.thread_time() - start < 1
+    assert "1-3, 5-7 … 999,997-999,999         0       0        0" in text
+    assert "4, 8 … 1,000,000                   4       4        0" in text
+    assert len(text.splitlines()) < 30
+
+
+def test_epochs_with_a_partial_batch_fold() -> None:
+    full = tuple(Run(1 + 17 * epoch, 1, 16) for epoch in range(2000))
+    blocks = (
+        block([step(), request(0), update(0)], *full, graphs=1),
+        block([step(), request(0)], Run(17, 17, 2000), graphs=1),
+    )
+    start = time.thread_time()
+    text = render(traces.keras3(("a",), blocks, ()), "step")
+    assert time.thread_time() - start < 2
+    assert "1-16, 18-33 … 33,984-33,999" in text
+    assert "17, 34 … 34,000" in text
+
+
+def test_a_cycle_with_many_parts_is_written_out() -> None:
+    runs = [Run(first, 40, 50) for first in (1, 4, 9, 16, 25, 36)]
+    blocks = (
+        block([step(), request(0)], Run(1, 1, 2000), graphs=1),
+        *(block([update(0)], run, is_step=False, graphs=1) for run in runs),
+    )
+    assert "more rows up to step 2,000" in render(traces.keras3(("a",), blocks, ()))
+
+
+def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
+    """An inner `apply` is a step entry of its own method, on one replica that ran 3 steps."""
+    blocks = (
+        block([step(), step(), request(0), update(0)], Run(1, 1, 3), graphs=1),
+        block([step(), request(0), update(0)], Run(1, 1, 2), replica=1, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()))
+    assert "\n3                    1       1        0   on 1 of 2 replicas" in text
+
+
+# Calm where all is well.
+
+
+def with_optimizer(trace: CallTrace, **changes: object) -> CallTrace:
+    first = msgspec.structs.replace(trace.optimizers[0], **changes)
+    return CallTrace(msgspec.structs.replace(trace.data, optimizers=(first,)))
+
+
+def with_graphs(trace: CallTrace, *graphs: Graph) -> CallTrace:
+    return CallTrace(msgspec.structs.replace(trace.data, graphs=graphs))
+
+
+def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:
+    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1)
+    trace = with_graphs(traces.accumulation(), usual)
+    assert trace.answer().endswith("all while tracing 2 graphs.")
+    assert "(graphs that never ran are usual: a first tracing only makes" in render(trace)
+    assert not [each for each in trace.findings() if each.code == "graph-never-ran"]
+
+
+def test_another_graph_that_never_ran_is_told() -> None:
+    other = Graph(0, 0, "train_function", "x: float32[?, 4]", 1, 1, 0, 0, 1)
+    ran = Graph(0, 0, "train_function", "x: float32[32, 4]", 1, 0, 64, 0, 1)
+    trace = with_graphs(traces.accumulation(), ran, other)
+    assert trace.answer().endswith("2 graphs; 1 of them never ran.")
+    assert "usual" not in render(trace)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"settings": {"gradient_accumulation_steps": 4}}, "accumulating"),
+        ({}, "accumulating, it seems"),
+        ({"class_name": "keras.LossScaleOptimizer"}, "skipped by the loss scale"),
+    ],
+)
+def test_steps_without_updates_say_why_and_are_no_fault(
+    changes: dict[str, object], reason: str
+) -> None:
+    text = render(with_optimizer(traces.accumulation(), **changes), color=True)
+    (line,) = [line for line in text.splitlines() if "61-63" in line]
+    assert line.endswith(f"0   {reason}")  # and no colour
+    assert f"updated nothing ({reason})" in " ".join(text.split())
+
+
+def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
+    work = [step(), request(0)]
+    blocks = (
+        block(work, Run(1, 1, 40), graphs=1),
+        block([update(0)], Run(1, 1, 10), is_step=False, graphs=1),
+    )
+    trace = with_optimizer(traces.keras3(("a",), blocks, ()), class_name="keras.LossScaleOptimizer")
+    assert "\x1b[1;33m11-40" in render(trace, color=True)
+
+
+def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
+    work = [step(), request(0)]
+    blocks = (
+        block(work, Run(1, 1, 40), graphs=1),
+        block([update(0)], Run(1, 1, 10), Run(12, 1, 29), is_step=False, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), color=True)
+    assert "\x1b[1;33m11 " in text
+    assert "gradients came, none was applied" in text
+
+
+def test_what_a_step_is_is_said_each_time() -> None:
+    several, single = traces.embedding_on_two_replicas(), traces.eager()
+    variable = render(several, "variable").split("\n\n")[2]
+    assert [line.split()[-1] for line in variable.splitlines()[1:2]] == ["and"]
+    assert "(per step and replica: without the 1 step" in variable
+    assert render(several, "step").split("\n\n")[2].startswith("per step,\nall replicas ")
+    assert render(single, "step").split("\n\n")[2].startswith("per step ")
+
+
+def test_the_least_in_a_step_counts_the_steps_without_updates() -> None:
+    (tally,) = tallies_of(traces.embedding_on_two_replicas())  # step 33 updated nothing
+    assert {(row.least_a_step, row.most_a_step) for row in by_variable(tally)} == {(0, 1)}
+
+
+# Names.
+
+
+def test_names_are_cut_so_that_they_stay_different() -> None:
+    names = [f"encoder/layer_{layer}/attention/kernel" for layer in range(12)]
+    cuts = distinct(names, 19)
+    assert len(set(cuts)) == 12
+    assert all(cell_len(each) <= 19 for each in cuts)
+    assert distinct(names[:1], 19) == ["encoder/lay…/kernel"]
+
+
+def test_names_that_cannot_be_cut_apart_stay_whole() -> None:
+    names = ["a" * 20 + "x" + "b" * 20, "a" * 20 + "y" + "b" * 20]
+    assert distinct(names, 5) == names
+
+
+@given(st.text())
+def test_shown_names_are_one_printable_line(name: str) -> None:
+    assert shown(name).isprintable()
+
+
+# Folding.
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.builds(
+                Run,
+                first=st.integers(1, 30),
+                stride=st.integers(1, 6),
+                count=st.integers(1, 20),
+                times=st.integers(1, 2),
+            ),
+            st.tuples(st.integers(0, 2), st.integers(0, 2)),
+        ),
+        max_size=6,
+    ),
+    st.integers(0, 80),
+)
+def test_folded_steps_are_the_steps(weighted: list[tuple[Run, Values]], steps: int) -> None:
+    expected = Counter[tuple[int, int]]()
+    for run, weights in weighted:
+        for at in range(run.first, run.last + 1, run.stride):
+            for place, weight in enumerate(weights):
+                expected[at, place] += weight * run.times
+    unfolded = [values for each in folded(weighted, steps, 2) for values in unfold(each)]
+    assert unfolded == [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
+
+
+def unfold(stretch: Stretch) -> list[Values]:
+    cycle = [values for length, values in stretch.cycle for _ in range(length)]
+    assert len(cycle) * stretch.turns == stretch.last - stretch.first + 1
+    return cycle * stretch.turns
+
+
+# Printing.
+
+
+class Terminal(io.StringIO):
+    """A terminal without a size."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_file_gets_no_ansi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "33")
+    file = io.StringIO()
+    console.report(traces.no_gradients(), file=file)
+    assert file.getvalue() == render(traces.no_gradients())
+
+
+def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    console.report(traces.eager(), by="step")
+    assert capsys.readouterr().out == render(traces.eager(), "step")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "colored"),
+    [("NO_COLOR", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)],
+)
+def test_a_terminal_gets_colors(
+    variable: str, value: str, colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, value)
+    file = Terminal()
+    console.report(traces.no_gradients(), file=file)
+    assert ("\x1b[" in file.getvalue()) == colored
+    plain = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
+    assert plain == render(traces.no_gradients())
+
+
+def test_an_encoding_without_the_characters() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii", newline="\n")
+    console.report(traces.hostile_names(), file=file)
+    file.flush()
+    assert rb"\u5c64/\u30ab" in raw.getvalue()

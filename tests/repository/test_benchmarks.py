@@ -1,0 +1,132 @@
+"""The benchmarks: their exact figures hold, and each script starts and prints its table."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import files
+import pytest
+from files import MOST, cost
+from scripts import output_of
+
+from tracer.model import tracefile
+from tracer.model.runs import Run
+
+OPS_OF_A_BLOCK = 36
+RING = 4096 * 4 * 8
+BYTES = 4096 * 40 + 24 + 40
+"""The log of a replica, its clock and one counter."""
+
+
+def printed(name: str) -> list[list[str]]:
+    """The rows of all tables that a benchmark prints with `--quick`, without their headers."""
+    page = output_of(f"benchmarks/{name}.py", "--quick")
+    assert f"Printed by `python benchmarks/{name}.py --quick` in " in page
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("|")
+    ]
+    heads = [place - 1 for place, row in enumerate(rows) if set("".join(row)) <= {"-", ":"}]
+    assert heads, page
+    return [row for place, row in enumerate(rows) if {place, place - 1}.isdisjoint(heads)]
+
+
+def number(cell: str) -> int:
+    return int(cell.replace(",", ""))
+
+
+@pytest.mark.long
+def test_graphs_and_memory_grow_with_nothing() -> None:
+    *graphs, before, after = printed("fixed_costs")
+    kinds = {kind for kind, *_ in graphs}
+    assert kinds == {"legacy", "keras2", "keras3", "v1"}
+    many = [row for row in graphs if row[4] == "400"]
+    assert many
+    for kind, mode, pattern, replicas, variables, ops, _, size in graphs:
+        blocks = 2 if pattern == "every 4th step" else 1
+        assert 0 < number(ops) <= OPS_OF_A_BLOCK * blocks * int(replicas)
+        assert number(size) == (BYTES + (blocks - 1) * 40) * int(replicas)
+        if variables == "400":
+            few = next(row for row in graphs if row[:5] == [kind, mode, pattern, replicas, "4"])
+            assert few[5] == ops
+    # Ten times the steps.
+    assert number(after[1]) < 1.5 * number(before[1])
+
+
+@pytest.mark.long
+def test_graph_tracing_adds_the_same_ops_to_every_kind() -> None:
+    added = {number(row[3]) for row in printed("graph_tracing")}
+    assert len(added) == 1
+    assert 0 < added.pop() <= OPS_OF_A_BLOCK
+
+
+@pytest.mark.long
+def test_every_update_in_graph_mode_is_counted() -> None:
+    for row in printed("graph_mode"):
+        assert row[-2] == row[-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "blind"),
+    [("graph_peers", {"unittest.mock", "cProfile", "VizTracer"}), ("eager_mode", set())],
+)
+def test_what_each_peer_sees(name: str, blind: set[str]) -> None:
+    rows = printed(name)
+    assert [row[0] for row in rows][:1] == ["tracer"]
+    assert {peer for peer, seen, expected in rows if seen != expected} == blind
+    assert all(0 < number(seen) <= number(expected) for _, seen, expected in rows)
+
+
+@pytest.mark.long
+def test_the_files_benchmark_prints_its_sizes() -> None:
+    rows = printed("files")
+    assert len(rows) > 12
+    assert all(number(row[4]) > 0 for row in rows)
+
+
+# Files, without TensorFlow and without another process.
+
+
+def test_a_million_regular_steps_are_less_than_200_kilobytes(tmp_path: Path) -> None:
+    path = files.big(tmp_path)
+    assert path.stat().st_size < 200_000
+    (block, *others) = tracefile.load(path).data.blocks
+    assert block.runs == (Run(1, 1, 10**6),)
+    assert len(others) == 7
+
+
+@pytest.mark.parametrize("pattern", ["regular", "accumulating"])
+def test_a_file_does_not_grow_with_the_steps(pattern: files.Pattern, tmp_path: Path) -> None:
+    short = cost(tmp_path, pattern, 10**3, timed=False)
+    long = cost(tmp_path, pattern, MOST[pattern], timed=False)
+    assert short.runs == long.runs == 1
+    assert long.size - short.size < 100  # longer numbers
+
+
+def test_a_file_grows_with_the_changes(tmp_path: Path) -> None:
+    few = cost(tmp_path, "skipping", 10**4, timed=False)
+    more = cost(tmp_path, "skipping", 10**6, timed=False)
+    assert more.runs > 50 * few.runs
+    each = (more.size - few.size) / (more.runs - few.runs)
+    assert each < 25  # bytes
+    sparser = cost(tmp_path, "random", 2 * few.runs, timed=False)
+    assert sparser.size < few.size + 25 * sparser.runs
+
+
+def test_workers_are_merged(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    files.write_workers(parts, 64, 2, 10)
+    _, megabytes, workers, updates = files.merge(parts, tmp_path / "all.json")
+    assert (workers, updates) == (64, 64 * 2 * 10 * 10**6)
+    assert megabytes < 1000
+
+
+@pytest.mark.parametrize("pattern", ["skipping", "random"])
+def test_the_steps_are_those_that_the_pattern_says(pattern: files.Pattern) -> None:
+    runs = files.updated(pattern, 10_000)
+    share = sum(run.total for run in runs) / 10_000
+    assert share == 0.99 if pattern == "skipping" else 0.45 < share < 0.55
+    assert all(before.last < after.first for before, after in pairwise(runs))
+    assert runs[-1].last <= 10_000

@@ -1,0 +1,139 @@
+"""The pages for people say what is there: links, tests, modules, functions, layers, facts."""
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted((ROOT / "docs").glob("*.md"))]
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)", text_of(page), re.M)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@every_page
+def test_links_lead_to_what_is_there(page: Path) -> None:
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text_of(page)):
+        if not path.startswith("http"):
+            target = (page.parent / path) if path else page
+            assert target.exists(), path
+            assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+@cache
+def files_of_tests() -> dict[str, set[str]]:
+    """The names of all tests, with those of the files that they are in."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for name in re.findall(r"^def (test_\w+)", text_of(path), re.M):
+            found.setdefault(name, set()).add(path.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "testing.md"], ids=lambda page: page.name
+)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    for file, name in re.findall(r"`(?:[\w/]*?(\w+\.py)::)?(test_\w+)`", text_of(page)):
+        assert name in files_of_tests(), name
+        assert not file or file in files_of_tests()[name], f"{file}::{name}"
+
+
+def modules_named(text: str) -> Iterator[tuple[Path, str]]:
+    """The modules of ours that a page names in code, each with a definition in it, or none."""
+    for path, name in re.findall(r"`((?:\w+/)*\w+\.py)(?::([\w.]+))?`", text):
+        yield ROOT / path if path.startswith("tracer/") else ROOT / "tracer" / path, name
+
+
+def test_modules_and_functions_that_are_named_exist() -> None:
+    named = list(modules_named(text_of(ARCHITECTURE)))
+    assert len(named) > 100
+    for path, name in named:
+        assert path.exists(), path
+        body = ast.parse(text_of(path)).body
+        for part in name.split(".") if name else ():
+            inner = {
+                each.name: each.body
+                for each in body
+                if isinstance(each, ast.ClassDef | ast.FunctionDef)
+            }
+            assert part in inner, f"{path.name}: {name}"
+            body = inner[part]
+
+
+def test_files_of_the_recipes_exist() -> None:
+    for path in re.findall(r"`((?:tracer|docs|tests)/[\w/]+\.\w+)`", text_of(CONTRIBUTING)):
+        assert (ROOT / path).exists() or path == "tracer/reporters/NAME.py", path
+
+
+def recipe_steps() -> list[str]:
+    """The steps of the recipes, each with the files that it is about."""
+    _, recipes = text_of(CONTRIBUTING).split("## Where to change what")
+    return re.findall(r"^\d\. (.*?)(?=^\d\. |^#|\Z|^$)", recipes, re.M | re.S)
+
+
+def test_names_in_the_recipes_stand_in_their_files() -> None:
+    named = 0
+    for step in recipe_steps():
+        files = [each for each in re.findall(r"`(tracer/[\w/]+\.py)`", step) if "NAME" not in each]
+        code = "".join(text_of(ROOT / each) for each in files)
+        for name in re.findall(r"`(?:\w+\.)?(_\w+|[A-Z]\w+)`", step) if files else ():
+            assert re.search(rf"\b{name}\b", code), f"{name}: {files}"
+            named += 1
+    assert named > 20
+
+
+def test_sessions_of_nox_that_are_named_exist() -> None:
+    sessions = set(re.findall(r"^def (\w+)\(session", text_of(ROOT / "noxfile.py"), re.M))
+    for page in PAGES:
+        assert set(re.findall(r"nox\s+-s\s+\"?(\w+)", text_of(page))) <= sessions
+
+
+def layers_drawn() -> Iterable[list[str]]:
+    """The layers that the page draws, in each of its first two pictures."""
+    for picture in re.findall(r"```text\n(.*?)```", text_of(ARCHITECTURE), re.S)[:2]:
+        yield [re.split(r" {3,}", line)[0] for line in picture.splitlines()]
+
+
+def test_the_layers_are_those_of_the_import_contracts() -> None:
+    settings = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["importlinter"]
+    contracts = [each for each in settings["contracts"] if each["type"] == "layers"]
+    assert [each["layers"] for each in contracts] == list(layers_drawn())
+
+
+FACTS = re.findall(r"`((tensorflow|tf_keras|keras)/[\w/]+\.py): ([^`]+)`", text_of(ARCHITECTURE))
+
+
+@pytest.mark.parametrize(("path", "package", "name"), FACTS)
+def test_the_facts_about_the_frameworks_stand_where_the_page_says(
+    path: str, package: str, name: str
+) -> None:
+    """A name that is gone from its file is a fact to look at again, before other tests fail."""
+    if package == "keras" and metadata.version("keras").startswith("2."):
+        pytest.skip("this TensorFlow has no Keras 3")
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.origin is not None
+    assert name in text_of(Path(spec.origin).parents[1] / path)

@@ -1,0 +1,441 @@
+"""Traces made by hand, as real runs give them, for tests that need no TensorFlow.
+
+`ALL` has one of each sort: the golden reports show them, and what must hold of every trace is tried
+on each. A test that needs another one puts it together of the same parts: `keras3` of blocks, and
+these of entries; `trained` if every step is alike; `changed` if a trace differs in a few fields.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tracer.api import CallTrace
+from tracer.model.records import (
+    Block,
+    Calls,
+    Entry,
+    Kind,
+    Method,
+    Optimizer,
+    Replica,
+    Role,
+    TraceData,
+    Variable,
+)
+from tracer.model.runs import Run
+
+VERSIONS = {"python": "3.12.3", "tensorflow": "2.21.0", "keras": "3.15.1"}
+LEGACY = VERSIONS | {"tf_keras": "2.21.0"}
+APPLY_GRADIENTS = Method("apply_gradients", "step")
+UPDATE_STEP = Method("update_step", "apply")
+DENSE = Method("_resource_apply_dense", "apply")
+SPARSE = Method("_resource_apply_sparse", "apply")
+DUPLICATES = Method("_resource_apply_sparse_duplicate_indices", "apply")
+
+
+def variables(*names: str) -> tuple[Variable, ...]:
+    return tuple(Variable(name, (8, 4), "float32") for name in names)
+
+
+def replicas(count: int) -> tuple[Replica, ...]:
+    device = "/job:localhost/replica:0/task:0/device:CPU:{}" if count > 1 else ""
+    return tuple(Replica("", id, device.format(id)) for id in range(count))
+
+
+def step(optimizer: int = 0, method: int = 0) -> Entry:
+    return Entry(optimizer, method, "step", None, ())
+
+
+def request(*of: int, kind: Kind = "dense", optimizer: int = 0) -> Entry:
+    return Entry(optimizer, 0, "request", kind, of)
+
+
+def update(
+    *of: int, method: int = 1, kind: Kind = "dense", optimizer: int = 0, role: Role = "update"
+) -> Entry:
+    return Entry(optimizer, method, role, kind, of)
+
+
+def block(
+    entries: Sequence[Entry],
+    *runs: Run,
+    replica: int = 0,
+    root: int = 0,
+    is_step: bool = True,
+    graphs: int = 0,
+    idle: int = 0,
+    total: int | None = None,
+    outside: bool = False,
+) -> Block:
+    return Block(
+        root=root,
+        replica=replica,
+        context="graph" if graphs else "eager",
+        function="train_function" if graphs else "",
+        step=is_step,
+        entries=tuple(entries),
+        total=sum(run.total for run in runs) if total is None else total,
+        runs=runs,
+        graphs=graphs,
+        idle=idle,
+        outside=outside,
+    )
+
+
+def called(
+    method: int,
+    of: Sequence[int],
+    *,
+    eager: int = 0,
+    tracing: int = 0,
+    kind: Kind | None = "dense",
+    replica: int = 0,
+    optimizer: int = 0,
+) -> Calls:
+    return Calls(optimizer, method, kind, replica, tuple(of), eager, tracing)
+
+
+def embedding_on_two_replicas() -> CallTrace:
+    """64 steps of legacy Adam under a loss scale; step 33 was skipped, one graph never ran."""
+    blocks, calls = [], []
+    for replica in (0, 1):
+        requests = (request(0, kind="sparse"), request(1, 2, 3, 4))
+        updates = (
+            update(0, method=2, kind="sparse"),
+            update(0, method=3, kind="sparse", role="apply"),
+            update(1, 2, 3, 4),
+        )
+        blocks += [
+            block([step(), *requests], Run(1, 1, 64), replica=replica, graphs=2, idle=1),
+            block(
+                updates,
+                Run(1, 1, 32),
+                Run(34, 1, 31),
+                replica=replica,
+                is_step=False,
+                graphs=2,
+                idle=1,
+            ),
+        ]
+        calls += [
+            called(0, (), tracing=2, kind=None, replica=replica),
+            called(1, (1, 2, 3, 4), tracing=2, replica=replica),
+            called(2, (0,), tracing=2, kind="sparse", replica=replica),
+            called(3, (0,), tracing=2, kind="sparse", replica=replica),
+        ]
+    return CallTrace(
+        TraceData(
+            optimizers=(
+                Optimizer("Adam", "tf_keras.src.optimizers.legacy.adam.Adam", "legacy", 0),
+            ),
+            variables=variables(
+                "embedding/embeddings",
+                "dense/kernel",
+                "dense/bias",
+                "dense_1/kernel",
+                "dense_1/bias",
+            ),
+            methods=(APPLY_GRADIENTS, DENSE, DUPLICATES, SPARSE),
+            replicas=replicas(2),
+            blocks=tuple(blocks),
+            calls=tuple(calls),
+            environment=LEGACY | {"strategy": "MirroredStrategy"},
+        )
+    )
+
+
+def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
+    """Keras 3 Adam on one replica that applies every `every` steps; one graph never ran."""
+    names = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
+    blocks = (
+        block([step(), request(0, 1, 2, 3)], Run(1, 1, steps), graphs=2, idle=1),
+        block(
+            [update(0, 1, 2, 3)],
+            Run(every, every, steps // every),
+            is_step=False,
+            graphs=2,
+            idle=1,
+        ),
+    )
+    return keras3(names, blocks, (called(1, range(4), tracing=2),))
+
+
+def eager() -> CallTrace:
+    """10 eager steps of Keras 3 SGD."""
+    blocks = (block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10)),)
+    return keras3(("dense/kernel", "dense/bias"), blocks, (called(1, (0, 1), eager=10),), "SGD")
+
+
+def incomplete() -> CallTrace:
+    """100 steps: of 6 the detail was lost, and more ran before the tracer came."""
+    work = [step(), request(0, 1), update(0, 1)]
+    return keras3(
+        ("dense/kernel", "dense/bias"),
+        (block(work, Run(1, 1, 40), Run(47, 1, 54), graphs=1, total=100),),
+        (called(1, (0, 1), tracing=1),),
+        notes=(
+            "adam: 32 steps ran in graphs traced before the tracer came and are not counted; "
+            "wrap the optimizer before it trains",
+            "on replica 0 the detail of some steps from 41 to 46 was lost: the totals are exact, "
+            "but which of these steps some updates were in is not known",
+        ),
+    )
+
+
+def no_steps() -> CallTrace:
+    """An optimizer that was wrapped and never used."""
+    return keras3((), (), (), methods=())
+
+
+def never_ran() -> CallTrace:
+    """A train step that was traced into a graph, and the graph never ran."""
+    blocks = (block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),)
+    return keras3(("dense/kernel", "dense/bias"), blocks, (called(1, (0, 1), tracing=1),))
+
+
+def nothing() -> CallTrace:
+    """A recording in which no optimizer was seen."""
+    return CallTrace(TraceData((), (), (), (), (), ()))
+
+
+def hostile_names() -> CallTrace:
+    """Names that would colour, clear, reverse or break the report if they were printed as is."""
+    names = (
+        "[bold red]kernel[/bold red]",
+        "two\nlines\tand\rmore",
+        "\x1b[2J\x1b[31mred",
+        "abc\u202egnp.exe",
+        "層/カーネル",
+        ":warning:",
+        "",
+    )
+    work = [step(), request(*range(7)), update(*range(7))]
+    return keras3(
+        names,
+        (block(work, Run(1, 1, 3), graphs=1),),
+        (called(1, range(7), tracing=1),),
+        "[link=x]\x07Adam",
+    )
+
+
+def two_optimizers() -> CallTrace:
+    """A GAN: the discriminator is updated in each of 30 steps, the generator in 10 of its own."""
+    both = (
+        Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),
+        Optimizer("adam#2", "keras.src.optimizers.adam.Adam", "keras3", 1),
+    )
+    names = variables("generator/kernel", "generator/bias", "discriminator/kernel")
+    return CallTrace(
+        TraceData(
+            optimizers=both,
+            variables=names,
+            methods=(APPLY_GRADIENTS, UPDATE_STEP),
+            replicas=replicas(1),
+            blocks=(
+                block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10), graphs=1),
+                block(
+                    [step(1), request(2, optimizer=1), update(2, optimizer=1)],
+                    Run(1, 1, 30),
+                    root=1,
+                    graphs=1,
+                ),
+            ),
+            calls=(
+                called(1, (0, 1), tracing=1),
+                called(1, (2,), tracing=1, optimizer=1),
+            ),
+            environment=VERSIONS | {"strategy": ""},
+        )
+    )
+
+
+def many_optimizers() -> CallTrace:
+    """Six optimizers with two variables each: `adam_3` ran 40 steps."""
+    names = ("adam", *(f"adam_{number}" for number in range(1, 6)))
+    optimizers = tuple(
+        Optimizer(name, "keras.src.optimizers.adam.Adam", "keras3", root)
+        for root, name in enumerate(names)
+    )
+    blocks, calls = [], []
+    for root in range(6):
+        of = (2 * root, 2 * root + 1)
+        work = [step(root), request(*of, optimizer=root), update(*of, optimizer=root)]
+        blocks.append(block(work, Run(1, 1, 10 * (root + 1)), root=root, graphs=1))
+        calls.append(called(1, of, tracing=1, optimizer=root))
+    return CallTrace(
+        TraceData(
+            optimizers=optimizers,
+            variables=variables(
+                *(f"part_{n}/{part}" for n in range(6) for part in ("kernel", "bias"))
+            ),
+            methods=(APPLY_GRADIENTS, UPDATE_STEP),
+            replicas=replicas(1),
+            blocks=tuple(blocks),
+            calls=tuple(calls),
+            environment=VERSIONS | {"strategy": ""},
+        )
+    )
+
+
+def many_variables() -> CallTrace:
+    """200 variables of a deep model on 8 replicas; the last one is never updated."""
+    layers = [f"encoder/layer_{layer}/attention/self/query" for layer in range(100)]
+    names = [f"{layer}/{part}" for layer in layers for part in ("kernel", "bias")]
+    ids = range(199)
+    blocks, calls = [], []
+    for replica in range(8):
+        work = [step(), request(*ids), request(199, kind="none"), update(*ids)]
+        blocks.append(block(work, Run(1, 1, 1000), replica=replica, graphs=1))
+        calls.append(called(1, ids, tracing=1, replica=replica))
+    return changed(
+        keras3(names, tuple(blocks), ()),
+        optimizers=(Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),),
+        calls=tuple(calls),
+        environment=VERSIONS | {"strategy": "MirroredStrategy"},
+    )
+
+
+def no_gradients() -> CallTrace:
+    """20 eager steps: one variable never has a gradient, another not in every second step."""
+    some = [step(), request(0, 1), request(2, kind="none"), update(0, 1)]
+    fewer = [step(), request(0), request(1, 2, kind="none"), update(0)]
+    blocks = (block(some, Run(1, 2, 10)), block(fewer, Run(2, 2, 10)))
+    calls = (called(1, (0,), eager=20), called(1, (1,), eager=10))
+    return keras3(("shared/kernel", "branch/kernel", "unused/kernel"), blocks, calls, "SGD")
+
+
+def uneven_replicas() -> CallTrace:
+    """Two workers with two replicas each: the second worker ran 2 steps less, and twice as much."""
+    places = [Replica(f"worker:{w}", id, f"GPU:{id}") for w in (0, 1) for id in (0, 1)]
+    blocks = [
+        block(
+            [step(), request(0, 1), update(*((0, 1) if replica < 2 else (0, 1, 0, 1)))],
+            Run(1, 1, 10 if replica < 2 else 8),
+            replica=replica,
+            graphs=1,
+        )
+        for replica in range(4)
+    ]
+    calls = [called(1, (0, 1), tracing=1, replica=replica) for replica in range(4)]
+    return changed(
+        keras3(("dense/kernel", "dense/bias"), tuple(blocks), ()),
+        replicas=tuple(places),
+        calls=tuple(calls),
+        environment=VERSIONS | {"strategy": "MultiWorkerMirroredStrategy"},
+    )
+
+
+def loss_scaled() -> CallTrace:
+    """8 steps of an optimizer in a loss scale, on one replica; step 3 was skipped."""
+    blocks = (
+        block([step(), request(0, 1)], Run(1, 1, 8), graphs=1),
+        block([update(0, 1)], Run(1, 1, 2), Run(4, 1, 5), is_step=False, graphs=1),
+    )
+    trace = keras3(("dense/kernel", "dense/bias"), blocks, ())
+    (inner,) = trace.optimizers
+    outer = msgspec.structs.replace(
+        inner, name="loss_scale_optimizer", class_name="keras.optimizers.LossScaleOptimizer"
+    )
+    return changed(trace, optimizers=(outer, inner))
+
+
+def applied_twice() -> CallTrace:
+    """5 eager steps of a wrapper that applies each gradient twice."""
+    work = [step(), request(0, 1), update(0, 1), update(0, 1)]
+    calls = (called(1, (0, 1), eager=10),)
+    return keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
+
+
+def gradient_from_step_5() -> CallTrace:
+    """16 eager steps on one of two variables; the other has a gradient from step 5 on."""
+    early = block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 4))
+    late = block([step(), request(0, 1), update(0, 1)], Run(5, 1, 12))
+    return keras3(("dense/kernel", "dense/bias"), (early, late), ())
+
+
+def direct_calls() -> CallTrace:
+    """5 eager steps, and 3 calls of the apply method by the program itself."""
+    blocks = (
+        block([step(), request(0), update(0)], Run(1, 1, 5)),
+        block([update(0)], is_step=False, total=3, outside=True),
+    )
+    return keras3(("dense/kernel",), blocks, (called(1, (0,), eager=8),), "SGD")
+
+
+def function_argument() -> CallTrace:
+    """A `tf.function` that is traced once for two variables of one shape."""
+    trace = keras3(
+        ("v",),
+        (block([step(), request(0), update(0)], Run(1, 1, 12), graphs=1),),
+        (called(1, (0,), tracing=1),),
+        "SGD",
+    )
+    return changed(
+        trace,
+        variables=(Variable("argument v", (4,), "float32", argument=True),),
+        calls=(called(1, (0,), tracing=1),),
+        environment=VERSIONS,
+    )
+
+
+def keras3(
+    names: Sequence[str],
+    blocks: tuple[Block, ...],
+    calls: tuple[Calls, ...],
+    class_name: str = "Adam",
+    methods: tuple[Method, ...] = (APPLY_GRADIENTS, UPDATE_STEP),
+    notes: tuple[str, ...] = (),
+) -> CallTrace:
+    """One optimizer of Keras 3 with these blocks, on as many replicas as they name."""
+    if blocks:
+        graphs = sum(each.graphs for each in blocks if each.step)
+        eagerly = sum(each.total for each in blocks if each.step and not each.graphs)
+        calls = (called(0, (), eager=eagerly, tracing=graphs, kind=None), *calls)
+    return CallTrace(
+        TraceData(
+            optimizers=(Optimizer(class_name.lower(), f"my.optimizers.{class_name}", "keras3", 0),),
+            variables=variables(*names),
+            methods=methods,
+            replicas=replicas(1 + max((each.replica for each in blocks), default=0)),
+            blocks=blocks,
+            calls=calls,
+            complete=not notes,
+            notes=notes,
+            environment=VERSIONS | {"strategy": ""},
+        )
+    )
+
+
+def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0) -> CallTrace:
+    """Each of the variables is updated once in each step of these runs, on each replica."""
+    ids = range(len(names))
+    work = [step(), request(*ids), update(*ids)]
+    blocks = (block(work, *runs, replica=number, graphs=graphs) for number in range(replicas))
+    return keras3(names, tuple(blocks), ())
+
+
+def changed(trace: CallTrace, **fields: object) -> CallTrace:
+    """The same trace with other `fields` of its data."""
+    return CallTrace(msgspec.structs.replace(trace.data, **fields))
+
+
+ALL: dict[str, Callable[[], CallTrace]] = {
+    each.__name__: each
+    for each in (
+        embedding_on_two_replicas,
+        accumulation,
+        eager,
+        incomplete,
+        no_steps,
+        never_ran,
+        nothing,
+        hostile_names,
+        two_optimizers,
+        many_optimizers,
+        many_variables,
+        no_gradients,
+        uneven_replicas,
+        direct_calls,
+        function_argument,
+    )
+}

@@ -1,0 +1,481 @@
+"""The pytest plugin, in real runs of pytest: each test starts processes of its own."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from libraries import needs_keras3
+
+import tracer
+
+pytest_plugins = ["pytester"]
+
+DOCS = Path(__file__).parents[1] / "docs" / "testing.md"
+
+HELPERS = """
+import os
+import unittest
+
+import pytest
+import tensorflow as tf
+
+import tracer
+
+
+def train(steps=3, variables=2, optimizer=None):
+    optimizer = optimizer or tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    weights = [tf.Variable([1.0], name=f"w{number}") for number in range(variables)]
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients([(tf.ones(1), weight) for weight in weights])
+
+    for _ in range(steps):
+        step()
+"""
+
+SUITE = """
+from helpers import *
+
+updates = pytest.mark.optimizer_updates
+
+
+def test_untraced():
+    train()
+
+
+@updates(dense=2, sparse=0, per_step=True)
+def test_exactly():
+    train()
+
+
+@updates(dense=1, per_step=True)
+def test_one_too_many():
+    train()
+
+
+@updates(dense=3, per_step=True)
+def test_one_too_few():
+    train()
+
+
+@updates(at_least=6, at_most=6)
+def test_limits():
+    train()
+
+
+@updates(at_least=7)
+def test_under_the_limit():
+    train()
+
+
+@updates(at_most=5)
+def test_over_the_limit():
+    train()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        pytest.param(1, marks=updates(total=3)),
+        pytest.param(2, marks=updates(total=6)),
+        pytest.param(3, marks=updates(total=8)),
+    ],
+)
+def test_parametrized(variables):
+    train(variables=variables)
+
+
+@updates(dense=6)
+class TestClass:
+    def test_of_the_class(self):
+        train()
+
+    @updates(dense=3, variable="w0")
+    @updates(dense=2, variable="w1")
+    def test_of_both(self):
+        train()
+
+
+class TestUnittest(unittest.TestCase):
+    def setUp(self):
+        train(steps=1)
+
+    @updates(dense=8)
+    def test_good(self):
+        train()
+
+    @updates(dense=7)
+    def test_bad(self):
+        train()
+
+    @updates(dense=7)
+    def test_own_error(self):
+        train()
+        self.assertEqual("mine", "yours")
+
+    @updates(dense=7)
+    def test_own_skip(self):
+        self.skipTest("not today")
+
+
+@updates(dense=7)
+def test_own_error():
+    train()
+    raise ZeroDivisionError("mine")
+
+
+def test_own_error_in_a_block():
+    with tracer.assert_updates(dense=7):
+        train()
+        raise ZeroDivisionError("mine")
+
+
+def test_block():
+    with tracer.assert_updates(dense=7):
+        train()
+
+
+@updates(dense=7)
+def test_own_skip():
+    pytest.skip("not today")
+
+
+@pytest.mark.xfail(strict=True)
+@updates(dense=7)
+def test_expected_to_fail():
+    train()
+
+
+@pytest.fixture
+def optimizer(optimizer_tracer):
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    return optimizer_tracer.wrap(optimizer, dense=2, per_step=True)
+
+
+def test_fixture(optimizer, optimizer_tracer):
+    train()  # another optimizer: it does not count
+    train(optimizer=optimizer)
+    assert optimizer_tracer.trace.updates() == 6
+
+
+def test_fixture_fails(optimizer):
+    train(optimizer=optimizer, variables=3)
+
+
+def test_fixture_unwraps(optimizer_tracer):
+    assert optimizer_tracer.trace.steps == 0
+
+
+class TestFixtureUnittest(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def take(self, optimizer):
+        self.optimizer = optimizer
+
+    def test_fails(self):
+        train(optimizer=self.optimizer, variables=1)
+"""
+
+FAILED = {
+    "test_one_too_many": "dense updates: expected 1 in each step, got 2 in each of 3 steps",
+    "test_one_too_few": "dense updates: expected 3 in each step, got 2 in each of 3 steps",
+    "test_under_the_limit": "updates: expected at least 7, got 6",
+    "test_over_the_limit": "updates: expected at most 5, got 6",
+    "test_parametrized[3]": "updates: expected 8, got 9",
+    "TestClass.test_of_both": "dense updates of w1: expected 2, got 3",
+    "TestUnittest.test_bad": "dense updates: expected 7, got 8",
+    "TestUnittest.test_own_error": "E       AssertionError: 'mine' != 'yours'",
+    "test_own_error": "E       ZeroDivisionError: mine",
+    "test_own_error_in_a_block": "E           ZeroDivisionError: mine",
+    "test_block": "E       AssertionError: dense updates: expected 7, got 6",
+    "test_fixture_fails": "dense updates: expected 2 in each step, got 3 in each of 3 steps",
+    "TestFixtureUnittest.test_fails": (
+        "dense updates: expected 2 in each step, got 1 in each of 3 steps"
+    ),
+}
+OUTCOMES = {"failed": len(FAILED), "passed": 9, "skipped": 2, "xfailed": 1}
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(helpers=HELPERS, test_suite=SUITE)
+    return pytester
+
+
+def sections(lines: list[str]) -> dict[str, list[str]]:
+    """What pytest says of each failed test."""
+    found: dict[str, list[str]] = {}
+    section: list[str] = []
+    for line in lines:
+        if match := re.fullmatch(r"_{3,} (\S+) _{3,}", line):
+            section = found[match[1]] = []
+        elif re.fullmatch(r"=+ .* =+", line):
+            section = []
+        section.append(line)
+    return found
+
+
+@pytest.mark.long
+def test_what_fails_and_how(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(**OUTCOMES)
+    found = sections(result.outlines)
+    assert found.keys() == FAILED.keys()
+    for name, line in FAILED.items():
+        assert line in found[name], name
+        text = "\n".join(found[name])
+        ours = re.search(r"/tracer/(hooks|recorder|testing|pytest_plugin)\b", text)
+        assert not ours and "hidden" not in text, f"{name}: a frame of ours"
+    marker, block = found["test_one_too_many"], found["test_block"]
+    table = [
+        "variable   each of steps   dense   sparse   in all",
+        "w0         1-3                 1",
+    ]
+    assert any(line.startswith("w0         1-3                 1        0") for line in marker)
+    assert f"E       {table[0]}" in block
+    assert [line for line in block if line.startswith(">")] == [
+        ">       with tracer.assert_updates(dense=7):"
+    ]
+    assert "optimizer tracer" not in result.stdout.str()
+    assert not (suite.path / "traces").exists()
+
+
+@pytest.mark.long
+def test_xdist_with_every_option(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess(
+        "-n2", "--tracer-report", "--tracer-save=traces", "--disable-warnings"
+    )
+    result.assert_outcomes(**OUTCOMES)
+    assert sections(result.outlines).keys() == FAILED.keys()
+    result.stdout.re_match_lines(
+        [
+            r"=+ optimizer tracer =+",
+            r"test +steps +updates +dense +sparse",
+            r"test_suite.py::TestUnittest::test_bad +3 +8 +8 +0",
+            r"test_suite.py::test_exactly +3 +6 +6 +0",
+        ]
+    )
+    assert "test_untraced" not in result.stdout.str()
+    files = {path.name for path in (suite.path / "traces").iterdir()}
+    assert not files & {"test_suite.py.test_untraced.json", "test_suite.py.test_block.json"}
+    trace = tracer.load(suite.path / "traces" / "test_suite.py.test_parametrized[2].json")
+    assert (trace.steps, trace.updates()) == (3, 6)
+
+
+@pytest.mark.long
+def test_ini_options(pytester: pytest.Pytester) -> None:
+    pytester.makeini(
+        "[pytest]\ntracer_report = true\ntracer_save = here/traces\ntracer_trace_all = true\n"
+    )
+    pytester.makepyfile(
+        helpers=HELPERS,
+        test_plain="""
+            import pytest
+            from helpers import train
+            @pytest.mark.parametrize("steps", [3, 4], ids=["a/b", "a b"])
+            def test_plain(steps): train(steps)
+            def test_without_an_optimizer(): pass
+        """,
+    )
+    (pytester.path / "elsewhere").mkdir()
+    os.chdir(pytester.path / "elsewhere")
+    result = pytester.runpytest_subprocess("..", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        ["*optimizer tracer*", "test *", "*[[]a b] *4 *8 *8 *0", "*[[]a/b] *3 *6 *6 *0"]
+    )
+    assert "test_without_an_optimizer" not in result.stdout.str()
+    files = list((pytester.path / "here" / "traces").iterdir())
+    assert sorted(tracer.load(path).steps for path in files) == [3, 4]
+
+
+# Usage errors: no TensorFlow is needed for them.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(
+            "denes=4",
+            "no argument 'denes': it takes dense, sparse, total, per_step, per_replica, variable, "
+            "at_least, at_most, by name",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "4",
+            "no argument 4: it takes dense, sparse, total, per_step, per_replica, variable, "
+            "at_least, at_most, by name",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "",
+            "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "dense='4'", "dense updates: a count is an int, not '4'", marks=pytest.mark.long
+        ),
+        ("at_least=5, at_most=4", "updates: no count is 5 to 4"),
+    ],
+)
+def test_wrong_arguments_of_the_marker(
+    pytester: pytest.Pytester, arguments: str, message: str
+) -> None:
+    pytester.makepyfile(
+        test_it=f"""
+            import pytest
+            @pytest.mark.optimizer_updates({arguments})
+            def test_it(): raise AssertionError("it ran")
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    line = f"test_it.py::test_it: marker optimizer_updates: {message}"
+    assert f"ERROR: {line}" in result.errlines
+    if arguments == "denes=4":
+        result = pytester.runpytest_subprocess("-n1")
+        result.assert_outcomes(failed=1)
+        assert line in result.outlines
+        assert "it ran" not in result.stdout.str()
+
+
+def test_a_folder_that_cannot_be_made(pytester: pytest.Pytester) -> None:
+    pytester.makefile(".txt", taken="")
+    result = pytester.runpytest_subprocess("--tracer-save=taken.txt/traces")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --tracer-save=*taken.txt/traces: Not a directory"])
+
+
+# Inert until asked.
+
+PLAIN = """
+    import sys
+
+    def test_nothing_is_imported():
+        names = ("tracer", "tensorflow", "keras", "rich", "msgspec")
+        found = {name for name in sys.modules if name.partition(".")[0] in names}
+        assert found == {"tracer", "tracer.errors", "tracer.pytest_plugin"}
+"""
+
+
+def test_a_suite_that_does_not_ask_imports_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_plain=PLAIN)
+    pytester.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
+
+
+@pytest.mark.long
+def test_without_the_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_plain="""
+            import sys
+            def test_nothing(): assert "tracer" not in sys.modules
+            def test_fixture(optimizer_tracer): pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:tracer")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["E *fixture 'optimizer_tracer' not found"])
+
+
+@pytest.mark.long
+def test_a_report_of_nothing_says_why(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_plain="def test_nothing(): pass")
+    result = pytester.runpytest_subprocess("--tracer-report")
+    result.stdout.fnmatch_lines(
+        [
+            "no test was traced that used an optimizer: a test is traced if it has the marker "
+            "optimizer_updates or uses the fixture optimizer_tracer, or with --tracer-trace-all"
+        ]
+    )
+
+
+# Snapshots.
+
+
+@pytest.mark.long
+def test_snapshots(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(
+        helpers=HELPERS,
+        test_it="""
+            from helpers import *
+
+            @pytest.mark.parametrize("variables", [1, 2])
+            def test_it(optimizer_tracer, variables):
+                optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+                train(int(os.environ["STEPS"]), variables, optimizer_tracer.wrap(optimizer))
+                optimizer_tracer.matches(f"sgd-{variables}")
+
+            def test_nothing_wrapped(optimizer_tracer):
+                with pytest.raises(ValueError, match="call optimizer_tracer.wrap"):
+                    optimizer_tracer.matches("sgd")
+
+            @pytest.mark.parametrize("name", ["", "a/b", "..", "a b"])
+            def test_names(optimizer_tracer, name):
+                optimizer_tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+                with pytest.raises(ValueError, match="part of a file name"):
+                    optimizer_tracer.matches(name)
+        """,
+    )
+    folder = pytester.path / "__traces__" / "test_it"
+    monkeypatch.setenv("STEPS", "3")
+    result = pytester.runpytest_subprocess("-k", "test_it or test_names")
+    result.assert_outcomes(failed=2, passed=5)
+    result.stdout.fnmatch_lines(
+        [
+            "E       AssertionError: there is no snapshot __traces__/test_it/sgd-1.json; "
+            "to write it, run:",
+            "E       ",
+            'E         pytest --tracer-update "test_it.py::test_it[[]1]"',
+        ]
+    )
+    assert not folder.exists()
+    options = ("--tracer-update", "--tracer-trace-all", "--tracer-report")
+    result = pytester.runpytest_subprocess(*options, "-k", "test_it[")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["test *steps*", "test_it.py::test_it[[]1] *3 *3 *3 *0"])
+    assert sorted(path.name for path in folder.iterdir()) == ["sgd-1.json", "sgd-2.json"]
+    content = (folder / "sgd-1.json").read_bytes()
+    monkeypatch.setenv("STEPS", "4")
+    result = pytester.runpytest_subprocess("-k", "test_it[1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E       AssertionError: the counts differ from the snapshot "
+            "__traces__/test_it/sgd-1.json (- snapshot, + now):",
+            "E       ",
+            "E       -apply_gradients: 1 in each of the steps 1-3",
+            "E       +apply_gradients: 1 in each of the steps 1-4",
+            "E       -_resource_apply_dense on w0 (dense): 1 in each of the steps 1-3",
+            "E       +_resource_apply_dense on w0 (dense): 1 in each of the steps 1-4",
+        ],
+        consecutive=True,
+    )
+    assert (folder / "sgd-1.json").read_bytes() == content
+
+
+# The recipes.
+
+
+@needs_keras3
+@pytest.mark.long
+def test_the_page_on_testing(pytester: pytest.Pytester) -> None:
+    files: dict[str, list[str]] = {}
+    for code in re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL):
+        first = re.match(r"# (\w+)\.py\n", code)
+        name = first[1] if first else "test_recipes"
+        files.setdefault(name, []).append(code)
+    for name, blocks in files.items():
+        (pytester.path / f"{name}.py").write_text("\n\n".join(blocks), encoding="utf-8")
+    result = pytester.runpytest_subprocess("--strict-markers")
+    result.assert_outcomes(
+        passed=len(re.findall(r"^def test_", "".join(files["test_recipes"]), re.M))
+    )
+    assert re.findall(r"^### (.*)", DOCS.read_text(encoding="utf-8"), re.M)[1:] == [
+        "A custom optimizer's override is reached",
+        "An embedding is updated sparsely",
+        "Frozen layers stay frozen",
+        "Accumulation updates each k-th step",
+        "A wrapper optimizer applies once",
+        "Every replica applies",
+    ]

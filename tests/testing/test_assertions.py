@@ -1,0 +1,241 @@
+"""The assertions on traces made by hand: what holds, and the exact text of what does not."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import traces
+from golden import assert_golden
+from traces import block, called, request, step, update
+
+import tracer
+from tracer.api import CallTrace
+from tracer.model.names import Objects
+from tracer.model.runs import Run
+from tracer.model.trace import Trace
+from tracer.testing.assertions import Check, expect_updates
+
+
+def executions(method: str, count: int, **options: bool) -> Check:
+    return tracer.assert_executions(method, count, **options).check
+
+
+def calls(method: str, count: int) -> Check:
+    return tracer.assert_calls(method, count).check
+
+
+def all_updated(trace: Trace) -> str:
+    """`assert_all_updated` of variables that the trace knows, and of one that it does not."""
+
+    class Named:
+        dtype = "float32"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    names = ["shared/kernel", "branch/kernel", "unused/kernel"]
+    variables = [Named(f"{name}:0") for name in (*names, "forgotten/kernel")]
+    known = {id(each): index for index, each in enumerate(variables[:3])}
+    live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
+    return tracer.assert_all_updated(variables).check(live)
+
+
+FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
+    "one_step_skipped": (expect_updates(dense=2, per_step=True), traces.loss_scaled),
+    "accumulating": (expect_updates(dense=4, per_step=True), traces.accumulation),
+    "no_gradient": (expect_updates(dense=2, sparse=0, per_step=True), traces.gradient_from_step_5),
+    "no_gradient_in_all": (expect_updates(dense=60), traces.no_gradients),
+    "both_kinds": (
+        expect_updates(dense=4, sparse=0, per_step=True),
+        traces.embedding_on_two_replicas,
+    ),
+    "on_each_replica": (
+        expect_updates(dense=4, sparse=1, per_step=True, per_replica=True),
+        traces.embedding_on_two_replicas,
+    ),
+    "in_all_on_each_replica": (
+        expect_updates(total=64, per_replica=True, variable="dense/*"),
+        traces.uneven_replicas,
+    ),
+    "uneven_workers": (
+        expect_updates(dense=2, per_step=True, per_replica=True),
+        traces.uneven_replicas,
+    ),
+    "meant_per_replica": (
+        expect_updates(dense=2, per_step=True),
+        lambda: traces.changed(
+            traces.uneven_replicas(),
+            blocks=traces.uneven_replicas().blocks[:2],
+            replicas=traces.uneven_replicas().replicas[:2],
+            calls=(),
+        ),
+    ),
+    "meant_per_step": (expect_updates(dense=2), traces.eager),
+    "what_a_mock_counts": (expect_updates(total=8), traces.accumulation),
+    "under_the_limit": (expect_updates(at_least=21), traces.eager),
+    "over_the_limit": (expect_updates(at_most=19), traces.eager),
+    "between_limits": (expect_updates(at_least=3, at_most=4, per_step=True), traces.eager),
+    "twice": (expect_updates(dense=2, per_step=True), traces.applied_twice),
+    "never_ran": (expect_updates(dense=2, per_step=True), traces.never_ran),
+    "never_ran_in_all": (expect_updates(dense=2), traces.never_ran),
+    "nothing": (expect_updates(total=1), traces.nothing),
+    "outside_any_step": (expect_updates(dense=1, per_step=True), traces.direct_calls),
+    "two_optimizers": (expect_updates(dense=2, per_step=True), traces.two_optimizers),
+    "many_variables": (expect_updates(dense=200, per_step=True), traces.many_variables),
+    "unknown_variable": (expect_updates(dense=0, variable="embeding"), traces.eager),
+    "incomplete": (expect_updates(dense=2, per_step=True), traces.incomplete),
+    "incomplete_but_as_expected": (expect_updates(dense=200), traces.incomplete),
+    "executions": (executions("update_step", 65), traces.accumulation),
+    "executions_of_steps": (executions("apply_gradients", 2, per_step=True), traces.eager),
+    "executions_of_another_method": (executions("_resource_apply_dense", 64), traces.eager),
+    "retraced": (calls("update_step", 4), traces.accumulation),
+    "calls_for_executions": (calls("update_step", 64), traces.accumulation),
+    "calls_of_another_method": (calls("_resource_apply_dense", 1), traces.eager),
+    "calls_incomplete": (calls("update_step", 2), traces.incomplete),
+    "all_updated": (all_updated, traces.no_gradients),
+    "never_updated": (tracer.assert_never_updated("*kernel").check, traces.accumulation),
+    "never_updated_of_nothing": (tracer.assert_never_updated("*kernel").check, traces.never_ran),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_the_text_of_a_failure(name: str) -> None:
+    check, trace = FAILURES[name]
+    assert_golden(f"testing/{name}.txt", check(trace()) + "\n")
+
+
+HOLD: list[tuple[Check, Callable[[], CallTrace]]] = [
+    (expect_updates(dense=2, sparse=0, total=2, per_step=True), traces.eager),
+    (expect_updates(dense=20, sparse=0, total=20, at_least=20, at_most=20), traces.eager),
+    (expect_updates(at_least=0), traces.nothing),
+    (expect_updates(total=0), traces.nothing),
+    (expect_updates(at_least=2, at_most=2, per_step=True), traces.eager),
+    (expect_updates(dense=1, per_step=True, variable="dense/kernel"), traces.eager),
+    (expect_updates(dense=2, per_step=True, variable="dense/*"), traces.eager),
+    (expect_updates(dense=504, sparse=126), traces.embedding_on_two_replicas),
+    (expect_updates(dense=252, sparse=63, per_replica=True), traces.embedding_on_two_replicas),
+    (expect_updates(at_most=10, per_step=True), traces.embedding_on_two_replicas),
+    (expect_updates(at_most=5, per_step=True, per_replica=True), traces.embedding_on_two_replicas),
+    (expect_updates(dense=8), traces.direct_calls),
+    (expect_updates(sparse=0, per_step=True), traces.direct_calls),
+    (executions("apply_gradients", 1, per_step=True), traces.accumulation),
+    (executions("update_step", 64), traces.accumulation),
+    (executions("_resource_apply_dense", 0), traces.accumulation),
+    (calls("update_step", 8), traces.accumulation),
+    (tracer.assert_calls("update_step", 20, context="eager").check, traces.eager),
+    (tracer.assert_calls("update_step", 0, context="tracing").check, traces.eager),
+    (tracer.assert_calls("update_step", at_least=2, variable="*bias").check, traces.accumulation),
+    (tracer.assert_never_updated("*embedding*").check, traces.eager),
+    (tracer.assert_never_updated("unused/*").check, traces.no_gradients),
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOLD)))
+def test_what_holds(number: int) -> None:
+    check, trace = HOLD[number]
+    assert check(trace()) == ""
+
+
+def test_of_several_optimizers_those_count_that_have_the_variable() -> None:
+    generator = [each for each in traces.two_optimizers().variables if "generator/" in each.name]
+    assert generator, "the other optimizer ran steps too, without these"
+    check = expect_updates(dense=1, per_step=True, variable="discriminator/kernel")
+    assert check(traces.two_optimizers()) == ""
+
+
+def test_a_name_that_is_not_there_lists_the_near_ones() -> None:
+    text = expect_updates(dense=1, variable="encoder/layer_42/attention/self/bias")
+    assert "layer_42/attention/self/query/bias" in text(traces.many_variables())
+
+
+def test_a_sharded_variable_is_asserted_by_its_name() -> None:
+    trace = traces.keras3(
+        ("table/part_0", "table/part_1", "bias"),
+        (block([step(), request(0, 1, 2), update(0, 1, 2)], Run(1, 1, 3)),),
+        (called(1, (0, 1, 2), eager=3),),
+    )
+    shards = [msgspec.structs.replace(each, part_of="table") for each in trace.variables[:2]]
+    trace = traces.changed(trace, variables=(*shards, trace.variables[2]))
+    assert expect_updates(total=6, variable="table")(trace) == ""
+    assert expect_updates(total=2, per_step=True, variable="table")(trace) == ""
+    assert tracer.assert_calls("update_step", 6, variable="table").check(trace) == ""
+    assert "expected 0, got 6" in tracer.assert_never_updated("table").check(trace)
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("name", ["dense", "total", "at_least", "at_most"])
+@pytest.mark.parametrize("off", [-1, 0, 1])
+def test_limits_are_exact(name: str, off: int, per_step: bool) -> None:
+    number = 2 if per_step else 20
+    wrong = {"at_least": off > 0, "at_most": off < 0}.get(name, off != 0)
+    numbers = {name: number + off}
+    text = expect_updates(per_step=per_step, **numbers)(traces.eager())  # type: ignore[arg-type]
+    assert bool(text) == wrong
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        expect_updates(at_least=0),
+        executions("update_step", 200),
+        calls("update_step", 2),
+        tracer.assert_never_updated("*embedding*").check,
+        tracer.assert_all_updated([]).check,
+    ],
+)
+def test_an_incomplete_trace_never_passes(check: Check) -> None:
+    assert check(traces.incomplete())
+
+
+def test_no_variables_at_all() -> None:
+    text = tracer.assert_all_updated([]).check(traces.eager())
+    assert text == "updates: expected at least 1 of each variable, but there is no variable"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: tracer.assert_updates(),
+            TypeError,
+            "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one",
+        ),
+        (
+            lambda: tracer.assert_executions("update_step"),
+            TypeError,
+            "assert_executions() needs a count, at_least= or at_most=",
+        ),
+        (
+            lambda: tracer.assert_calls("update_step", 4, at_most=5),
+            TypeError,
+            "assert_calls() takes a count or limits (at_least=, at_most=), not both",
+        ),
+        (
+            lambda: tracer.assert_updates(dense=True),
+            TypeError,
+            "dense updates: a count is an int, not True",
+        ),
+        (lambda: tracer.assert_updates(total=-1), ValueError, "updates: no count is -1"),
+        (
+            lambda: tracer.assert_updates(at_least=2, at_most=1),
+            ValueError,
+            "updates: no count is 2 to 1",
+        ),
+        (
+            lambda: tracer.assert_calls("update_stepp", 1),
+            tracer.UnknownName,
+            "no method 'update_stepp': tracer counts update_step",
+        ),
+        (
+            lambda: tracer.assert_calls("update_step", 1, context="graph"),  # type: ignore[arg-type]
+            tracer.UnknownName,
+            "no context 'graph': it is eager or tracing",
+        ),
+    ],
+)
+def test_what_makes_no_sense(
+    make: Callable[[], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert str(caught.value) == message

@@ -1,0 +1,101 @@
+"""Expectations as text, for `tracer check`: they fail as the assertions do, with the same words."""
+
+from collections.abc import Callable
+
+import pytest
+import traces
+
+import tracer
+from tracer.api import CallTrace
+from tracer.model.trace import Trace
+from tracer.testing import expressions
+from tracer.testing.assertions import Check, expect_updates
+
+
+def reasons(trace: Trace, *texts: str) -> list[str]:
+    """The first line of why each expression does not hold; empty if it does."""
+    verdicts = expressions.check(trace, [expressions.read(text) for text in texts])
+    return [verdict.reason.partition("\n")[0] for verdict in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "make"),
+    [
+        ("dense=2/step", expect_updates(dense=2, per_step=True), traces.loss_scaled),
+        ("dense=4/step", expect_updates(dense=4, per_step=True), traces.accumulation),
+        ("dense=60", expect_updates(dense=60), traces.no_gradients),
+        ("updates>20", expect_updates(at_least=21), traces.eager),
+        ("updates<20", expect_updates(at_most=19), traces.eager),
+        ("dense=2/step", expect_updates(dense=2, per_step=True), traces.applied_twice),
+        ("dense=2", expect_updates(dense=2), traces.never_ran),
+        ("dense=1/step", expect_updates(dense=1, per_step=True), traces.direct_calls),
+        ("update_step=65", tracer.assert_executions("update_step", 65).check, traces.accumulation),
+        (
+            "_resource_apply_dense=64",
+            tracer.assert_executions("_resource_apply_dense", 64).check,
+            traces.eager,
+        ),
+        (
+            "updates[dense/*]=3/step",
+            expect_updates(total=3, per_step=True, per_replica=True, variable="dense/*"),
+            traces.uneven_replicas,
+        ),
+        (
+            "updates[*/kernel]=2/step",
+            expect_updates(total=2, per_step=True, variable="*/kernel"),
+            traces.two_optimizers,
+        ),
+    ],
+)
+def test_an_expression_fails_as_the_assertion_does(
+    text: str, expected: Check, make: Callable[[], CallTrace]
+) -> None:
+    """But for the hints, which name what else could be written."""
+    (verdict,) = expressions.check(make(), [expressions.read(text)])
+    said, _, causes = verdict.reason.partition("Likely cause")
+    assert said == expected(make()).partition("Likely cause")[0] != ""
+    assert "per_step=" not in causes and "tracer.assert_" not in causes
+
+
+@pytest.mark.parametrize(
+    ("relation", "holding"),
+    [("=", {20}), ("==", {20}), ("<=", {20, 21}), (">=", {19, 20}), ("<", {21}), (">", {19})],
+)
+def test_relations_are_exact(relation: str, holding: set[int]) -> None:
+    numbers = (19, 20, 21)
+    found = reasons(traces.eager(), *(f"updates{relation}{number}" for number in numbers))
+    assert {number for number, reason in zip(numbers, found, strict=True) if not reason} == holding
+
+
+def test_expressions_hint_at_expressions() -> None:
+    (verdict,) = expressions.check(traces.eager(), [expressions.read("dense=2")])
+    assert "did you mean 2/step?" in verdict.reason
+    trace = traces.changed(
+        traces.uneven_replicas(),
+        blocks=traces.uneven_replicas().blocks[:2],
+        replicas=traces.uneven_replicas().replicas[:2],
+        calls=(),
+    )
+    (verdict,) = expressions.check(trace, [expressions.read("dense=2")])
+    assert "2 in each of 10 steps on each of 2 replicas: did you" in verdict.reason
+    (verdict,) = expressions.check(traces.accumulation(), [expressions.read("updates=8")])
+    assert "tracer check" in verdict.reason and "assert_calls" not in verdict.reason
+
+
+def test_a_method_that_was_never_called_ran_0_times() -> None:
+    assert reasons(traces.eager(), "_resource_apply_dense=0", "_resource_apply_dense=0/step") == [
+        "",
+        "",
+    ]
+    with pytest.raises(tracer.UnknownName, match=r"no count 'update_stepp': .*update_step"):
+        reasons(traces.eager(), "update_stepp=0")
+    with pytest.raises(tracer.UnknownName, match=r"no variable 'dense/kernle': .*dense/kernel"):
+        reasons(traces.eager(), "updates[dense/kernle]=0")
+
+
+def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
+    assert reasons(traces.incomplete(), "update_step=200", "update_step=201")[:2] == [
+        "",
+        "executions of update_step: expected 201, got 200",
+    ]
+    assert len(reasons(traces.incomplete(), "update_step=200")) == 2

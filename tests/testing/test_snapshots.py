@@ -1,0 +1,90 @@
+"""Snapshots: what makes a trace another one than that of the snapshot, and what does not."""
+
+from pathlib import Path
+
+import msgspec
+import traces
+from golden import assert_golden
+from traces import block, step, update
+
+from tracer.api import CallTrace
+from tracer.model.runs import Run
+from tracer.testing.assertions import compare_with_snapshot
+from tracer.testing.snapshots import difference
+
+
+def test_a_trace_is_as_itself() -> None:
+    for make in traces.ALL.values():
+        assert difference(make(), make()) == ""
+
+
+def test_how_runs_were_recorded_makes_no_difference() -> None:
+    def eager(*runs: Run) -> CallTrace:
+        return traces.trained(["a"], *runs)
+
+    whole, parts = eager(Run(4, 4, 6)), eager(Run(4, 4, 2), Run(12, 8, 2), Run(16, 8, 2))
+    assert difference(whole, parts) == ""
+    assert difference(eager(Run(1, 1, 8)), eager(Run(1, 1, 3), Run(4, 1, 5))) == ""
+
+
+def test_numbers_of_automatic_names_make_no_difference() -> None:
+    def named(*names: str) -> CallTrace:
+        work = [step(), update(0), update(1, kind="sparse")]
+        return traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
+
+    one = named("dense/kernel", "dense_1/kernel")
+    assert difference(one, named("dense_6/kernel", "dense_7/kernel")) == ""
+    assert difference(one, named("dense_7/kernel", "dense_7/kernel#2")) != ""
+    assert difference(one, named("dense/kernel", "head/kernel")) != ""
+
+
+def test_a_layer_more_is_all_that_differs() -> None:
+    def named(*names: str) -> CallTrace:
+        return traces.trained(names, Run(1, 1, 3))
+
+    two = named("dense_1/kernel", "dense_2/kernel")
+    assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
+        "+update_step on dense_9/kernel (dense): 1 in each of the steps 1-3"
+    )
+
+
+def test_versions_calls_and_graphs_make_no_difference() -> None:
+    trace = traces.accumulation()
+    other = traces.changed(
+        trace,
+        environment={"tensorflow": "3.0"},
+        calls=(),
+        blocks=tuple(
+            msgspec.structs.replace(each, graphs=7, idle=3, function="f") for each in trace.blocks
+        ),
+    )
+    assert difference(trace, other) == ""
+
+
+def test_the_text_of_a_difference() -> None:
+    changes = difference(traces.accumulation(64, 4), traces.accumulation(64, 8))
+    assert_golden("testing/difference.txt", changes + "\n")
+
+
+def test_a_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "one.json"
+
+    def compare(trace: CallTrace, update: bool = False) -> str:
+        return compare_with_snapshot(trace, path, "one.json", update=update, command="pytest -u")
+
+    missing = "there is no snapshot one.json; to write it, run:\n\n  pytest -u"
+    assert compare(traces.eager()) == missing
+    assert "incomplete" in compare(traces.incomplete(), update=True)
+    assert compare(traces.eager(), update=True) == compare(traces.eager()) == ""
+    newer = traces.changed(traces.eager(), environment={"tensorflow": "3.0"})
+    before = path.read_bytes()
+    assert compare(newer, update=True) == ""
+    assert path.read_bytes() == before, "it is as expected, so git must not see a change"
+    assert "(- snapshot, + now)" in compare(traces.applied_twice())
+    assert compare(traces.applied_twice(), update=True) == compare(traces.applied_twice()) == ""
+
+
+def test_a_snapshot_of_nothing_is_a_trace_too() -> None:
+    nothing = traces.nothing()
+    assert difference(nothing, nothing) == ""
+    assert difference(nothing, traces.eager()).startswith("+apply_gradients: ")

@@ -1,0 +1,71 @@
+"""What is said of the processes of a run: which ran, and how they ended."""
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from tracer.model.records import Program
+from tracer.model.trace import Trace
+from tracer.model.wording import listed
+
+_INTERRUPTED = "KeyboardInterrupt"
+
+
+def endings(trace: Trace) -> list[str]:
+    """A sentence for each way in which processes of the run ended that is no good end."""
+    alike: dict[str, list[str]] = {}
+    for program in trace.programs:
+        said = _ending(program)
+        if said:
+            steps = _steps(trace, program)
+            when = f"after step {steps:,}" if steps else "before the first step"
+            alike.setdefault(f"{said}, {when}", []).append(program.worker)
+    return [f"{_whose(workers)} {said}." for said, workers in alike.items()]
+
+
+def runs(trace: Trace) -> Iterator[str]:
+    """A sentence for each process: its command, when it ran, and how many steps a second."""
+    for program in trace.programs:
+        began = datetime.fromtimestamp(program.started, timezone.utc)
+        steps = _steps(trace, program)
+        rate = f", {steps / program.seconds:,.3g} steps a second" if steps else ""
+        whose = f"{program.worker}: " if program.worker else ""
+        yield (
+            f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
+            f"for {_seconds(program.seconds)} with its start{rate}"
+        )
+
+
+def _ending(program: Program) -> str:
+    if program.error == _INTERRUPTED:
+        return "was interrupted (Ctrl-C)"
+    if program.error:
+        return f"ended with {program.error}"
+    return f"ended with status {program.status}" if program.status else ""
+
+
+def _whose(workers: list[str]) -> str:
+    if not all(workers):
+        return "The program"
+    return f"The program{'' if len(workers) == 1 else 's'} of {listed(workers)}"
+
+
+def _steps(trace: Trace, program: Program) -> int:
+    """The steps of the optimizer and the replica of the process that ran most of them."""
+    steps = trace.steps_by_replica()
+    return max(
+        (
+            count
+            for (_, replica), count in steps.items()
+            if not program.worker or trace.replicas[replica].worker == program.worker
+        ),
+        default=0,
+    )
+
+
+def _seconds(seconds: float) -> str:
+    """`12.3 s`, `4 min 10 s`, `3 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,260 @@
+"""Reads a recorder out: the trace of what it has counted, or of what came after a baseline.
+
+A `Recorder` makes one `Reader` and hands it what it writes itself: its tables, its notes and its
+counters. Any thread may ask, at any time, also one that trains and also inside of a step.
+
+A reader writes nothing but `where`, which the recorder sets, and takes the lock of the counters for
+the whole of a reading: what Python counts stands still until it is done. What graphs count goes on
+meanwhile; the ledger sorts it out. Under that lock it takes those of the ledgers and of the
+variables, one at a time, and nobody who holds one of these asks for the lock of the counters.
+
+Data change form twice here. The counters give `Reading`s, by the numbers of sites and with steps
+numbered as they began; `readout` makes of them the blocks of a trace, in which only the steps stand
+that came to an end.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+from weakref import ref
+
+from tracer.model.names import Objects
+from tracer.model.records import Block, Graph, Method, Replica, TraceData
+from tracer.model.trace import Trace
+from tracer.recorder import readout
+from tracer.recorder.frames import CallsUnderWay
+from tracer.recorder.optimizers import Optimizers
+from tracer.recorder.readout import BlockKey, Reading, Site
+from tracer.recorder.sites import SiteTable
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.blocks import Blocks
+from tracer.recorder.tensorflow.counters import (
+    NOTHING_COUNTED,
+    CountedBlock,
+    Counts,
+)
+from tracer.recorder.tensorflow.graph_tracings import Figures, Key
+from tracer.recorder.tensorflow.older_functions import Older
+from tracer.recorder.tensorflow.variables import VariableTable, finder
+
+
+class Baseline(NamedTuple):
+    """What had been counted at some moment, for a trace that counts from there."""
+
+    counts: Counts
+    calls: Sequence[Sequence[int]]
+    """For each site how often it was called [in eager mode, while tracing]."""
+    graphs: dict[Key, Figures]
+    older: dict[Older, int]
+    """How often each function that is older than the tracer had been called."""
+    iterations: dict[int, int]
+    """How far each optimizer's own count of steps had moved."""
+    notes: frozenset[str] = frozenset()
+    """What a trace would have said by then."""
+
+
+_THE_BEGINNING = Baseline({}, [], {}, {}, {})
+
+
+class _Ran(NamedTuple):
+    """What was executed, as a trace says it, with its indices of methods and replicas."""
+
+    sites: Sequence[Site]
+    methods: dict[str, int]
+    replicas: dict[int, int]
+    blocks: Sequence[Block]
+    notes: Sequence[str]
+    """What is not known of them."""
+
+
+class Reader:
+    """Puts together what a recorder knows; thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        optimizers: Optimizers,
+        variables: VariableTable,
+        sites: SiteTable,
+        calls_under_way: CallsUnderWay,
+        blocks: Blocks,
+        devices: Mapping[int, str],
+        notes: Mapping[str, None],
+    ) -> None:
+        """All of these are the recorder's, and go on changing.
+
+        `devices` says where the variables of each replica are, and `notes` what was not seen, in
+        the order it was noted.
+        """
+        self.where = compat.Surroundings("", "", ())
+        """The strategy, as the first step that ran under one found it."""
+        self._optimizers = optimizers
+        self._variables = variables
+        self._sites = sites
+        self._calls_under_way = calls_under_way
+        self._counters = blocks.counters
+        self._tracings = blocks.tracings
+        self._callers = blocks.callers
+        self._devices = devices
+        self._notes = notes
+
+    def trace(self) -> Trace:
+        """A frozen trace of everything up to the last complete step of each replica."""
+        data, objects = self.data_since(None)
+        return Trace(data, Objects(index_of=finder(objects)))
+
+    def data_since(self, baseline: Baseline | None) -> tuple[TraceData, list[ref[Any] | None]]:
+        """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
+
+        With it, for each variable of the trace the object, if there is one.
+        """
+        with self._counters.lock:
+            since = _THE_BEGINNING if baseline is None else baseline
+            data = self._data(self._counted(), since)
+            return data, list(self._variables.objects)
+
+    def baseline(self) -> Baseline:
+        """What has been counted so far, for a trace that counts from here."""
+        with self._counters.lock:
+            counts = self._counted()
+            calls = self._called_so_far()
+            graphs = self._tracings.figures(_totals(counts))
+            ran = self._ran(counts, _THE_BEGINNING)
+            notes = self._all_notes(ran, self._optimizers.names(), _THE_BEGINNING)
+            said = frozenset([*_remarks(self.where), *notes])
+            moved = self._optimizers.moved()
+            older = dict(self._optimizers.older.calls)
+            return Baseline(counts, calls, graphs, older, moved, said)
+
+    # The lock of the counters is held by whoever calls these.
+
+    def _counted(self) -> Counts:
+        """What was counted so far."""
+        calm = self._callers <= {threading.get_ident()}
+        under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
+        return self._counters.read(under_way, calm)
+
+    def _called_so_far(self) -> list[list[int]]:
+        """For each site how often it was called [in eager mode, while tracing]."""
+        calls = [list(of_site) for of_site in self._sites.calls]
+        for block, log in self._counters.logs.items():
+            if not block.function:
+                for number in block.sites:
+                    calls[number][0] += log.total
+        return calls
+
+    def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
+        ran = self._ran(counts, baseline)
+        calls = {
+            site: (eager - old_eager, tracing - old_tracing)
+            for site, (eager, tracing), (old_eager, old_tracing) in zip(
+                ran.sites,
+                self._called_so_far(),
+                chain(baseline.calls, repeat((0, 0))),
+                strict=False,
+            )
+        }
+        optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
+        names = optimizers.names()
+        notes = self._all_notes(ran, names, baseline)
+        where, devices = self.where, self._devices
+        return TraceData(
+            optimizers=tuple(optimizers.records(names, baseline.iterations)),
+            variables=tuple(self._variables.rows),
+            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
+            replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
+            blocks=tuple(ran.blocks),
+            calls=tuple(readout.calls_of(calls, ran.methods, ran.replicas)),
+            graphs=self._graph_records(counts, baseline, ran.replicas),
+            complete=not notes,
+            notes=(*_remarks(where), *notes),
+            environment=compat.versions()
+            | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+        )
+
+    def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
+        """What of `counts` came after the baseline."""
+        sites = list(self._sites.sites)
+        ended: dict[int, readout.Ended] = {}
+        for replica, counted in counts.items():
+            old = baseline.counts.get(replica, NOTHING_COUNTED)
+            past, blocks = old.past, []
+            for key, (block, reading) in counted.blocks.items():
+                known = old.blocks[key][1] if key in old.blocks else Reading()
+                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+            ended[replica] = readout.settle(
+                readout.Begun(
+                    counted.steps - past,
+                    blocks,
+                    {number - past for number in counted.under_way if number > past},
+                    {number - past for number in counted.empty if number > past},
+                    counted.calm,
+                )
+            )
+        names = dict.fromkeys(site.method for site in sites)
+        methods = {name: index for index, name in enumerate(names)}
+        ids = sorted({site.replica for site in sites} | set(ended))
+        replicas = {id: index for index, id in enumerate(ids)}
+        ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas)
+        return _Ran(sites, methods, replicas, ran, notes)
+
+    def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
+        """What was not seen; `names` are the optimizers'."""
+        notes = [*self._notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        entries = [(block, entry) for block in ran.blocks for entry in block.entries]
+        roles = {entry.role for _, entry in entries if entry.kind != "none"}
+        stepped = {
+            entry.optimizer for block, entry in entries if entry.role == "step" and block.total
+        }
+        with_own_step = self._optimizers.with_own_step()
+        if "request" in roles and "update" not in roles and stepped & with_own_step:
+            notes.append(_BYPASSED)
+        return notes
+
+    def _graph_records(
+        self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
+    ) -> tuple[Graph, ...]:
+        records = []
+        for key, figures in self._tracings.figures(_totals(counts)).items():
+            old = baseline.graphs.get(key, Figures())
+            past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+            new = Figures(
+                figures.tracings - old.tracings,
+                max(0, figures.idle - old.idle),
+                figures.steps - old.steps,
+                max(0, figures.after - past),
+                figures.step_calls,
+            )
+            if new.tracings or new.steps:
+                records.append(new.record(self._optimizers.root, key, replicas))
+        return tuple(records)
+
+
+_BYPASSED = (
+    "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
+    "it applies them by itself, or by an optimizer made later; such updates are not counted"
+)
+
+
+def _remarks(where: compat.Surroundings) -> list[str]:
+    """What a reader should know of how the optimizer ran, though nothing was missed."""
+    if not where.strategy.startswith("ParameterServerStrategy"):
+        return []
+    return [
+        f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
+        "counters are on the parameter servers, so which worker ran an update is not known"
+    ]
+
+
+def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
+    return BlockKey(
+        "graph" if block.function else "eager",
+        block.function,
+        block.step,
+        tuple(sites[number] for number in block.sites),
+    )
+
+
+def _totals(counts: Counts) -> Callable[[int, int], int]:
+    return lambda replica, number: counts[replica].blocks[number][1].total
