@@ -26,7 +26,7 @@ def reason(tally: Tally) -> Reason:
 def _text(tally: Tally) -> str:
     scaled = any(map(is_loss_scale, tally.optimizers))
     if accumulated_steps(tally) > 1:
-        return "accumulating, or skipped by the loss scale" if scaled else "accumulating"
+        return "accumulating, or skipped" if scaled else "accumulating"
     if scaled:
         return "skipped by the loss scale"
     first = tally.replicas[0] if tally.replicas else None

@@ -35,17 +35,17 @@ PART = "in some of the steps"
 
 LIGHT = {
     "odd": ["#1c1c20", "#d55e00", "#e8b100", "#f3dd8f"],
-    "calm": ["#b4b9be", "#dadee2"],
+    "calm": ["#b4b9be", "#d3e6f5"],
     "levels": ["#9ecae8", "#5aa2d4", "#2277b4", "#0d5288", "#06315a"],
     "kinds": ["#2277b4", "#d98200"],
     "text": "#24292f",
     "grid": "#d8dee4",
 }
-"""Blues for counts, greys for steps that update nothing by design, and for what is odd colours
-that the colour-blind can tell from them."""
+"""Blues for counts, a grey and a pale blue where steps update nothing by design, and for what is odd
+colours that the colour-blind can tell from them."""
 DARK = {
     "odd": ["#ffffff", "#f2600c", "#f2c744", "#7d6a30"],
-    "calm": ["#5c636b", "#363b41"],
+    "calm": ["#5c636b", "#16304a"],
     "levels": ["#1f4f78", "#2a6ea6", "#3f8ecb", "#6cb0e6", "#a3d0f5"],
     "kinds": ["#57a8de", "#f0a33a"],
     "text": "#e6edf3",
