@@ -100,7 +100,7 @@ class Launch:
             sys.stdout.flush()
         try:
             print(file=sys.__stderr__)
-            console.report(trace, by=self.by, file=sys.__stderr__)
+            console.report(trace, by=self.by, file=sys.__stderr__, command=True)
             print(file=sys.__stderr__)
         except (OSError, ValueError):
             return
