@@ -24,6 +24,7 @@ from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
+from tracer.reporters.rows import VariableRow
 
 MEGABYTE = 1_000_000
 
@@ -291,3 +292,11 @@ def test_the_pictures_are_small_and_shown() -> None:
     for each in pictures:
         assert each.stat().st_size < 200_000
         assert f"](docs/pictures/{each.name})" in readme
+
+
+def test_the_script_has_a_column_for_each_field_of_a_variables_row() -> None:
+    """The script takes the values by their place, and the pattern from behind them."""
+    script = html._resource("report.js")
+    listed = re.search(r"const COUNTS = \[(.*?)\];", script, re.DOTALL)
+    assert listed is not None
+    assert len(re.findall(r'"[^"]+"', listed[1])) == len(VariableRow._fields)
