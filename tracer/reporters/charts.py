@@ -41,7 +41,7 @@ LIGHT = {
     "text": "#24292f",
     "grid": "#d8dee4",
 }
-"""Blues for counts, a grey and a pale blue where steps update nothing by design, and for what is odd
+"""Blues for counts, a grey and a pale blue where steps update nothing by design, for what is odd
 colours that the colour-blind can tell from them."""
 DARK = {
     "odd": ["#ffffff", "#f2600c", "#f2c744", "#7d6a30"],
