@@ -53,7 +53,7 @@ def test_it_prints_a_line_for_so_many_steps(keras: Any, capsys: pytest.CaptureFi
     callback = tracer.keras.TraceCallback(every=7)
     fit(model, callback)
     assert lines(capsys) == [
-        f"steps {first} to {last}: 2 updates a step, {2 * (last - first + 1)} dense and 0 sparse"
+        f"steps {first} to {last}: 2 updates per step, {2 * (last - first + 1)} dense and 0 sparse"
         for first, last in ((1, 7), (8, 14), (15, 21), (22, 28), (29, 30))
     ]
     assert float(model.get_weights()[1][0]) == callback.trace.updates(variable="*bias") == 30
@@ -119,7 +119,7 @@ def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]
     wrapped = tracer.wrap(model.optimizer)
     fit(model, callback, epochs=1, verbose=1)
     assert model.optimizer is wrapped
-    assert lines(capsys) == ["steps 1 to 10: 2 updates a step, 20 dense and 0 sparse"]
+    assert lines(capsys) == ["steps 1 to 10: 2 updates per step, 20 dense and 0 sparse"]
 
 
 def test_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

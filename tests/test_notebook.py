@@ -49,6 +49,7 @@ tracer.trace_of(optimizer)
     assert "update_step ran once a step: 5 executions in 5 steps." in htmls(last_line)[0]
     assert last_line[-1].data["text/plain"].endswith(": 5 steps, 5 updates>")
     assert "update_step ran once a step: 7 executions in 7 steps." in htmls(magic)[0]
+    assert [len(htmls(each)) for each in (last_line, magic, named)] == [1, 1, 1]
     assert [each.text for each in magic if each.output_type == "stream"] == ["done\n"]
     assert "2" in [each.get("data", {}).get("text/plain") for each in magic]
     assert "3 executions in 3 steps" in htmls(named)[0]

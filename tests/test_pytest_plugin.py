@@ -228,12 +228,8 @@ def test_what_fails_and_how(suite: pytest.Pytester) -> None:
         ours = re.search(r"/tracer/(hooks|recorder|testing|pytest_plugin)\b", text)
         assert not ours and "hidden" not in text, f"{name}: a frame of ours"
     marker, block = found["test_one_too_many"], found["test_block"]
-    table = [
-        "variable   each of steps   dense   sparse   in all",
-        "w0         1-3                 1",
-    ]
-    assert any(line.startswith("w0         1-3                 1        0") for line in marker)
-    assert f"E       {table[0]}" in block
+    assert any(line.startswith("w0         1-3            1        0") for line in marker)
+    assert "E       variable   per step   dense   sparse   in all" in block
     assert [line for line in block if line.startswith(">")] == [
         ">       with tracer.assert_updates(dense=7):"
     ]
@@ -442,10 +438,10 @@ def test_snapshots(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
             "E       AssertionError: the counts differ from the snapshot "
             "__traces__/test_it/sgd-1.json (- snapshot, + now):",
             "E       ",
-            "E       -apply_gradients: 1 in each of steps 1-3",
-            "E       +apply_gradients: 1 in each of steps 1-4",
-            "E       -_resource_apply_dense on w0 (dense): 1 in each of steps 1-3",
-            "E       +_resource_apply_dense on w0 (dense): 1 in each of steps 1-4",
+            "E       -apply_gradients: 1 in each of the steps 1-3",
+            "E       +apply_gradients: 1 in each of the steps 1-4",
+            "E       -_resource_apply_dense on w0 (dense): 1 in each of the steps 1-3",
+            "E       +_resource_apply_dense on w0 (dense): 1 in each of the steps 1-4",
         ],
         consecutive=True,
     )

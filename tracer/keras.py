@@ -148,7 +148,8 @@ def line(trace: Trace, first: int, last: int) -> str:
     dense, sparse = excerpt.updates(kind="dense"), excerpt.updates(kind="sparse")
     rate = some_between((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
-    return f"{steps}: {rate} a step, {dense:,} dense and {sparse:,} sparse{skipped}"
+    per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
+    return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
 def _callback_classes() -> list[type]:

@@ -5,6 +5,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,27 @@ def test_a_finger_sees_what_a_mouse_does(open_page: Open) -> None:
     canvas.tap(position={"x": box["width"] - 20, "y": box["height"] - 52})
     page.wait_for_function("document.getElementById('cell').textContent.includes('34-64')")
     assert page.inner_text("#cell").startswith("dense_1/bias, steps 34-64")
+
+
+NAMES = (
+    ["sequential/hidden/kernel", "sequential/hidden/bias", "sequential/out/kernel"],
+    [f"encoder/layer_{n}/attention/self/query/kernel" for n in range(25)],
+    ["a" * 30 + "x" + "b" * 30, "a" * 30 + "y" + "b" * 30],
+    ["dense/kernel", "a/very/long/name/of/a/kernel", "a/very/long/name/of/another/kernel"],
+    ["one/very/long/name/of/a/kernel"],
+)
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("most", [14, 16, 36])
+def test_labels_of_rows_stay_different(names: list[str], most: int, browser: Browser) -> None:
+    script = (files("tracer.reporters") / "templates" / "report.js").read_text(encoding="utf-8")
+    found = re.search(r"^function short\(.*?^}$", script, re.DOTALL | re.MULTILINE)
+    assert found
+    page = browser.new_page()
+    cut = page.evaluate(
+        f"([names, most]) => {{ {found[0]}; return short(names, most); }}", [names, most]
+    )
+    page.close()
+    assert len(set(cut)) == len(names)
+    assert all(len(each) <= most or each in names for each in cut)

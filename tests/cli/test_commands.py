@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -151,11 +152,61 @@ def test_what_programs_read_can_be_read(files: Path) -> None:
 )
 def test_the_format_follows_the_ending(files: Path, tmp_path: Path, name: str, start: str) -> None:
     done = tracer("report", "eager.json", "-o", str(tmp_path / name), folder=files)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"tracer: wrote {tmp_path / name}\n"
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
 
 
+def test_hints_are_options_of_the_command(files: Path) -> None:
+    text = tracer("report", "many_variables.json", folder=files).stdout
+    assert "more variables: --by variable has them all" in text
+    assert 'by="' not in text
+
+
+def test_one_of_many_optimizers(tmp_path: Path) -> None:
+    """A line for each, and all of one; what another optimizer did is not in it."""
+    traces.many_optimizers().save(tmp_path / "t.json")
+    whole = tracer("report", "t.json", folder=tmp_path).stdout
+    assert len(whole.splitlines()) < 15
+    assert re.search(r'Adam "adam_3" +40 +80 +2 +2 +part_3/kernel \+1\n', whole)
+    one = tracer("report", "t.json", "--optimizer", "adam_3", folder=tmp_path).stdout
+    assert "update_step ran twice a step: 80 executions in 40 steps." in one
+    assert "part_3/bias" in one and "part_2" not in one
+    data = json.loads(
+        tracer("report", "t.json", "--optimizer", "adam_3", "-f", "json", folder=tmp_path).stdout
+    )
+    assert [each["name"] for each in data["optimizers"]] == ["adam_3"]
+
+
+def test_the_shell_completes_codes() -> None:
+    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain o", COMP_CWORD="2")
+    assert done.stdout.split() == ["override-unreached"]
+
+
+def test_a_folder_of_separate_runs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        traces.eager().save(tmp_path / f"{name}.json")
+    done = tracer("report", str(tmp_path))
+    assert done.returncode == 2
+    assert f"separate runs or tests, give one of them, as {tmp_path / 'a.json'}" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_not_cut(command: str) -> None:
+    done = tracer(*filter(None, [command, "--help"]), COLUMNS="80")
+    assert not re.search(r"\w\.\.\.$|'\.\.\.$", done.stdout, re.MULTILINE)
+
+
 MISTAKES: dict[str, tuple[Sequence[str], str]] = {
+    "a program": (["train.py", "-v"], "did you mean tracer run train.py -v? (see"),
+    "a trace": (["t.json"], "did you mean tracer report t.json? (see"),
+    "a program for a trace": (
+        ["report", "train.py"],
+        "train.py: is a program, not a trace file: did you mean tracer run train.py?",
+    ),
+    "an ending": (["report", "eager.json", "-o", "x.pdf"], "no report has the ending .pdf"),
+    "a table": (["report", "eager.json", "--by", "var"], "Invalid value for '--by': 'var' is not"),
+    "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
     "command": (["reprot"], "No such command 'reprot'. Did you mean 'report'?"),
     "option": (["report", "eager.json", "--colour"], "No such option"),
     "no file": (["report", "no\n.json"], "cannot be read: No such file"),
@@ -179,6 +230,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_one_line_and_status_2(files: Path, name: str) -> None:
     (files / "text.json").write_text("no JSON")
+    (files / "train.py").write_text("import keras\n")
     (files / "empty").mkdir(exist_ok=True)
     arguments, reason = MISTAKES[name]
     done = tracer(*arguments, folder=files)

@@ -220,7 +220,7 @@ def test_other_processes(tmp_path: Path) -> None:
     assert "[4]" in both(tmp_path, "jobs.py").stdout
     traced = run([*TRACER, "jobs.py"], tmp_path)
     assert traced.stderr.count("No optimizer was traced") == 1
-    assert "the program started 8 other processes: ForkPoolWorker-1 of" in traced.stderr
+    assert "the program started 4 other processes: ForkPoolWorker-1 of" in traced.stderr
     assert "tracer: what other processes do is not traced: start them with" in traced.stderr
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
     ("what", "kind", "number"),
     [
         ("steps_in_one_loop", "legacy", 20_000),
-        ("graph_tracings", "v1", 500),
+        ("graph_tracings", "v1", 200),
         ("many_optimizers", "legacy", 40),
     ],
 )

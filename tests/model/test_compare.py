@@ -75,7 +75,7 @@ def test_where_steps_differ_with_equal_totals() -> None:
 
     (found,) = differences(once(3), once(5))
     assert [(each.name, each.before, each.after, each.where) for each in found.variables] == [
-        ("a", 1, 1, "3: 1 to 0; 5: 0 to 1")
+        ("a", 1, 1, "1 to 0 in step 3; 0 to 1 in step 5")
     ]
     assert [(each.name, each.before, each.after) for each in found.runs] == [
         ("3", 1, 0),
@@ -86,13 +86,14 @@ def test_where_steps_differ_with_equal_totals() -> None:
 
 def test_a_kind_that_changed() -> None:
     (found,) = differences(_trace(Run(1, 1, 5)), _trace(Run(1, 1, 5), sparse=True))
-    assert {each.where for each in found.variables} == {"1-5: dense 1 to 0, sparse 0 to 1"}
+    assert {each.where for each in found.variables} == {"dense 1 to 0, sparse 0 to 1 in steps 1-5"}
 
 
 def test_more_steps() -> None:
     (found,) = differences(_trace(Run(1, 1, 5)), _trace(Run(1, 1, 8)))
     assert [(each.name, each.before, each.after) for each in found.steps] == [("replica 0", 5, 8)]
-    assert {each.where for each in found.variables} == {"6-8: no step to 1"}
+    where = "1 in steps 6-8, which only the second trace has"
+    assert {each.where for each in found.variables} == {where}
 
 
 def test_optimizers_are_matched_by_class() -> None:

@@ -74,7 +74,7 @@ def test_a_block_for_each_variable_takes_no_longer() -> None:
     text = render(trace)
     assert time.thread_time() - start < 2
     assert "900,000" in text
-    assert "layer_0/kernel        900        1     900" in text
+    assert "layer_0/kernel        900          1     900" in text
 
 
 def test_many_variables_on_many_replicas_take_no_longer() -> None:

@@ -186,7 +186,7 @@ def trace_data(draw: st.DrawFn) -> TraceData:
     return TraceData(OPTIMIZERS, VARIABLES, METHODS, REPLICAS, tuple(blocks), called)
 
 
-RANGES = st.builds(range, st.integers(-3, 30), st.integers(-3, 60), st.integers(1, 6))
+RANGES = st.builds(range, st.integers(1, 30), st.integers(-3, 60), st.integers(1, 6))
 FILTERS: dict[str, st.SearchStrategy[Any]] = {
     "kind": st.sampled_from(["dense", "sparse", "none"]),
     "variable": st.sampled_from([*(each.name for each in VARIABLES), "encoder/*", "*"]),
@@ -195,7 +195,7 @@ FILTERS: dict[str, st.SearchStrategy[Any]] = {
     "optimizer": st.sampled_from(["Adam", "SGD", "*d*"]),
     "method": st.sampled_from([each.name for each in METHODS] + ["_resource_apply_*"]),
     "context": st.sampled_from(["eager", "tracing"]),
-    "step": st.integers(-2, 50) | RANGES,
+    "step": st.integers(1, 50) | RANGES,
 }
 COMMON = ["kind", "variable", "replica", "worker", "optimizer"]
 ALLOWED = {
@@ -318,6 +318,9 @@ def test_the_counts_of_a_small_run(trace: CallTrace) -> None:
     assert trace.updates(step=5) == 8
     assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the unplaced 2
     assert trace.updates(step=range(0)) == 0
+    for before in (0, -1, range(3), range(5, -1, -1)):
+        with pytest.raises(UnknownName, match="steps are numbered from 1"):
+            trace.updates(step=before)
 
 
 def test_the_steps_of_a_small_run(trace: CallTrace) -> None:

@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 import sys
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, called, request, step, update
 
+from tracer.api import CallTrace
 from tracer.model.records import Graph
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
+from tracer.reporters.rows import VariableRow
 
 MEGABYTE = 1_000_000
 
@@ -150,6 +152,37 @@ def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     assert written[1] == [[1, 100_000, 3, 0, 0, 1, 1, 0]]  # no larger than before, so exact
 
 
+def test_a_healthy_run_has_nothing_yellow() -> None:
+    usual = (Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1),)
+    trace = CallTrace(msgspec.structs.replace(traces.accumulation().data, graphs=usual))
+    page = html.render(trace)
+    assert 'class="banner odd"' not in page
+    assert '<tr class="odd"' not in page
+    assert "Graphs that never ran are usual: a first tracing only makes the variables." in page
+    drawn = data_of(page)["optimizers"][0]
+    assert drawn["calm"] == "accumulating, it seems"
+    shade = drawn["colors"]["light"][drawn["states"].index(drawn["calm"])]
+    assert shade in charts.LIGHT["calm"] and charts.SKIPPED not in drawn["states"]
+
+
+def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
+    drawn = data_of(html.render(traces.embedding_on_two_replicas()))["optimizers"][0]
+    assert drawn["calm"] == ""
+    assert charts.SKIPPED in drawn["states"]
+    assert [view["per"] for view in drawn["views"]] == ["step and replica", "step, all replicas"]
+
+
+def test_the_library_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = charts.library.__wrapped__()
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda code: 1 / 0)
+    assert charts.library.__wrapped__() == made
+    (kept,) = (tmp_path / "optimizer-tracer").iterdir()
+    kept.write_text(made[: len(made) // 2], encoding="utf-8")  # as a full disk leaves it
+    with pytest.raises(ZeroDivisionError):
+        charts.library.__wrapped__()
+
+
 COLOR_BLIND = {
     "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "no red": ((0.1523, 1.0526, -0.2049), (0.1145, 0.7863, 0.0992), (-0.0039, -0.0481, 1.052)),
@@ -162,8 +195,9 @@ COLOR_BLIND = {
 @pytest.mark.parametrize("sight", COLOR_BLIND)
 @pytest.mark.parametrize("theme", ["LIGHT", "DARK"])
 def test_colours_can_be_told_apart_by_everyone(theme: str, sight: str) -> None:
-    for levels in ([(1, 1)], [(1, 1), (2, 2)], [(n, n) for n in range(5)]):
-        colors = charts.colors(getattr(charts, theme), levels)
+    counts = ([(1, 1)], [(1, 1), (2, 2)], [(n, n) for n in range(5)])
+    for levels, calm in product(counts, ("", "accumulating")):
+        colors = charts.colors(getattr(charts, theme), levels, calm)
         seen = [_lab(each, COLOR_BLIND[sight]) for each in colors]
         for one, other in combinations(range(len(seen)), 2):
             distance = sum((a - b) ** 2 for a, b in zip(seen[one], seen[other], strict=True)) ** 0.5
@@ -203,7 +237,8 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     traces.uneven_replicas().save(path)
     run = command("report", str(path), "-o", str(tmp_path / "report.html"), "--step", "5:9")
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+    assert (run.returncode, run.stdout) == (0, "")
+    assert run.stderr == f"tracer: wrote {tmp_path}/report.html\n"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Only steps 5 to 8" in page
     assert data_of(page)["first"] == 5
@@ -257,3 +292,11 @@ def test_the_pictures_are_small_and_shown() -> None:
     for each in pictures:
         assert each.stat().st_size < 200_000
         assert f"](docs/pictures/{each.name})" in readme
+
+
+def test_the_script_has_a_column_for_each_field_of_a_variables_row() -> None:
+    """The script takes the values by their place, and the pattern from behind them."""
+    script = html._resource("report.js")
+    listed = re.search(r"const COUNTS = \[(.*?)\];", script, re.DOTALL)
+    assert listed is not None
+    assert len(re.findall(r'"[^"]+"', listed[1])) == len(VariableRow._fields)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 import traces
 from golden import assert_golden
@@ -13,15 +14,17 @@ from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from traces import block, called, request, step, update
 
+from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.model.measures import updates
+from tracer.model.records import Graph
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
-from tracer.model.tally import Tally
+from tracer.model.tally import Tally, tallies_of
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.layout import distinct, shown
-from tracer.reporters.rows import By
+from tracer.reporters.rows import By, by_variable
 from tracer.reporters.text import render
 
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method")
@@ -66,7 +69,7 @@ def test_colors() -> None:
         (
             [Run(3, 3, 3)],
             "update_step ran once every 3rd step: "
-            "3 executions in 9 steps, 6 of which updated nothing.",
+            "3 executions in 9 steps, 6 of which updated nothing (accumulating, it seems).",
         ),
         (
             [Run(4, 4, 2)],
@@ -211,7 +214,87 @@ def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
         block([step(), request(0), update(0)], Run(1, 1, 2), replica=1, graphs=1),
     )
     text = render(traces.keras3(("a",), blocks, ()))
-    assert "\n3                     1       1        0   on 1 of 2 replicas" in text
+    assert "\n3                    1       1        0   on 1 of 2 replicas" in text
+
+
+# Calm where all is well.
+
+
+def with_optimizer(trace: CallTrace, **changes: object) -> CallTrace:
+    first = msgspec.structs.replace(trace.optimizers[0], **changes)
+    return CallTrace(msgspec.structs.replace(trace.data, optimizers=(first,)))
+
+
+def with_graphs(trace: CallTrace, *graphs: Graph) -> CallTrace:
+    return CallTrace(msgspec.structs.replace(trace.data, graphs=graphs))
+
+
+def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:
+    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1)
+    trace = with_graphs(traces.accumulation(), usual)
+    assert trace.answer().endswith("all while tracing 2 graphs.")
+    assert "(graphs that never ran are usual: a first tracing only makes" in render(trace)
+    assert not [each for each in trace.findings() if each.code == "graph-never-ran"]
+
+
+def test_another_graph_that_never_ran_is_told() -> None:
+    other = Graph(0, 0, "train_function", "x: float32[?, 4]", 1, 1, 0, 0, 1)
+    ran = Graph(0, 0, "train_function", "x: float32[32, 4]", 1, 0, 64, 0, 1)
+    trace = with_graphs(traces.accumulation(), ran, other)
+    assert trace.answer().endswith("2 graphs; 1 of them never ran.")
+    assert "usual" not in render(trace)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"settings": {"gradient_accumulation_steps": 4}}, "accumulating"),
+        ({}, "accumulating, it seems"),
+        ({"class_name": "keras.LossScaleOptimizer"}, "skipped by the loss scale"),
+    ],
+)
+def test_steps_without_updates_say_why_and_are_no_fault(
+    changes: dict[str, object], reason: str
+) -> None:
+    text = render(with_optimizer(traces.accumulation(), **changes), color=True)
+    (line,) = [line for line in text.splitlines() if "61-63" in line]
+    assert line.endswith(f"0   {reason}")  # and no colour
+    assert f"updated nothing ({reason})" in " ".join(text.split())
+
+
+def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
+    work = [step(), request(0)]
+    blocks = (
+        block(work, Run(1, 1, 40), graphs=1),
+        block([update(0)], Run(1, 1, 10), is_step=False, graphs=1),
+    )
+    trace = with_optimizer(traces.keras3(("a",), blocks, ()), class_name="keras.LossScaleOptimizer")
+    assert "\x1b[1;33m11-40" in render(trace, color=True)
+
+
+def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
+    work = [step(), request(0)]
+    blocks = (
+        block(work, Run(1, 1, 40), graphs=1),
+        block([update(0)], Run(1, 1, 10), Run(12, 1, 29), is_step=False, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), color=True)
+    assert "\x1b[1;33m11 " in text
+    assert "gradients came, none was applied" in text
+
+
+def test_what_a_step_is_is_said_each_time() -> None:
+    several, single = traces.embedding_on_two_replicas(), traces.eager()
+    variable = render(several, "variable").split("\n\n")[2]
+    assert [line.split()[-1] for line in variable.splitlines()[1:2]] == ["and"]
+    assert "(per step and replica: without the 1 step" in variable
+    assert render(several, "step").split("\n\n")[2].startswith("per step,\nall replicas ")
+    assert render(single, "step").split("\n\n")[2].startswith("per step ")
+
+
+def test_the_least_in_a_step_counts_the_steps_without_updates() -> None:
+    (tally,) = tallies_of(traces.embedding_on_two_replicas())  # step 33 updated nothing
+    assert {(row.least_a_step, row.most_a_step) for row in by_variable(tally)} == {(0, 1)}
 
 
 # Names.

@@ -249,6 +249,34 @@ def two_optimizers() -> CallTrace:
     )
 
 
+def many_optimizers() -> CallTrace:
+    """Six optimizers with two variables each: `adam_3` ran 40 steps."""
+    names = ("adam", *(f"adam_{number}" for number in range(1, 6)))
+    optimizers = tuple(
+        Optimizer(name, "keras.src.optimizers.adam.Adam", "keras3", root)
+        for root, name in enumerate(names)
+    )
+    blocks, calls = [], []
+    for root in range(6):
+        of = (2 * root, 2 * root + 1)
+        work = [step(root), request(*of, optimizer=root), update(*of, optimizer=root)]
+        blocks.append(block(work, Run(1, 1, 10 * (root + 1)), root=root, graphs=1))
+        calls.append(called(1, of, tracing=1, optimizer=root))
+    return CallTrace(
+        TraceData(
+            optimizers=optimizers,
+            variables=variables(
+                *(f"part_{n}/{part}" for n in range(6) for part in ("kernel", "bias"))
+            ),
+            methods=(APPLY_GRADIENTS, UPDATE_STEP),
+            replicas=replicas(1),
+            blocks=tuple(blocks),
+            calls=tuple(calls),
+            environment=VERSIONS | {"strategy": ""},
+        )
+    )
+
+
 def many_variables() -> CallTrace:
     """200 variables of a deep model on 8 replicas; the last one is never updated."""
     layers = [f"encoder/layer_{layer}/attention/self/query" for layer in range(100)]
@@ -412,6 +440,7 @@ ALL: dict[str, Callable[[], CallTrace]] = {
         nothing,
         hostile_names,
         two_optimizers,
+        many_optimizers,
         many_variables,
         no_gradients,
         uneven_replicas,

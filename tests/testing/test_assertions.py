@@ -60,6 +60,15 @@ def nothing_returned() -> CallTrace:
     return traces.changed(trace, optimizers=optimizers, graphs=tuple(graphs))
 
 
+def test_a_loss_scale_that_accumulates_need_not_have_skipped() -> None:
+    trace = traces.loss_scaled()
+    outer, inner = trace.optimizers
+    inner = msgspec.structs.replace(inner, settings={"gradient_accumulation_steps": 4})
+    trace = traces.changed(trace, optimizers=(outer, inner))
+    text = " ".join(expect_updates(dense=2, per_step=True)(trace).split())
+    assert "gradients are being accumulated, or the loss scale skipped them" in text
+
+
 LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}
 
 

@@ -44,7 +44,7 @@ def test_a_layer_more_is_all_that_differs() -> None:
 
     two = named("dense_1/kernel", "dense_2/kernel")
     assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
-        "+update_step on dense_9/kernel (dense): 1 in each of steps 1-3"
+        "+update_step on dense_9/kernel (dense): 1 in each of the steps 1-3"
     )
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -60,6 +60,19 @@ def _writing(output: Path | None) -> Iterator[None]:
         if output is None:
             raise
         raise Mistake(f"cannot write {output}: {error.strerror or error}") from error
+
+
+def _say_written(output: Path | None) -> None:
+    """Say so on standard error; standard output is for what was asked for."""
+    if output is not None:
+        print(f"tracer: wrote {output}", file=sys.stderr)
+
+
+def _codes(incomplete: str) -> list[str]:
+    """The codes of findings that begin so, for the shell to complete."""
+    from tracer.findings.catalogue import RULES
+
+    return [rule.code for rule in RULES if rule.code.startswith(incomplete)]
 
 
 def _examples(*lines: str) -> str:
@@ -183,6 +196,10 @@ def report(
             help="Only the steps from A to before B; A: or :B or one step will do.",
         ),
     ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option("--optimizer", metavar="GLOB", help="Only optimizers of this name."),
+    ] = None,
     replica: Annotated[
         int | None, typer.Option("--replica", metavar="N", help="Only the replica with this id.")
     ] = None,
@@ -198,12 +215,20 @@ def report(
     from tracer.model.tracefile import load
     from tracer.reporters import formats
 
-    trace = select(load(path), variable=variable, steps=step, replica=replica, method=method)
+    trace = select(
+        load(path),
+        variable=variable,
+        steps=step,
+        replica=replica,
+        method=method,
+        optimizer=optimizer,
+    )
     with _writing(output):
         try:
             formats.put(trace, format, by, output)
         except ValueError as error:
             raise Mistake(str(error)) from error
+    _say_written(output)
 
 
 @app.command(
@@ -287,6 +312,7 @@ def check(
     results = expressions.check(load(path), wanted, findings, allow_unfinished=allow_unfinished)
     with _writing(output):
         verdicts.put(results, format, output)
+    _say_written(output)
     return int(any(each.reason for each in results))
 
 
@@ -298,10 +324,16 @@ def check(
 )
 def explain(
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="The code of a finding; all without it.")
+        str | None,
+        typer.Argument(
+            metavar="CODE", help="The code of a finding; all without it.", autocompletion=_codes
+        ),
     ] = None,
 ) -> None:
-    """Explain what a finding means, why it matters, what to do, and when it is reported."""
+    """Explain what a finding means, and what to do.
+
+    Also why it matters, and when it is reported.
+    """
     from tracer.findings.catalogue import RULES, rule
     from tracer.reporters import console, explanations
 
@@ -344,9 +376,10 @@ def watch(
 
 @app.command(epilog=_examples("tracer demo"))
 def demo() -> None:
-    """Train four small models, and print how often their optimizers' methods really ran.
+    """Train four small models, and count what their optimizers do.
 
-    Takes less than a minute, downloads nothing and uses the CPU only.
+    Prints how often the methods really ran. Takes less than a minute, downloads nothing and uses
+    the CPU only.
     """
     from tracer.cli import demo
 
@@ -360,7 +393,8 @@ def main() -> NoReturn:
         result = app(prog_name="tracer", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
-        _fail(f"{error.format_message()} (see tracer --help)", error.exit_code)
+        said = error.format_message().replace("Value error, ", "").rstrip(".")
+        _fail(f"{said}{_meant(sys.argv[1:])} (see tracer --help)", error.exit_code)
     except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
         _fail(str(error), 2)
     except OSError as error:
@@ -373,6 +407,15 @@ def main() -> NoReturn:
     if callable(result):  # a program: what it raises is for Python to show
         result()
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _meant(arguments: Sequence[str]) -> str:
+    """`: did you mean tracer run train.py?` where a file stands in the place of the command."""
+    first = arguments[0] if arguments else ""
+    for command, ending in (("run", ".py"), ("report", ".json"), ("report", "/")):
+        if first.endswith(ending):
+            return f": did you mean tracer {command} {' '.join(arguments)}?"
+    return ""
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -72,6 +72,7 @@ class Launch:
         children = Children()
 
         def end() -> None:
+            give_back()
             if os.getpid() != process.id or process.over:
                 return
             process.over = True
@@ -83,7 +84,7 @@ class Launch:
         # Functions are called last come, first served: this one after all that the program adds.
         atexit.register(end)
         autosave.start()
-        _end_before_exiting(process, end)
+        give_back = _end_before_exiting(process, end)
         try:
             program.run(self.program, self.arguments, module=self.module)
         except BaseException as error:
@@ -99,7 +100,7 @@ class Launch:
             sys.stdout.flush()
         try:
             print(file=sys.__stderr__)
-            console.report(trace, by=self.by, file=sys.__stderr__)
+            console.report(trace, by=self.by, file=sys.__stderr__, command=True)
             print(file=sys.__stderr__)
         except (OSError, ValueError):
             return
@@ -136,7 +137,7 @@ class Process:
         if isinstance(error, SystemExit):
             # What `sys.exit` was given: nothing is well, a text is printed and is 1.
             code = error.code
-            self.status = 0 if code is None else code if isinstance(code, int) else 1
+            self.status = 0 if code is None else int(code) if isinstance(code, int) else 1
         else:
             self.status = 1
             said = ""
@@ -145,8 +146,11 @@ class Process:
             self.error = cut(f"{type(error).__name__}{': ' if said else ''}{said}", _LONGEST, 0)
 
 
-def _end_before_exiting(process: Process, end: Callable[[], None]) -> None:
-    """Call `end` before `os._exit`, at which Python calls nothing of what waits for its end."""
+def _end_before_exiting(process: Process, end: Callable[[], None]) -> Callable[[], None]:
+    """Call `end` before `os._exit`, at which Python calls nothing of what waits for its end.
+
+    Returns a function that puts `os._exit` back.
+    """
     leave = os._exit
 
     @functools.wraps(leave)
@@ -160,6 +164,12 @@ def _end_before_exiting(process: Process, end: Callable[[], None]) -> None:
         leave(status)
 
     os._exit = leave_at_once
+
+    def give_back() -> None:
+        if os._exit is leave_at_once:
+            os._exit = leave
+
+    return give_back
 
 
 def _may_replace(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """Follows the trace file of a run that goes on in another process. No TensorFlow."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +36,7 @@ class Progress:
     skipped: int
     """Steps in which nothing was updated, on the replica with most of them."""
     graphs: int
-    """Graph tracings, and how many of them never ran."""
-    idle: int
+    """Graph tracings; one that never ran so far may do so yet, so that is not told."""
     replicas: tuple[tuple[str, int], ...]
     """The steps of each replica."""
 
@@ -52,7 +51,7 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progres
             rate = max(0, tally.steps - earlier[number].steps) / seconds
         spreads = [tally.spread(measures.updates, replica=replica) for replica in tally.replicas]
         counts = {count for spread in spreads for (count,) in spread} or {0}
-        graphs, idle = tally.graphs(lambda block: 1)
+        graphs, _ = tally.graphs(lambda block: 1)
         progresses.append(
             Progress(
                 shown(tally.optimizers[0].name),
@@ -61,7 +60,6 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progres
                 f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,}-{max(counts):,}",
                 max((spread[(0,)] for spread in spreads), default=0),
                 graphs,
-                idle,
                 tuple(_replicas(tally)),
             )
         )
@@ -134,24 +132,30 @@ def _line(optimizer: Progress) -> str:
     parts = [
         f"{optimizer.name}: {some(optimizer.steps, 'step')}",
         *([] if optimizer.rate is None else [f"{optimizer.rate:,.1f} steps/s"]),
-        f"{optimizer.a_step} update{'' if optimizer.a_step == '1' else 's'} a step",
-        f"{optimizer.skipped:,} skipped",
-        f"{some(optimizer.graphs, 'graph')}, {optimizer.idle:,} never ran",
+        f"{optimizer.a_step} update{'' if optimizer.a_step == '1' else 's'} {_per([optimizer])}",
+        f"{optimizer.skipped:,} without updates",
+        some(optimizer.graphs, "graph"),
     ]
     if len(optimizer.replicas) > 1:
         parts.append(", ".join(f"{replica}: {steps:,}" for replica, steps in optimizer.replicas))
     return "; ".join(parts)
 
 
+def _per(progresses: Sequence[Progress]) -> str:
+    """What updates are counted by."""
+    several = any(len(each.replicas) > 1 for each in progresses)
+    return "per step and replica" if several else "per step"
+
+
 def _table(path: Path, progresses: list[Progress], state: str) -> Table:
     table = Table(box=None, pad_edge=False, title=Text(f"{shown(str(path))}: {state}"))
     table.title_justify = "left"
     table.add_column("optimizer")
-    for header in ("steps", "steps/s", "updates a step", "skipped", "graphs", "never ran"):
+    for header in ("steps", "steps/s", f"updates {_per(progresses)}", "without updates", "graphs"):
         table.add_column(header, justify="right")
     for optimizer in progresses:
         rate = "" if optimizer.rate is None else f"{optimizer.rate:,.1f}"
-        counts = (f"{optimizer.skipped:,}", f"{optimizer.graphs:,}", f"{optimizer.idle:,}")
+        counts = (f"{optimizer.skipped:,}", f"{optimizer.graphs:,}")
         name = Text(optimizer.name, style="bold")
         table.add_row(name, f"{optimizer.steps:,}", rate, optimizer.a_step, *counts)
         if len(optimizer.replicas) > 1:

@@ -1,5 +1,6 @@
 """Rules on graph tracings: graphs that never ran, functions traced again and again."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -8,11 +9,14 @@ from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
 from tracer.model.records import Graph
+from tracer.model.tally import is_first_only
 from tracer.model.wording import some, times
 
 _OFTEN = 5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 _EACH = 20  # steps: who traces more rarely loses little time by it
 _FEW = 3
+_LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
+"""How an argument begins that is a Python value and has no name."""
 
 
 @rule(
@@ -48,17 +52,18 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
     severity="warning",
     title="a graph was traced and never ran",
     why="Python was called while it was traced, and nothing came of it.",
-    advice="Nothing: TensorFlow traces a function that makes variables twice, and runs one graph.",
+    advice="Nothing, if it was traced to be saved or looked at; otherwise call the function.",
     explanation=(
         "It is info where another graph, or eager steps, did run, and a warning where nothing of "
-        "the optimizer ever ran. A tracing that an error ended in the optimizer gave no graph, and "
-        "is not reported."
+        "the optimizer ever ran. That TensorFlow traces a function twice which makes variables, "
+        "and runs the second graph, is usual and not reported. A tracing that an error ended in "
+        "the optimizer gave no graph, and is not reported either."
     ),
 )
 def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     every = [_without_failed(each) for each in _graphs(evidence)]
-    rows = [each for each in every if each.idle]
+    rows = [each for each in every if each.idle and not is_first_only(each)]
     ran = any(block.total for block in evidence.blocks)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
@@ -70,7 +75,8 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
         yield _idle(which + of_optimizer(evidence), tracings, idle, ran)
     for function in functions if rows else ():
         mine = [each for each in every if each.function == function]
-        idle, tracings = sum(each.idle for each in mine), sum(each.tracings for each in mine)
+        idle = sum(each.idle for each in rows if each.function == function)
+        tracings = sum(each.tracings for each in mine)
         yield _idle(function + of_optimizer(evidence), tracings, idle, ran)
 
 
@@ -107,13 +113,12 @@ def retraced(evidence: Evidence) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
     for rows in _by_function(evidence):
         signatures = [each for each in rows if each.signature]
-        later = [each for each in signatures if each.after > 0]
-        if len(signatures) < 2 or not later:
+        later = [each for each in signatures[1:] if each.after > 0]
+        if not later:
             continue
         tracings = sum(each.tracings for each in later)
-        first = min(later, key=lambda each: each.after)
-        index = signatures.index(first)
-        before = signatures[index - 1 if index else 1]
+        first = later[0]
+        before = signatures[signatures.index(first) - 1]
         change = _change(before.signature, first.signature)
         text = (
             f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
@@ -172,7 +177,11 @@ def _by_function(evidence: Evidence) -> list[list[Graph]]:
 
 
 def _change(before: str, after: str) -> str:
-    """`: x: float32[32, 4] became x: float32[7, 4]`, with the arguments that changed."""
+    """`, when x: float32[32, 4] became x: float32[7, 4]`, with the arguments that changed.
+
+    >>> _change("x: float32[1], 0", "x: float32[1], 1")
+    ', when the Python value 0 became 1'
+    """
     old, new = _arguments(before), _arguments(after)
     if len(old) == len(new):
         pairs = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
@@ -180,7 +189,8 @@ def _change(before: str, after: str) -> str:
     if not old or not new:
         return ""
     more = f" (and {some(len(new) - _FEW, 'more argument')})" if len(new) > _FEW else ""
-    return f": {', '.join(old[:_FEW])} became {', '.join(new[:_FEW])}{more}"
+    value = "the Python value " if len(old) == len(new) == 1 and _LITERAL.match(old[0]) else ""
+    return f", when {value}{', '.join(old[:_FEW])} became {', '.join(new[:_FEW])}{more}"
 
 
 def _arguments(signature: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rules import rule
+from tracer.model.empty import accumulated_steps, is_loss_scale
 from tracer.model.measures import tries, vain
 from tracer.model.records import Optimizer
 from tracer.model.wording import some
@@ -33,10 +34,10 @@ _HALVINGS = 15
 )
 def steps_skipped(evidence: Evidence) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    scales = [each for each in evidence.optimizers if _scales(each)]
+    scales = [each for each in evidence.optimizers if is_loss_scale(each)]
     if not scales or not evidence.trace.complete or evidence.unplaced(tries):
         return
-    if _accumulation(evidence) > 1:
+    if accumulated_steps(evidence) > 1:
         yield from _skipped_while_accumulating(evidence)
         return
     for replica in evidence.replicas[:1]:  # a loss scale decides for all replicas
@@ -62,7 +63,7 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
 
 def _skipped_while_accumulating(evidence: Evidence) -> Iterator[Case]:
     """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    inner = [each.iterations for each in evidence.optimizers if not _scales(each)]
+    inner = [each.iterations for each in evidence.optimizers if not is_loss_scale(each)]
     known = [each for each in inner if each is not None]
     if known and evidence.steps > max(known) > 0:
         number = evidence.steps - max(known)
@@ -94,10 +95,6 @@ def _streaks(evidence: Evidence, replica: int) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def _scales(optimizer: Optimizer) -> bool:
-    return "LossScale" in class_of(optimizer)
-
-
 def _halvings(scale: Optimizer) -> int:
     """How many steps in a row a loss scale skips until it has found a scale that works.
 
@@ -107,12 +104,6 @@ def _halvings(scale: Optimizer) -> int:
     if not isinstance(initial, int | float) or initial < 1:
         return _HALVINGS
     return math.ceil(math.log2(initial))
-
-
-def _accumulation(evidence: Evidence) -> int:
-    """Of how many steps the gradients are accumulated."""
-    settings = (each.settings.get("gradient_accumulation_steps") for each in evidence.optimizers)
-    return max((each for each in settings if isinstance(each, int)), default=1)
 
 
 @rule(
@@ -153,8 +144,8 @@ def steps_differ(evidence: Evidence) -> Iterator[Case]:
             )
         else:
             yield Case("info", f"{begin}moved by {moved:,}{_why(moved, applied)}.", _FINE)
-    every = _accumulation(evidence)
-    meant = every > 1 or not any(map(_scales, evidence.optimizers))
+    every = accumulated_steps(evidence)
+    meant = every > 1 or not any(map(is_loss_scale, evidence.optimizers))
     if applied < steps and meant and not evidence.total(vain):
         reason = "its own code decides which"
         if every > 1:

@@ -52,6 +52,8 @@ class Difference:
     runs: list[Change] = field(default_factory=list)
     """Updates in steps, equal neighbours together."""
     methods: list[Change] = field(default_factory=list)
+    several: bool = False
+    """Whether what is counted in a step is that of several replicas together."""
 
     def __bool__(self) -> bool:
         return any((self.only, self.steps, self.variables, self.runs, self.methods))
@@ -85,6 +87,7 @@ def _difference(pair: Pair) -> Difference:
         variables=list(_variables(pair)),
         runs=list(_runs(before, after)),
         methods=list(_methods(before, after)),
+        several=max(len(before.replicas), len(after.replicas)) > 1,
     )
 
 
@@ -202,16 +205,19 @@ def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iter
 
 
 def _some(changes: Sequence[Change]) -> str:
-    parts = [
-        f"{change.name}: {change.where or f'{_count(change.before)} to {_count(change.after)}'}"
-        for change in changes[:_FEW]
-    ]
+    parts = [_words(each) for each in changes[:_FEW]]
     rest = len(changes) - len(parts)
     return "; ".join([*parts, f"and {rest} more"] if rest else parts)
 
 
-def _count(value: int | None) -> str:
-    return "no step" if value is None else f"{value:,}"
+def _words(change: Change) -> str:
+    """`0 to 2 in step 33`; `2 in steps 34-60, which only the first trace has`."""
+    steps = f"in {'step' if change.name.replace(',', '').isdecimal() else 'steps'} {change.name}"
+    if change.after is None:
+        return f"{change.before:,} {steps}, which only the first trace has"
+    if change.before is None:
+        return f"{change.after:,} {steps}, which only the second trace has"
+    return f"{change.where or f'{change.before:,} to {change.after:,}'} {steps}"
 
 
 def _runs(before: Tally, after: Tally) -> Iterator[Change]:

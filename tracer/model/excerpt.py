@@ -9,6 +9,8 @@ from dataclasses import replace
 import msgspec
 
 from tracer.errors import UnknownName
+from tracer.model.merge import Renumbering
+from tracer.model.names import named
 from tracer.model.records import Block, Entry, TraceData
 from tracer.model.selection import Filters, Selection
 from tracer.model.trace import Trace
@@ -21,6 +23,7 @@ def select(
     steps: range | None = None,
     replica: int | None = None,
     method: str | None = None,
+    optimizer: str | None = None,
 ) -> Trace:
     """What the filters leave of a trace; they are those of `Trace.executions`.
 
@@ -29,8 +32,10 @@ def select(
 
     Raises `tracer.UnknownName` for what the trace does not hold.
     """
-    if all(given is None for given in (variable, steps, replica, method)):
+    if all(given is None for given in (variable, steps, replica, method, optimizer)):
         return trace
+    if optimizer is not None:
+        trace = _of_optimizers(trace, optimizer)
     if steps is not None and not range(max(1, steps.start), min(trace.steps + 1, steps.stop)):
         held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
         raise UnknownName(f"no such step: the trace holds {held}")
@@ -64,10 +69,33 @@ def select(
         data,
         blocks=tuple(blocks),
         calls=tuple(calls),
-        only=_only(variable, steps, replica, method, trace.steps),
+        only=_only(variable, steps, replica, method, optimizer, trace.steps),
         first_step=1 if steps is None else max(1, steps.start),
     )
     return Trace(excerpt, trace.objects)
+
+
+def _of_optimizers(trace: Trace, wanted: str) -> Trace:
+    """The trace without other optimizers; those that are nested in one another stay together."""
+    data = trace.data
+    names = [each.name for each in data.optimizers]
+    roots = {data.optimizers[index].root for index in named("optimizer", wanted, names)}
+    kept = [index for index, each in enumerate(data.optimizers) if each.root in roots]
+    places = {old: new for new, old in enumerate(kept)}
+    numbering = Renumbering(
+        [places.get(index, 0) for index in range(len(data.optimizers))],
+        range(len(data.methods)),
+        range(len(data.variables)),
+        range(len(data.replicas)),
+    )
+    chosen = msgspec.structs.replace(
+        data,
+        optimizers=tuple(numbering.optimizer(data.optimizers[index]) for index in kept),
+        blocks=tuple(numbering.block(each) for each in data.blocks if each.root in roots),
+        calls=tuple(numbering.calls(each) for each in data.calls if each.optimizer in places),
+        graphs=tuple(numbering.graph(each) for each in data.graphs if each.root in roots),
+    )
+    return Trace(chosen, trace.objects)
 
 
 def _variables(data: TraceData, kept: Selection) -> Iterator[int]:
@@ -120,17 +148,22 @@ def _within(block: Block, steps: range | None) -> Iterator[Block]:
 
 
 def _only(
-    variable: str | None, steps: range | None, replica: int | None, method: str | None, last: int
+    variable: str | None,
+    steps: range | None,
+    replica: int | None,
+    method: str | None,
+    optimizer: str | None,
+    last: int,
 ) -> str:
-    named = []
+    parts = [] if optimizer is None else [f"optimizer {optimizer}"]
     if variable is not None:
-        named.append(f"variable {variable}")
+        parts.append(f"variable {variable}")
     if steps is not None:
         first, last = max(1, steps.start), min(last, steps.stop - 1)
-        named.append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
+        parts.append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
     if replica is not None:
-        named.append(f"replica {replica}")
+        parts.append(f"replica {replica}")
     if method is not None:
-        named.append(f"method {method}")
+        parts.append(f"method {method}")
     calls = "; Python calls have no step and are those of the whole run" if steps else ""
-    return f"Only {', '.join(named)}{calls}."
+    return f"Only {', '.join(parts)}{calls}."

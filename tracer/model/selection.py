@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tracer.errors import is_mistake, unknown_name
+from tracer.errors import UnknownName, is_mistake, unknown_name
 from tracer.model.names import Objects, named, variables_meant
 from tracer.model.records import Block, Calls, Entry, Kind, Role, TraceData, contribution
 from tracer.model.runs import Run
@@ -120,11 +120,16 @@ def select_entries(
 
 
 def _steps(step: int | range | None) -> range | None:
-    """The steps as a range that rises."""
+    """The steps as a range that rises.
+
+    Raises `tracer.UnknownName` for those before step 1: who counts from 0 would get wrong counts.
+    """
     if step is None:
         return None
     if isinstance(step, bool) or not isinstance(step, int | range):
         raise TypeError(f"step must be an int or a range, not {step!r}")
-    if isinstance(step, int):
-        return range(step, step + 1)
-    return step if step.step > 0 else step[::-1]
+    steps = range(step, step + 1) if isinstance(step, int) else step
+    rising = steps if steps.step > 0 else steps[::-1]
+    if rising and rising[0] < 1:
+        raise UnknownName(f"no step {rising[0]}: steps are numbered from 1")
+    return rising

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from tracer.model.measures import Measure, tries, updates
-from tracer.model.records import Block, Entry, Kind, Optimizer, Role
+from tracer.model.measures import Measure, steps, tries, updates
+from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role
 from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
@@ -169,6 +169,20 @@ class Tally:
             by_worker[worker] = max(by_worker.get(worker, (0, 0)), (traced, idle))
         return sum(t for t, _ in by_worker.values()), sum(i for _, i in by_worker.values())
 
+    @cached_property
+    def idle_as_usual(self) -> bool:
+        """Whether graphs never ran, and each is the first of a function that was traced twice.
+
+        TensorFlow traces a function that makes variables once to make them, and once more to run
+        it. A trace that does not tell its graphs apart is judged by their number.
+        """
+        idle = [each for each in self.trace.graphs if each.root == self.root and each.idle]
+        if idle:
+            return all(is_first_only(each) for each in idle)
+        traced, never_ran = self.graphs(steps)
+        workers = {self.trace.replicas[replica].worker for replica in self.replicas}
+        return never_ran == len(workers) < traced
+
     def calls(self, method: int) -> tuple[int, int]:
         """How often Python called the method: eagerly, and while tracing a graph."""
         counts = self._calls.get(method, {}).values()
@@ -269,6 +283,11 @@ class Tally:
     def _trains(self) -> list[tuple[Train, ...]]:
         """The different runs of blocks."""
         return [trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
+
+
+def is_first_only(graph: Graph) -> bool:
+    """Whether of its tracings no other than the first never ran: that one made the variables."""
+    return graph.idle == 1 < graph.tracings
 
 
 def tallies_of(trace: Trace) -> list[Tally]:

@@ -38,7 +38,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tracer.errors import TraceFileError
+from tracer.errors import MergeError, TraceFileError
 from tracer.model.merge import merge
 from tracer.model.records import (
     Block,
@@ -181,12 +181,21 @@ def load(path: str | Path) -> Trace:
         files = sorted(Path(path).glob("*.json"))
         if not files:
             raise _error(path, "is a folder without a trace file (*.json)")
-        return merge(load(file) for file in files)
+        try:
+            return merge(load(file) for file in files)
+        except MergeError as error:
+            if len(files) == 1:
+                raise
+            one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
+            raise MergeError(f"{path}: {error}; {one}") from error
     with _errors_of_system(path, "read"):
         content = _read(Path(path))
     try:
         file = _decode(content)
     except ValueError as error:
+        if Path(path).suffix == ".py":
+            why = f"is a program, not a trace file: did you mean tracer run {path}?"
+            raise _error(path, why) from error
         raise _error(path, error) from error
     try:
         return Trace(_from_file(file))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tracer.model import measures
+from tracer.model.empty import every, reason
 from tracer.model.labels import replica_names
 from tracer.model.measures import Measure
 from tracer.model.records import Method
@@ -122,6 +123,8 @@ def _calls(tally: Tally) -> str:
         eager, tracing = eager + counts[0], tracing + counts[1]
         totals.append(sum(counts))
     graphs, idle = tally.graphs(measures.of_methods(chosen))
+    if tally.idle_as_usual:  # the details have it: the table of the methods
+        idle = 0
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
     if not any(totals):
         if not chosen:
@@ -175,22 +178,11 @@ def _rate(tally: Tally, measure: Measure, replica: int) -> str:
         return f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times{mostly} a step"
     if seen == tally.steps_on[replica]:
         return f"{times(common)} a step"
-    if every := _every(tally, measure, replica):
-        return f"{times(common)} every {every:,}{_ordinal(every)} step"
+    if nth := every(tally, measure, replica):
+        return f"{times(common)} every {nth:,}{_ordinal(nth)} step"
     if seen * 2 > tally.steps_on[replica]:
         return f"{times(common)} a step"
     return f"{times(common)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"
-
-
-def _every(tally: Tally, measure: Measure, replica: int) -> int:
-    """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
-    stretches = tally.stretches(measure, replica=replica)
-    first = stretches[0]
-    if len(first.cycle) != 2 or first.cycle[0][1] != (0,) or first.cycle[1][0] != 1:
-        return 0
-    rest = sum(length for each in stretches[1:] for length, _ in each.cycle)
-    quiet = all(values == (0,) for each in stretches[1:] for _, values in each.cycle)
-    return first.period if quiet and rest < first.period else 0
 
 
 def _empty(tally: Tally) -> str:
@@ -200,9 +192,11 @@ def _empty(tally: Tally) -> str:
     empty = [tally.spread(measures.tries, replica=replica)[(0,)] for replica in tally.replicas]
     if not any(empty):
         return ""
+    why = reason(tally)
+    known = f" ({why.text})" if why.text and why.everywhere else ""
     if len(set(empty)) == 1:
-        return f", {empty[0]:,} of which updated nothing"
-    return f", {min(empty):,} to {max(empty):,} of which updated nothing, by replica"
+        return f", {empty[0]:,} of which updated nothing{known}"
+    return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, by replica"
 
 
 def _steps(tally: Tally) -> str:

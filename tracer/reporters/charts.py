@@ -2,17 +2,26 @@
 pictures. The library that draws them is a part of the extras `html` and `tensorboard`.
 """
 
+import os
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import vl_convert
 
 from tracer.model.tally import Tally
 from tracer.model.wording import some
+from tracer.reporters.calm import calm_reason
 from tracer.reporters.heatmap import Cell, HeatMap, View
-from tracer.reporters.layout import cut, shown
+from tracer.reporters.layout import distinct, shown
 
 Spec = dict[str, Any]
+
+_END = "\n// whole\n"
+"""Where a copy of the library ends that was written to its end."""
 
 _LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
@@ -20,31 +29,58 @@ NEVER = "never updated"
 SKIPPED = "step updated nothing"
 OTHERS = "not in this step"
 SOME = "not in some of the steps"
+IDLE = "never ran"
+PART = "in some of the steps"
+"""Where no more is missing than steps that updated nothing as they should."""
 
 LIGHT = {
     "odd": ["#1c1c20", "#d55e00", "#e8b100", "#f3dd8f"],
+    "calm": ["#b4b9be", "#d3e6f5"],
     "levels": ["#9ecae8", "#5aa2d4", "#2277b4", "#0d5288", "#06315a"],
     "kinds": ["#2277b4", "#d98200"],
     "text": "#24292f",
     "grid": "#d8dee4",
 }
-"""Blues for counts, and for what is odd colours that the colour-blind can tell from them."""
+"""Blues for counts, a grey and a pale blue where steps update nothing by design, for what is odd
+colours that the colour-blind can tell from them."""
 DARK = {
     "odd": ["#ffffff", "#f2600c", "#f2c744", "#7d6a30"],
+    "calm": ["#5c636b", "#16304a"],
     "levels": ["#1f4f78", "#2a6ea6", "#3f8ecb", "#6cb0e6", "#a3d0f5"],
     "kinds": ["#57a8de", "#f0a33a"],
     "text": "#e6edf3",
     "grid": "#3d444d",
 }
 
-_COLUMNS = 200  # of a picture
-_ROWS = 40
+_COLUMNS = 120  # of a picture
+_ROWS = 20
+_WIDTH = 200  # of its cells, so that with the labels it fills a card of TensorBoard, 340 pixels
+_SCALE = 2  # so that it is sharp there, and can be made larger
 
 
 @cache
 def library() -> str:
-    """The JavaScript of Vega, Vega-Lite and Vega-Embed, which gives a page `vegaEmbed`."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    """The JavaScript of Vega, Vega-Lite and Vega-Embed, which gives a page `vegaEmbed`.
+
+    To make it takes three seconds of processor time, so it is kept in the user's cache folder.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "optimizer-tracer"
+    kept = folder / f"vega-embed-{version('vl-convert-python')}.js"
+    try:
+        text = kept.read_text(encoding="utf-8")
+        if text.endswith(_END):
+            return text
+    except (OSError, ValueError):  # it is not there yet, or it is damaged
+        pass
+    text = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;") + _END
+    with suppress(OSError):  # it is made again the next time
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(
+            "w", dir=folder, encoding="utf-8", suffix=".tmp", delete=False
+        ) as file:
+            file.write(text)
+        os.replace(file.name, kept)
+    return text
 
 
 def heat_map() -> Spec:
@@ -84,7 +120,7 @@ def heat_map() -> Spec:
                 "field": "state",
                 "type": "nominal",
                 "scale": {"domain": [], "range": []},
-                "legend": {"title": "updates of a variable in a step", "orient": "top"},
+                "legend": {"orient": "top"},
             },
             "tooltip": tips,
         },
@@ -168,14 +204,14 @@ def points() -> Spec:
             "color": {
                 "field": "what",
                 "type": "nominal",
-                "scale": {"domain": ["Python calls", "executions", "never ran"], "range": []},
+                "scale": {"domain": ["Python calls", "executions", IDLE], "range": []},
                 "legend": {"title": None, "orient": "top"},
             },
             "shape": {
                 "field": "what",
                 "type": "nominal",
                 "scale": {
-                    "domain": ["Python calls", "executions", "never ran"],
+                    "domain": ["Python calls", "executions", IDLE],
                     "range": ["circle", "diamond", "cross"],
                 },
             },
@@ -219,24 +255,33 @@ def level(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def states(levels: list[tuple[int, int]]) -> list[str]:
-    """What a cell can be, in the order of the legend."""
-    return [*(level(*each) for each in levels), SOME, OTHERS, SKIPPED, NEVER]
+def states(levels: list[tuple[int, int]], calm: str = "") -> list[str]:
+    """What a cell can be, in the order of the legend.
+
+    `calm` is why steps updated nothing, if that is as it should be.
+    """
+    counts = [level(*each) for each in levels]
+    if calm:
+        return [*counts, PART, calm, SOME, OTHERS, NEVER]
+    return [*counts, SOME, OTHERS, SKIPPED, NEVER]
 
 
-def colors(theme: dict[str, Any], levels: list[tuple[int, int]]) -> list[str]:
+def colors(theme: dict[str, Any], levels: list[tuple[int, int]], calm: str = "") -> list[str]:
     """The colours of `states`, in their order."""
     blues = theme["levels"]
     chosen = {1: [2], 2: [1, 3], 3: [0, 2, 4]}.get(len(levels), range(len(levels)))
-    return [*(blues[each] for each in chosen), *reversed(theme["odd"])]
+    never, skipped, others, some = theme["odd"]
+    rest = [*reversed(theme["calm"]), some, others] if calm else [some, others, skipped]
+    return [*(blues[each] for each in chosen), *rest, never]
 
 
 def picture(tally: Tally) -> bytes | None:
     """The heat map of an optimizer's replicas as a PNG; None if it has no steps or no updates.
 
-    It has at most 40 rows, in which variables with the same updates are one, and 200 columns.
+    It has at most 20 rows, in which variables with the same updates are one, and 120 columns.
     """
     heat = HeatMap(tally)
+    calm = calm_reason(tally, everywhere=True)
     view = heat.views[0] if heat.views else None
     if view is None or not view.steps or not heat.levels:
         return None
@@ -246,57 +291,72 @@ def picture(tally: Tally) -> bytes | None:
         members.setdefault(pattern, []).append(variable)
     size = -(-view.steps // _COLUMNS)
     before = tally.trace.first_step - 1
-    cells = []
+    cells: list[dict[str, Any]] = []
     for row, pattern in enumerate(rows):
         for first in range(1, view.steps + 1, size):
             last = min(first + size - 1, view.steps)
-            state = _state(heat, view, pattern, first, last)
+            state = _state(heat, view, pattern, first, last, calm)
             a, b = before + first - 0.5, before + last + 0.5
-            cells.append({"row": row, "a": a, "b": b, "state": state})
+            if first > 1 and cells[-1]["state"] == state:  # else thin lines were between them
+                cells[-1]["b"] = b
+            else:
+                cells.append({"row": row, "a": a, "b": b, "state": state})
     spec = heat_map()
-    spec["width"], spec["height"] = 800, {"step": 22}
+    spec["width"], spec["height"] = _WIDTH, {"step": 20}
     spec["datasets"]["cells"] = cells
     values = {
         "from": before + 0.5,
         "to": before + view.steps + 0.5,
         "rows": list(range(len(rows))),
-        "labels": [_label(tally, members[pattern]) for pattern in rows],
+        "labels": _labels(tally, [members[pattern] for pattern in rows]),
     }
     spec["params"] = [{"name": name, "value": value} for name, value in values.items()]
     color = spec["layer"][0]["encoding"]["color"]
-    color["scale"] = {"domain": states(heat.levels), "range": colors(LIGHT, heat.levels)}
+    present = {cell["state"] for cell in cells}
+    used = [
+        (state, shade)
+        for state, shade in zip(
+            states(heat.levels, calm), colors(LIGHT, heat.levels, calm), strict=True
+        )
+        if state in present
+    ]
+    color["scale"] = {"domain": [a for a, _ in used], "range": [b for _, b in used]}
+    color["legend"] |= {"title": ["updates of a variable", f"per {view.per}"], "columns": 1}
     del spec["layer"][0]["encoding"]["tooltip"]
     where = view.name if len(tally.replicas) > 1 else ""
     columns = f"a column is {size:,} steps" if size > 1 else ""
     more = len(set(heat.patterns.values())) - len(rows)
     left = f"{some(more, 'more row')} left out" if more else ""
     spec["title"] = {
-        "text": ", ".join(filter(None, [where, columns, left])) or some(view.steps, "step"),
+        "text": list(filter(None, [where, columns, left])) or some(view.steps, "step"),
         "anchor": "start",
         "fontWeight": "normal",
         "fontSize": 13,
     }
     spec["padding"] = 12
     spec["config"] = {**config(LIGHT), "background": "white"}
-    return vl_convert.vegalite_to_png(spec)
+    return vl_convert.vegalite_to_png(spec, scale=_SCALE)
 
 
-def _label(tally: Tally, variables: list[int]) -> str:
-    name = shown(tally.trace.variables[variables[0]].name)
-    more = f" and {len(variables) - 1:,} more" if len(variables) > 1 else ""
-    return cut(name, 40, 20) + more
+def _labels(tally: Tally, rows: list[list[int]]) -> list[str]:
+    """The name of the first variable of each row, and how many more there are."""
+    names = [shown(tally.trace.variables[variables[0]].name) for variables in rows]
+    return [
+        name + (f" +{len(variables) - 1:,}" if len(variables) > 1 else "")
+        for name, variables in zip(distinct(names, 16), rows, strict=True)
+    ]
 
 
-def _state(heat: HeatMap, view: View, pattern: int, first: int, last: int) -> str:
+def _state(heat: HeatMap, view: View, pattern: int, first: int, last: int, calm: str) -> str:
     """Which of `states` the steps are."""
     lane = heat.lanes[view.lanes[pattern]]
     if not lane.counts - {0}:
         return NEVER
     cell: Cell = lane.within(first, last)
+    total = heat.lanes[view.total].within(first, last)
     if cell.without == cell.steps:
-        total = heat.lanes[view.total].within(first, last)
-        return SKIPPED if total.without == total.steps else OTHERS
+        return (calm or SKIPPED) if total.without == total.steps else OTHERS
     if cell.without:
-        return SOME
+        return PART if calm and cell.without == total.without else SOME
     mean = -(-(cell.dense + cell.sparse) // cell.steps)
     return next(level(low, high) for low, high in heat.levels if mean <= high)

@@ -65,21 +65,22 @@ def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
         yield from paragraph(said, width)
     for only in difference.only:
         yield from paragraph(shown(only), width, "- ")
+    together = "\n(all replicas)" if difference.several else ""
     tables = (
-        ("steps on", difference.steps, ""),
-        ("variable, updates", difference.variables, "in steps "),
-        ("updates in steps", difference.runs, ""),
-        ("method", difference.methods, ""),
+        ("steps on", difference.steps),
+        (f"variable, updates{together}", difference.variables),
+        (f"updates per step{together}", difference.runs),
+        ("method", difference.methods),
     )
-    for header, changes, prefix in tables:
+    for header, changes in tables:
         if changes:
             yield Text()
-            rows = [_row(each, prefix) for each in changes[:_MOST]]
+            rows = [_row(each) for each in changes[:_MOST]]
             yield from Table(header, (Column("first"), Column("second")), rows).lines(width)
             if rest := len(changes) - len(rows):
                 yield Text(f"... and {rest:,} more")
 
 
-def _row(change: Change, prefix: str) -> Row:
+def _row(change: Change) -> Row:
     cells = tuple("-" if each is None else f"{each:,}" for each in (change.before, change.after))
-    return Row(shown(change.name), cells, f"{prefix}{shown(change.where)}" if change.where else "")
+    return Row(shown(change.name), cells, shown(change.where))

@@ -10,14 +10,21 @@ from tracer.reporters.rows import By
 from tracer.reporters.text import render
 
 
-def report(trace: Trace, by: By | None = None, file: TextIO | None = None) -> None:
+def report(
+    trace: Trace, by: By | None = None, file: TextIO | None = None, *, command: bool = False
+) -> None:
     """Print the text report on a trace to `file`, or to `sys.stdout`.
 
     In a terminal it has that terminal's width and colours, which a `NO_COLOR` in the environment
     turns off; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
-    lacks are written as escapes. Raises `tracer.UnknownName` for a table that does not exist.
+    lacks are written as escapes. `command` says that the reader is at the `tracer` command. Raises
+    `tracer.UnknownName` for a table that does not exist.
     """
-    put(lambda width, color: render(trace, by, width=width, color=color), file)
+
+    def text(width: int | None, color: bool) -> str:
+        return render(trace, by, width=width, color=color, command=command)
+
+    put(text, file)
 
 
 def put(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from tracer.errors import MissingExtra
 from tracer.model.trace import Trace
-from tracer.reporters import console
+from tracer.reporters import console, text
 from tracer.reporters.rows import By
 
 Format = Literal["text", "json", "csv", "markdown", "html", "tensorboard"]
@@ -23,6 +23,7 @@ _MODULES: dict[Format, str] = {
 _EXTRAS: dict[Format, str] = {"html": "html", "tensorboard": "tensorboard"}
 _ENDINGS: dict[str, Format] = {
     ".txt": "text",
+    ".log": "text",
     ".json": "json",
     ".csv": "csv",
     ".md": "markdown",
@@ -35,13 +36,23 @@ _ENDINGS: dict[str, Format] = {
 def chosen(format: Format | None, output: Path | None) -> Format:
     """The format that is asked for or, if none is, the one that the file's ending tells.
 
-    What is no known ending, and no file, is text.
+    A file without an ending, and no file, is text. Raises `ValueError` for an ending of which
+    nobody could say what it means.
     """
-    return format or _ENDINGS.get("" if output is None else output.suffix.lower(), "text")
+    if format is not None or output is None or not output.suffix:
+        return format or "text"
+    if output.suffix.lower() not in _ENDINGS:
+        raise ValueError(
+            f"{output}: no report has the ending {output.suffix}: choose one of "
+            f"{', '.join(_ENDINGS)}, or say which format it is with --format"
+        )
+    return _ENDINGS[output.suffix.lower()]
 
 
 def render(trace: Trace, format: Format, by: By | None = None) -> str:
     """The report in a format; only the module of that format is imported."""
+    if format == "text":
+        return text.render(trace, by, command=True)
     rendered: str = module(format).render(trace, by)
     return rendered
 
@@ -67,8 +78,8 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
 
     Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page and
     TensorBoard have no single tables. Raises `OSError` if the file cannot be written,
-    `MissingExtra` if the format needs packages that are not there, and `ValueError` for a
-    `by`, or for no folder, where the format cannot do that.
+    `MissingExtra` if the format needs packages that are not there, and `ValueError` for an
+    ending, a `by`, or for no folder, where there is no such format or it cannot do that.
     """
     format = chosen(format, output)
     if by is not None and format in ("html", "tensorboard"):
@@ -80,6 +91,6 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
     elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")
     elif format == "text":
-        console.report(trace, by)
+        console.report(trace, by, command=True)
     else:
         console.put(lambda width, color: render(trace, format, by))

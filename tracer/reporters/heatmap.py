@@ -115,6 +115,8 @@ class View(NamedTuple):
     """The heat map of some replicas."""
 
     name: str
+    per: str
+    """What it counts the updates of a variable by: `step and replica`, for example."""
     steps: int
     """How many steps there are."""
     total: int
@@ -154,14 +156,16 @@ class HeatMap:
                 steps = tally.steps_on[replica]
                 key = (steps, *self._lanes([replica], steps))
                 alike.setdefault(key, []).append(replica)
+        per = "step and replica" if len(tally.replicas) > 1 else "step"
         views = [
-            View(self._name(replicas), steps, total, tuple(lanes))
+            View(self._name(replicas), per, steps, total, tuple(lanes))
             for (steps, total, *lanes), replicas in alike.items()
         ]
         if len(tally.replicas) > 1:
             total, *rest = self._lanes(tally.replicas, tally.steps)
             name = f"all {len(tally.replicas):,} replicas together"
-            views.insert(int(len(alike) == 1), View(name, tally.steps, total, tuple(rest)))
+            per = "step, all replicas"
+            views.insert(int(len(alike) == 1), View(name, per, tally.steps, total, tuple(rest)))
         return views
 
     @cached_property

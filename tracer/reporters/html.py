@@ -24,6 +24,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters import charts
 from tracer.reporters.answer import question, sentences
+from tracer.reporters.calm import FIRST_TRACING, calm_reason
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
@@ -58,6 +59,8 @@ def render(trace: Trace, by: None = None) -> str:
         "words": {
             "never": charts.NEVER,
             "skipped": charts.SKIPPED,
+            "part": charts.PART,
+            "idle": charts.IDLE,
             "others": charts.OTHERS,
             "some": charts.SOME,
         },
@@ -88,6 +91,7 @@ def render(trace: Trace, by: None = None) -> str:
         runs=[shown(ran) for ran in runs(trace)],
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
+        first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[_tables(tally, heat, most, named=len(drawn) > 1) for tally, heat in drawn],
         environment={shown(k): shown(v) for k, v in trace.environment.items()},
@@ -119,7 +123,8 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     """The figures at the top."""
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]
-    facts.append(("variables", len(trace.variables)))
+    asked = {index for tally in tallies_of(trace) for index in tally.variables}
+    facts.append(("variables", len(asked)))
     if len(trace.replicas) > 1:
         facts.append(("replicas", len(trace.replicas)))
     if len(trace.workers) > 1:
@@ -155,7 +160,8 @@ def _tables(tally: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str,
         "methods": methods[:most],
         "graphs": [(_graph(each), each) for each in graphs[:most]],
         "graphs_left": max(0, len(graphs) - most),
-        "idle": sum(each.idle for each in graphs),
+        "idle": 0 if tally.idle_as_usual else sum(each.idle for each in graphs),
+        "usual": tally.idle_as_usual,
         "traced": any(row.calls_tracing for row in methods),
     }
 
@@ -172,11 +178,13 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
         table.append([*values, heat.patterns[index]])
     grain = _grain(heat.lanes, tally.steps, share)
     names = replica_names(tally.trace)
+    calm = calm_reason(tally, everywhere=True)
     return {
         "views": [graph._asdict() for graph in heat.views],
         "levels": heat.levels,
-        "states": charts.states(heat.levels),
-        "colors": {name: charts.colors(theme, heat.levels) for name, theme in _THEMES.items()},
+        "calm": calm,
+        "states": charts.states(heat.levels, calm),
+        "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
         "grain": grain,
         "lanes": [_lane(graph, tally.steps, grain) for graph in heat.lanes],
         "variables": table,

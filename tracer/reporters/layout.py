@@ -35,6 +35,7 @@ class Table:
     """Rows under headers: names to the left, figures to the right, notes where there is room."""
 
     header: str
+    """Of the names; it may have several lines."""
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
     cut_names: bool = True
@@ -43,7 +44,8 @@ class Table:
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
         kept = list(range(len(self.columns)))
-        longest = max(cell_len(text) for text in (self.header, *(row.name for row in self.rows)))
+        header = max(cell_len(line) for line in self.header.split("\n"))
+        longest = max([header, *(cell_len(row.name) for row in self.rows)])
         while True:
             widths = [self._width(index) for index in kept]
             gap, room = self._room(widths, longest, width)
@@ -51,7 +53,7 @@ class Table:
                 break
             last = max(self.columns[index].drop for index in kept)
             kept = [index for index in kept if self.columns[index].drop < last]
-        room = max(room, min(longest, _NAME), cell_len(self.header))
+        room = max(room, min(longest, _NAME), header)
         names = distinct([row.name for row in self.rows], room) if self.cut_names else None
         out = [Text(line, style="bold") for line in self._headers(kept, widths, room, gap)]
         filled = room + sum(gap + column_width for column_width in widths)
@@ -95,10 +97,11 @@ class Table:
         self, kept: Sequence[int], widths: Sequence[int], room: int, gap: int
     ) -> list[str]:
         headers = [self.columns[index].header.split("\n") for index in kept]
-        height = max((len(header) for header in headers), default=1)
+        names = self.header.split("\n")
+        height = max(len(header) for header in (names, *headers))
         lines = []
         for number in range(height):
-            line = _pad(self.header if number == height - 1 else "", room)
+            line = _pad(([""] * (height - len(names)) + names)[number], room)
             for index, header, width in zip(kept, headers, widths, strict=True):
                 text = ([""] * (height - len(header)) + header)[number]
                 line += " " * gap + _pad(text, width, left=self.columns[index].left)

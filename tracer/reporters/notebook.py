@@ -19,7 +19,12 @@ def summary(trace: Trace) -> str:
     """The text report as HTML, with its colours."""
     text = Text.from_ansi(render(trace, width=_WIDTH, color=True))
     console = Console(
-        record=True, file=io.StringIO(), width=_WIDTH, color_system="standard", force_terminal=True
+        record=True,
+        file=io.StringIO(),
+        width=_WIDTH,
+        color_system="standard",
+        force_terminal=True,
+        force_jupyter=False,  # in a notebook it would show the text by itself
     )
     console.print(text, soft_wrap=True, highlight=False)
     return console.export_html(inline_styles=True, code_format=_FORMAT)

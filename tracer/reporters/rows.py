@@ -21,8 +21,8 @@ Value = str | int | None
 
 
 class VariableRow(NamedTuple):
-    """One variable. `least_a_step` and `most_a_step` are on one replica, in the steps that updated
-    anything, and None where the steps are not known.
+    """One variable. `least_a_step` and `most_a_step` are on one replica, of all of its steps, and
+    None where the steps are not known.
     """
 
     variable: str
@@ -112,7 +112,7 @@ def by_variable(tally: Tally) -> list[VariableRow]:
             totals[entry.role, entry.kind] += entry.times * block.total
         weights = group.weights("update", "dense", "sparse")
         if weights not in rates:
-            rates[weights] = _rate(tally, group)
+            rates[weights] = _limits(tally, group)
         dense, sparse = totals["update", "dense"], totals["update", "sparse"]
         one = (dense, sparse, *rates[weights], totals["request", "none"])
         of_variable.update(dict.fromkeys(group.variables, one))
@@ -126,12 +126,13 @@ def by_variable(tally: Tally) -> list[VariableRow]:
     return made
 
 
-def _rate(tally: Tally, group: Group) -> tuple[int | None, int | None]:
-    """The fewest and the most updates of one of the variables in a step."""
+def _limits(tally: Tally, group: Group) -> tuple[int | None, int | None]:
+    """The fewest and the most updates of one of the variables in a step on a replica."""
     measure = counting(["update"], variable=group.variables[0])
     if tally.unplaced(measure):
         return None, None
-    occurring = {n for replica in tally.replicas for n in tally.rates(measure, replica)} or {0}
+    spreads = [tally.spread(measure, replica=replica) for replica in tally.replicas]
+    occurring = {count for spread in spreads for (count,) in spread} or {0}
     return min(occurring), max(occurring)
 
 

@@ -9,11 +9,14 @@ from rich.text import Text
 from tracer.model import measures
 from tracer.model.labels import steps_label
 from tracer.model.measures import counting
+from tracer.model.records import Optimizer
 from tracer.model.stretches import Steps
 from tracer.model.tally import Group, Tally, Weights
 from tracer.model.wording import some
 from tracer.reporters import rows
-from tracer.reporters.layout import Column, Row, Table, paragraph, shown
+from tracer.reporters.answer import apply_methods
+from tracer.reporters.calm import FIRST_TRACING, calm_reason
+from tracer.reporters.layout import Column, Row, Table, cut, paragraph, shown
 from tracer.reporters.rows import By, StepRow, VariableRow
 
 ODD = "bold yellow"
@@ -21,40 +24,102 @@ WRONG = "bold red"
 _FEW = 30  # rows of a table in the whole report
 _MOST = 1000  # rows of a table that was asked for
 
+
+class Asked(NamedTuple):
+    """How a report was asked for."""
+
+    everything: bool = False
+    """For one table, in full."""
+    command: bool = False
+    """By the `tracer` command."""
+
+    def all_of(self, table: By, query: str = "") -> str:
+        """What gives all rows of a table; `query` is what Python has that goes further."""
+        if self.command:
+            return f"--by {table}" + (" --format csv" if self.everything else "")
+        return query if self.everything else f'by="{table}"'
+
+
 _KINDS = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
 _BEHIND = Column("behind", drop=3, left=True)
 
 
-def by_variable(tally: Tally, width: int, everything: bool) -> list[Text]:
+def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
+    """A row for each optimizer, with the first of its variables."""
+    several = any(len(tally.replicas) > 1 for tally in tallies)
+    columns = (
+        Column("steps"),
+        Column("updates"),
+        Column("per\nstep and\nreplica" if several else "per step", drop=2),
+        Column("Python\ncalls", drop=3),
+        Column("updates of", drop=1, left=True),
+    )
+    table = Table("optimizer", columns)
+    for tally in tallies:
+        root = tally.optimizers[0]
+        made = tally.total(measures.updates)
+        calls = sum(sum(tally.calls(index)) for index in apply_methods(tally))
+        first = [tally.trace.variables[index].name for index in tally.variables[:1]]
+        more = f" +{len(tally.variables) - 1:,}" if len(tally.variables) > 1 else ""
+        variables = "".join(cut(shown(name), 30, 15) for name in first) + more
+        cells = (*_cells([tally.steps, made]), _made_in_a_step(tally), f"{calls:,}", variables)
+        name = f'{class_of(root)} "{shown(root.name)}"'
+        table.rows.append(Row(name, cells, style="" if made else WRONG))
+    if asked.command:
+        see = "--optimizer NAME has all that is known of one of them"
+    else:
+        see = 'by="variable" has a table for each of them'
+    return [*table.lines(width), *paragraph(see, width, style="dim")]
+
+
+def _made_in_a_step(tally: Tally) -> str:
+    """The updates on one replica in a step that made any: `4`, or `2-4`."""
+    if tally.unplaced(measures.updates):
+        return "?"
+    rates = {n for replica in tally.replicas for n in tally.rates(measures.updates, replica)} or {0}
+    low, high = min(rates), max(rates)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def class_of(optimizer: Optimizer) -> str:
+    """The name of its class, without the module."""
+    return shown(optimizer.class_name.rpartition(".")[2])
+
+
+def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
     several = len(tally.replicas) > 1
-    columns = [_KINDS[0], Column("a step", drop=2), *_KINDS[1:]]
+    per_step = "per\nstep and\nreplica" if several else "per step"
+    columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
         columns.append(Column("by replica", drop=4))
     extras = _extras(tally)
-    only_called = _Extra(_split([0] * len(tally.replicas)), "")
+    only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
     all_rows = [
         _variable_row(row, tally, index, extras.get(index, only_called))
         for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
     ]
-    kept = _first(all_rows, _MOST if everything else _FEW)
+    kept = _first(all_rows, _MOST if asked.everything else _FEW)
     lines = Table("variable", columns, kept).lines(width)
     if rest := len(all_rows) - len(kept):
         odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
         more = f"… and {some(rest, 'more variable')}{f', {odd:,} of them odd' if odd else ''}"
-        see = 'trace.count("updates", by=("variable",))' if everything else 'by="variable"'
+        see = asked.all_of("variable", 'trace.count("updates", by=("variable",))')
         lines += paragraph(f"{more}: {see} has them all", width, style="dim")
     empty = tally.spread(measures.updates)[(0,)]
     if 0 < empty < tally.steps and not tally.unplaced(measures.updates):
-        where = "on each replica, " if several else ""
-        of = f"of the {some(tally.steps - empty, 'step')} that updated anything"
-        lines += paragraph(f"(a step: {where}{of})", width, style="dim")
+        heading = per_step.replace("\n", " ")
+        without = f"without the {some(empty, 'step')} that updated nothing"
+        lines += paragraph(f"({heading}: {without})", width, style="dim")
     return lines
 
 
 class _Extra(NamedTuple):
     """What is said of a variable beside its row."""
 
+    rate: str
+    """Updates per step and replica, in the steps that updated anything: `1`, or `0-1` where they
+    differ; `?` where the steps are not known."""
     by_replica: str
     why: str
     """`no gradient in 3 steps`, or `nothing was assigned`; empty if all gradients were applied."""
@@ -64,6 +129,7 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
     """The extras of each variable that is in any entry."""
     extras: dict[int, _Extra] = {}
     known: dict[Weights, str] = {}
+    rates: dict[Weights, str] = {}
     for group in tally.groups:
         weights = group.weights("request", "none")
         if weights not in known:
@@ -75,9 +141,22 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
         for number, times in group.weights("update", "dense", "sparse"):
             block = tally.blocks[number]
             updates[block.replica] += times * block.total
+        done = group.weights("update", "dense", "sparse")
+        if done not in rates:
+            rates[done] = _rate(tally, group)
         split = _split([updates[replica] for replica in tally.replicas])
-        extras.update(dict.fromkeys(group.variables, _Extra(split, why)))
+        extra = _Extra(rates[done], split, why)
+        extras.update(dict.fromkeys(group.variables, extra))
     return extras
+
+
+def _rate(tally: Tally, group: Group) -> str:
+    measure = counting(["update"], variable=group.variables[0])
+    if tally.unplaced(measure):
+        return "?"
+    occurring = {n for replica in tally.replicas for n in tally.rates(measure, replica)} or {0}
+    low, high = min(occurring), max(occurring)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
 def _no_gradient(tally: Tally, group: Group) -> str:
@@ -97,27 +176,21 @@ def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> 
         name = name if name.startswith("argument ") else f"argument {name}"
         meaning = "stands for each variable passed"
         note = f"{meaning}; {note}" if note else meaning
-    cells = [f"{row.updates:,}", _rate(row), f"{row.dense:,}", f"{row.sparse:,}"]
+    cells = [f"{row.updates:,}", extra.rate, f"{row.dense:,}", f"{row.sparse:,}"]
     if len(tally.replicas) > 1:
         cells.append(extra.by_replica)
     style = WRONG if not row.updates else ODD if extra.why else ""
     return Row(name, tuple(cells), note, style)
 
 
-def _rate(row: VariableRow) -> str:
-    """`1`, or `0-1` where the steps differ; `?` where the steps are not known."""
-    low, high = row.least_a_step, row.most_a_step
-    if low is None or high is None:
-        return "?"
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def by_step(tally: Tally, width: int, everything: bool) -> list[Text]:
+def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    all_rows = [_step_row(row, tally) for row in rows.by_step(tally)]
-    most = _MOST if everything else _FEW
+    calm = calm_reason(tally)
+    all_rows = [_step_row(row, tally, calm) for row in rows.by_step(tally)]
+    most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
-    table = Table("each of steps", _KINDS, kept.copy(), cut_names=False)
+    header = "per step,\nall replicas" if len(tally.replicas) > 1 else "per step"
+    table = Table(header, _KINDS, kept.copy(), cut_names=False)
     lost, outside = (
         [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
         for count in (tally.unplaced, tally.outside)
@@ -129,35 +202,41 @@ def by_step(tally: Tally, width: int, everything: bool) -> list[Text]:
         table.rows.append(Row("outside any step", _cells(outside), "in all; a direct call", ODD))
     lines = table.lines(width)
     if rest := len(all_rows) - len(kept):
-        see = 'trace.per_step("updates")' if everything else 'by="step"'
+        see = asked.all_of("step", 'trace.per_step("updates")')
         last = tally.steps + tally.trace.first_step - 1
         more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
     return lines
 
 
-def _step_row(row: StepRow, tally: Tally) -> Row:
+def _step_row(row: StepRow, tally: Tally, calm: str) -> Row:
+    """The row; `calm` is why gradients that came were not applied, if that is as it should be."""
     notes = []
+    odd = True
     missing, requested = row.requests_without_gradient, row.requests > row.requests_without_gradient
     if not row.on_replicas:
         notes.append("not recorded")
     elif not row.updates:
-        reason = "requested, not applied" if requested else "nothing requested"
-        if requested and tally.total(measures.vain):
-            reason = "nothing was assigned"
-        notes.append(f"0 updates: {'no gradients' if missing and not requested else reason}")
+        reason = calm or "gradients came, none was applied"
+        if not requested:
+            reason = "no gradient came" if missing else "nothing was handed over"
+        elif tally.total(measures.vain):
+            calm, reason = "", "nothing was assigned"
+        notes.append(reason)
+        odd = not (requested and calm)
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(tally.replicas):
         notes.append(f"on {row.on_replicas:,} of {len(tally.replicas):,} replicas")
+        odd = True
     cells = _cells([row.updates, row.dense, row.sparse])
     if not row.updates and tally.unplaced(measures.updates):
-        notes, cells = ["not known"], ("?",) * len(cells)
+        notes, cells, odd = ["not known"], ("?",) * len(cells), True
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    return Row(label, cells, "; ".join(notes), ODD if notes else "")
+    return Row(label, cells, "; ".join(notes), ODD if notes and odd else "")
 
 
-def by_replica(tally: Tally, width: int, everything: bool) -> list[Text]:
+def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
     workers = len(rows.workers(tally)) > 1
     figures = rows.by_replica(tally)
@@ -169,7 +248,7 @@ def by_replica(tally: Tally, width: int, everything: bool) -> list[Text]:
     columns.append(Column("device", drop=4, left=True))
     table = Table("replica", columns)
     devices = _devices(tally)
-    shown_rows = len(figures) if everything else _FEW
+    shown_rows = len(figures) if asked.everything else _FEW
     for index, row, late in zip(tally.replicas[:shown_rows], figures, behind, strict=False):
         cells = [shown(row.worker)] if workers else []
         cells += _cells([row.steps, row.updates, row.dense, row.sparse])
@@ -180,12 +259,12 @@ def by_replica(tally: Tally, width: int, everything: bool) -> list[Text]:
         table.rows.append(Row(str(row.replica), tuple(cells), style=style))
     lines = table.lines(width)
     if rest := len(figures) - len(table.rows):
-        more = f'… and {some(rest, "more replica")}: by="replica" has them all'
+        more = f"… and {some(rest, 'more replica')}: {asked.all_of('replica')} has them all"
         lines += paragraph(more, width, style="dim")
     return lines
 
 
-def by_worker(tally: Tally, width: int, everything: bool) -> list[Text]:
+def by_worker(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each worker, with its replicas together."""
     figures = rows.by_worker(tally)
     groups = list(rows.workers(tally).values())
@@ -216,7 +295,7 @@ def _behind(tally: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int
     return late
 
 
-def by_method(tally: Tally, width: int, everything: bool) -> list[Text]:
+def by_method(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, and beside them the Python calls and their graphs."""
     columns = (
         Column("executions"),
@@ -229,10 +308,13 @@ def by_method(tally: Tally, width: int, everything: bool) -> list[Text]:
     for name, *figures in rows.by_method(tally):
         style = "" if figures[0] else WRONG
         table.rows.append(Row(shown(name), _cells(figures), style=style))
-    return table.lines(width)
+    lines = table.lines(width)
+    if tally.idle_as_usual:
+        lines += paragraph(f"({FIRST_TRACING})", width, style="dim")
+    return lines
 
 
-TABLES: dict[By, Callable[[Tally, int, bool], list[Text]]] = {
+TABLES: dict[By, Callable[[Tally, int, Asked], list[Text]]] = {
     "variable": by_variable,
     "step": by_step,
     "replica": by_replica,

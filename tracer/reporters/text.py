@@ -17,32 +17,43 @@ from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.rows import By
-from tracer.reporters.tables import ODD, TABLES, WRONG
+from tracer.reporters.tables import ODD, TABLES, WRONG, Asked, class_of, overview
 
 _MANY_REPLICAS = 16
+_MANY_OPTIMIZERS = 3
 
 
 def render(
-    trace: Trace, by: By | None = None, *, width: int | None = None, color: bool = False
+    trace: Trace,
+    by: By | None = None,
+    *,
+    width: int | None = None,
+    color: bool = False,
+    command: bool = False,
 ) -> str:
     """The report on a trace: question, answer, notes, and tables; ends with a newline.
 
     `by` picks one table and shows all of its rows; without it the report has every table that says
-    something, the long ones shortened with a line that says so. `width` is in terminal cells, 80 if
-    it is not given. `color` adds ANSI styles.
+    something, the long ones shortened with a line that says so, or a line for each optimizer if
+    there are more than three. `width` is in terminal cells, 80 if it is not given. `color` adds
+    ANSI styles. `command` names options where else arguments of `tracer.report` are named.
 
     Raises `tracer.UnknownName` for a table that does not exist.
     """
     if by is not None and by not in get_args(By):
         raise UnknownName(f"no table {by!r}: by is one of {', '.join(get_args(By))}")
     width = max(20, width or 80)
-    lines = [*_head(trace, width)]
+    asked = Asked(everything=by is not None, command=command)
     tallies = tallies_of(trace)
-    for tally in tallies:
+    many = len(tallies) > _MANY_OPTIMIZERS
+    lines = [*_head(trace, width, answered=not many)]
+    if many:
+        lines += [Text(), *overview(tallies, width, asked)]
+    for tally in [] if many and by is None else tallies:
         heading = headline(tally, named=len(tallies) > 1)
         lines += [Text(), *paragraph(heading, width, style="bold")]
         for table in _tables(tally, by):
-            lines += [Text(), *TABLES[table](tally, width, by is not None)]
+            lines += [Text(), *TABLES[table](tally, width, asked)]
     lines += _findings(trace, width)
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {shown(ran)}", width)]
@@ -67,11 +78,11 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
 # The top of the report.
 
 
-def _head(trace: Trace, width: int) -> Iterator[Text]:
+def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
     if trace.only:
         yield from paragraph(shown(trace.only), width, style=ODD)
     yield from paragraph(question(trace), width, style="bold")
-    for pair in sentences(trace):
+    for pair in sentences(trace) if answered else ():
         for sentence in pair:
             yield from paragraph(sentence, width, "  ")
     if not trace.finished:
@@ -108,8 +119,8 @@ def headline(tally: Tally, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace = tally.trace
     root, *nested = tally.optimizers
-    around = f" around {', '.join(map(_class, nested))}" if nested else ""
-    unlike = root.name.replace("_", "").lower() != _class(root).replace("_", "").lower()
+    around = f" around {', '.join(map(class_of, nested))}" if nested else ""
+    unlike = root.name.replace("_", "").lower() != class_of(root).replace("_", "").lower()
     name = f' "{shown(root.name)}"' if named or unlike else ""
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""
@@ -119,11 +130,7 @@ def headline(tally: Tally, named: bool) -> str:
         counts.append(some(len(tally.replicas), "replica"))
     if (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
         counts.append(some(workers, "worker"))
-    return f"{_class(root)}{name}{around} ({_made_by(root, trace)}){under}: {', '.join(counts)}"
-
-
-def _class(optimizer: Optimizer) -> str:
-    return shown(optimizer.class_name.rpartition(".")[2])
+    return f"{class_of(root)}{name}{around} ({_made_by(root, trace)}){under}: {', '.join(counts)}"
 
 
 def _made_by(root: Optimizer, trace: Trace) -> str:

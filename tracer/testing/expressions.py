@@ -140,9 +140,10 @@ def check(
     verdicts = [Verdict(each.text, _reason(trace, each.expected)) for each in expectations]
     if worst is not None:
         bad = at_least(findings(trace), worst)
-        verdicts += [Verdict(f"no {each.code}", f"{each.text} {each.advice}") for each in bad]
+        verdicts += [Verdict(f"finding {each.code}", f"{each.text} {each.advice}") for each in bad]
         if not bad:
-            verdicts.append(Verdict(f"no {worst} among the findings"))
+            or_worse = "" if worst == "error" else " or error"
+            verdicts.append(Verdict(f"no {worst}{or_worse} is found"))
     if not trace.complete:
         verdicts.append(Verdict("the trace is complete", "\n".join(trace.notes) or "it is not"))
     if allow_unfinished:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
+from tracer.model.empty import accumulated_steps, is_loss_scale
 from tracer.model.labels import replica_names
 from tracer.model.measures import Measure, vain
 from tracer.model.names import near_patterns
@@ -261,9 +262,11 @@ def _in_vain(tallies: Sequence[Tally], selection: Selection) -> Iterator[str]:
 
 
 def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
-    classes = [optimizer.class_name for tally in tallies for optimizer in tally.optimizers]
+    scaled = any(is_loss_scale(each) for tally in tallies for each in tally.optimizers)
     why = "gradients are being accumulated, or a condition skipped them"
-    if any("LossScale" in name for name in classes):
+    if max(map(accumulated_steps, tallies)) > 1:
+        why = "gradients are being accumulated" + ", or the loss scale skipped them" * scaled
+    elif scaled:
         why = "skipped by the loss scale: a gradient was not finite"
     steps = "step" if length(spans) == 1 else "steps"
     return f"gradients of {steps} {label(spans, 3)} were not applied: {why}"

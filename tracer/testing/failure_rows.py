@@ -168,7 +168,7 @@ class Rows:
         methods = [self._trace.methods[index] for index in selection.methods or ()]
         by_method = any(method.role == "step" for method in methods)
         several = len(self._trace.replicas) > 1
-        columns = [Column("each of steps", left=True)]
+        columns = [Column("per step", left=True)]
         if several:
             columns.append(Column("replica", left=True))
         columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]

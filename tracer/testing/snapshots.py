@@ -42,8 +42,8 @@ def _counts(executed: Executed) -> str:
 
 
 def _steps(counted: Sequence[tuple[int, int, int]]) -> str:
-    """`1 in each of steps 1-32, 34-64`, for each count."""
+    """`1 in each of the steps 1-32, 34-64`, for each count."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for first, last, count in counted:
         spans.setdefault(count, []).append((first, last))
-    return "; ".join(f"{count:,} in each of steps {label(spans[count])}" for count in sorted(spans))
+    return "; ".join(f"{n:,} in each of the steps {label(spans[n])}" for n in sorted(spans))

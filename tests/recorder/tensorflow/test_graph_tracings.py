@@ -9,8 +9,10 @@ from odometers import ODOMETERS
 
 import tracer
 from tracer.model.records import Graph
+from tracer.model.tally import tallies_of
 from tracer.recorder.tensorflow import graph_tracings
 from tracer.recorder.tensorflow.graph_tracings import MOST, OTHERS
+from tracer.reporters.rows import by_method
 
 
 def figures(graph: Graph) -> tuple[str, int, int, int, int, int]:
@@ -49,6 +51,30 @@ def test_each_signature_has_its_steps_and_when_it_came() -> None:
     ]
     assert {graph.function for graph in trace.graphs} == {"train"}
     assert weights.numpy().tolist() == [7.0, 7.0]  # 1 eager step and 3 + 1 + 2 in graphs
+
+
+def test_a_graph_inside_another_that_never_ran_is_counted() -> None:
+    """As Keras 3 trains: the inner function makes variables, so it is traced twice."""
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["legacy"]())
+
+    @tf.function
+    def inner(x):  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(x * weights, weights)])
+
+    outer = tf.function(lambda x: inner(x))
+    for _ in range(3):
+        outer(tf.ones(1))
+    (graph,) = tracer.trace_of(optimizer).graphs
+    (row,) = [
+        row
+        for row in by_method(tallies_of(tracer.trace_of(optimizer))[0])
+        if row.method == "apply_gradients"
+    ]
+    assert (graph.tracings, graph.idle, graph.steps) == (2, 1, 3)
+    assert (row.graphs, row.graphs_never_ran, row.executions) == (2, 1, 3)
+    assert tracer.trace_of(optimizer).answer().endswith("while tracing 2 graphs.")
+    assert not tracer.trace_of(optimizer).findings()
 
 
 def test_graphs_that_are_gone_are_added_up() -> None:

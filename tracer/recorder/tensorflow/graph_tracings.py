@@ -50,6 +50,8 @@ class _BlockInGraph(NamedTuple):
     replica: int
     step: bool
     use: Use
+    place: int
+    """The same number for the blocks of one function's graph inside the outermost one."""
 
 
 class _Tracing:
@@ -65,8 +67,11 @@ class _Tracing:
         self.failed = False
         self.step_calls = 0
         self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def add(self, graph: Any, block: _BlockInGraph) -> None:
+    def add(self, graph: Any, replica: int, step: bool, use: Use) -> None:
+        place = self._places.setdefault(compat.called_graph(graph), len(self.blocks))
+        block = _BlockInGraph(replica, step, use, place)
         self.blocks.append(block)
         if block.step:  # a branch of a condition is a graph of its own, which another one excludes
             steps = self._steps_in.setdefault(graph, Counter())
@@ -88,13 +93,27 @@ class _Tracing:
         if key not in figures_of and len(figures_of) >= MOST:
             key = key._replace(signature=OTHERS)
         figures = figures_of.setdefault(key, Figures(after=self.after))
-        figures.tracings += 1
+        inside = self._idle_inside(ran)
         idle = not any(times for _, times in ran)
-        figures.idle += idle
+        figures.tracings += 1 + inside
+        figures.idle += inside + idle
         figures.failed += idle and self.failed
         figures.steps += sum(steps) if steps else max(times for _, times in ran)
         figures.step_calls = max(figures.step_calls, self.step_calls)
         figures.after = min(figures.after, self.after)
+
+    def _idle_inside(self, ran: list[tuple[_BlockInGraph, int]]) -> int:
+        """How many graphs with a step in them, inside the outermost one, never ran, if others did.
+
+        A function that makes variables is traced twice also where it is called in another one, as
+        `one_step_on_data` of Keras 3 is, and the outer one is traced once.
+        """
+        runs_of: Counter[int] = Counter()
+        for block, times in ran:
+            if block.step:
+                runs_of[block.place] += times
+        idle = sum(not times for times in runs_of.values())
+        return idle if idle < len(runs_of) else 0
 
 
 class Tracings:
@@ -124,7 +143,7 @@ class Tracings:
             self._settle()
             tracing = self._alive[id(root)] = _Tracing(root, steps_so_far())
             tracing.follow(root, self._gone)
-        tracing.add(graph, _BlockInGraph(replica, step, use))
+        tracing.add(graph, replica, step, use)
         tracing.failed |= failed
 
     def figures(self, total_of: TotalOf) -> dict[Key, Figures]:

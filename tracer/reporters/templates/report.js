@@ -10,7 +10,7 @@ const ROWS = 25; // of the heat map at a time
 const PAGE = 50; // rows of the table at first
 const MORE = 500;
 const BARS = 15;
-const COUNTS = ["variable", "shape", "dtype", "updates", "dense", "sparse", "least a step", "most a step",
+const COUNTS = ["variable", "shape", "dtype", "updates", "dense", "sparse", "least per step", "most per step",
   "without gradient"];
 const PATTERN = COUNTS.length; // where a row has the number of its pattern
 
@@ -131,11 +131,11 @@ const never = (lane) => (lane.never ??= within(lane, 1, view().steps).most === 0
 
 function classify(lane, cell, first, last) {
   if (never(lane)) return data.words.never;
-  if (cell.without === cell.steps) {
-    const all = within(totalLane(), first, last);
-    return all.without === all.steps ? data.words.skipped : data.words.others;
+  if (cell.without) {
+    const all = within(totalLane(), first, last), { calm } = optimizer();
+    if (cell.without < cell.steps) return calm && cell.without === all.without ? data.words.part : data.words.some;
+    return all.without === all.steps ? calm || data.words.skipped : data.words.others;
   }
-  if (cell.without) return data.words.some;
   const mean = Math.ceil((cell.dense + cell.sparse) / cell.steps);
   const levels = optimizer().levels, at = levels.findIndex(([, high]) => mean <= high);
   return optimizer().states[at];
@@ -146,6 +146,7 @@ function say(cell, kind) {
   if (kind === data.words.never) return "none: the variable was never updated";
   if (kind === data.words.skipped) return cell.steps === 1 ? "none: the step updated nothing"
     : "none: these steps updated nothing";
+  if (kind === optimizer().calm) return `none: ${kind}`;
   if (!all) return "none, while other variables were updated";
   const kinds = cell.sparse === 0 ? "dense" : cell.dense === 0 ? "sparse"
     : `${number(cell.dense)} dense, ${number(cell.sparse)} sparse`;
@@ -157,6 +158,7 @@ function say(cell, kind) {
 
 function cellsOf(members, row, from, to) {
   const lane = laneOf(members[0][PATTERN]), total = totalLane(), shift = data.first - 1;
+  const all = total.all ??= within(total, 1, view().steps), rare = all.without * 2 < all.steps;
   const least = (2 * (to - from + 1)) / Math.max(200, $("heat").clientWidth);
   const size = grid(from, to), exact = segments(lane, from, to, COLUMNS);
   let pieces = [];
@@ -175,9 +177,9 @@ function cellsOf(members, row, from, to) {
   for (const [first, last] of pieces) {
     const cell = within(lane, first, last), kind = classify(lane, cell, first, last), before = cells.at(-1);
     const wide = Math.max(0, least - (last - first + 1)) / 2; // what is odd must not be too thin to see
-    const odd = kind === data.words.skipped || kind === data.words.others;
+    const odd = [data.words.skipped, data.words.others].includes(kind) || (rare && kind === optimizer().calm);
     cells.push({
-      row, first, last, state: kind, odd, summed: !exact && last > first, a: first - 0.5 + shift - odd * wide, b: last + 0.5 + shift + odd * wide,
+      row, first, last, state: kind, odd, widened: odd && wide > 0, summed: !exact && last > first, a: first - 0.5 + shift - odd * wide, b: last + 0.5 + shift + odd * wide,
       variable: name, on: view().name, updates: say(cell, kind),
       steps: first === last ? number(first + shift) : `${number(first + shift)}-${number(last + shift)}`,
     });
@@ -190,8 +192,22 @@ const grid = (from, to) => { // the steps of a column
   return Math.ceil((to - from + 1) / COLUMNS / grain) * grain;
 };
 
-function short(text, most) {
-  return text.length <= most ? text : `${text.slice(0, most / 2 - 1)}…${text.slice(-most / 2)}`;
+// The names in at most `most` characters each: without the folders that all of them share, and without
+// their middles. All are cut in one way, so that no two of them become equal; if that cannot be, those
+// that would are left whole.
+function short(names, most) {
+  if (names.every((name) => name.length <= most)) return names;
+  let shared = names.length > 1 ? names[0].lastIndexOf("/") + 1 : 0;
+  while (shared && !names.every((name) => name.startsWith(names[0].slice(0, shared))))
+    shared = names[0].lastIndexOf("/", shared - 2) + 1;
+  const rest = names.map((name) => (shared ? "…" : "") + name.slice(shared));
+  const cut = (tail) => rest.map((name) => (name.length <= most ? name
+    : `${name.slice(0, most - 1 - tail)}…${name.slice(name.length - tail)}`));
+  const whole = new Set(names).size, tails = [0.5, 0.75, 0.9, 0.25].map((part) => Math.round(part * most));
+  const cuts = tails.map(cut).find((each) => new Set(each).size === whole) ?? cut(tails[0]);
+  const owners = new Map();
+  cuts.forEach((each, at) => owners.set(each, (owners.get(each) ?? new Set()).add(names[at])));
+  return cuts.map((each, at) => (owners.get(each).size > 1 ? names[at] : each));
 }
 
 // Charts.
@@ -209,6 +225,7 @@ async function show(element, spec) {
   return made;
 }
 
+const narrow = (element) => element.clientWidth < 500;
 const copy = (chart) => JSON.parse(JSON.stringify(data.charts[chart]));
 const theme = () => data.themes[dark.matches ? "dark" : "light"];
 
@@ -216,15 +233,15 @@ async function drawHeat() {
   const rows = groups(), shift = data.first - 1;
   state.row = Math.max(0, Math.min(state.row, Math.floor((rows.length - 1) / ROWS) * ROWS));
   const shown = rows.slice(state.row, state.row + ROWS);
-  const { from, to } = state, most = $("heat").clientWidth < 500 ? 14 : 36;
+  const { from, to } = state, most = narrow($("heat")) ? 14 : 36;
   rowsOfCells = shown.map((members, row) => cellsOf(members, row, from, to));
   cursor = null;
   $("cell").textContent = "Hover over a cell, tap it, or use the arrow keys, to see its counts.";
   const spec = copy("heat");
   spec.height = 20 * shown.length;
   const values = { from: from - 0.5 + shift, to: to + 0.5 + shift, rows: shown.map((_, row) => row) };
-  values.labels = shown.map((members) => short(members[0][0] || "(no name)", most)
-    + (members.length > 1 ? ` +${number(members.length - 1)}` : ""));
+  const names = short(shown.map((members) => members[0][0] || "(no name)"), most);
+  values.labels = shown.map((members, at) => names[at] + (members.length > 1 ? ` +${number(members.length - 1)}` : ""));
   for (const each of spec.params) each.value = values[each.name];
   spec.datasets.cells = rowsOfCells.flat().sort((a, b) => a.odd - b.odd);
   const { color } = spec.layer[0].encoding;
@@ -232,7 +249,11 @@ async function drawHeat() {
   const { states, colors } = optimizer(), palette = colors[dark.matches ? "dark" : "light"];
   color.scale.domain = states.filter((each) => present.has(each));
   color.scale.range = palette.filter((_, at) => present.has(states[at]));
-  color.legend.columns = $("heat").clientWidth < 500 ? 2 : 8;
+  color.legend.title = `updates of a variable per ${view().per}`;
+  if (narrow($("heat"))) { // beside the labels there is no room for a line of both
+    color.legend.title = ["updates of a variable", `per ${view().per}`];
+    color.legend.columns = 1;
+  }
   spec.layer[1].mark.stroke = theme().text;
   const made = await show($("heat"), spec);
   listen(made);
@@ -256,7 +277,7 @@ function honest(from, to) {
   const { grain } = optimizer(), size = grid(from, to), lines = [];
   if (rowsOfCells.flat().some((each) => each.summed)) lines.push(`Where a row has too many runs of steps to show, a cell sums up ${number(size)} of them: zoom in to see each.`);
   if (grain > 1) lines.push(`This training is so irregular that the page keeps ${number(grain)} steps together; tracer report --step A:B -o part.html makes a page of fewer steps with each.`);
-  lines.push("What is odd is at least 2 pixels wide.");
+  if (rowsOfCells.flat().some((each) => each.widened)) lines.push("Steps without an update are drawn at least 2 pixels wide, so that they can be seen.");
   return lines.join(" ");
 }
 
@@ -332,12 +353,18 @@ function drawBars(element, values, chart = "bars", set = "bars") {
   element.hidden = !values.length;
   if (!values.length) return;
   const spec = copy(chart), { color } = spec.encoding, blues = theme().kinds;
-  color.scale.range = chart === "bars" ? blues : [...blues, theme().odd[1]];
+  color.scale.range = [...blues, theme().odd[1]];
+  const shown = values.some((each) => each[color.field] === data.words.idle) ? 3 : 2;
+  for (const { scale } of [color, spec.encoding.shape ?? color]) { // what is not there needs no legend
+    scale.domain = scale.domain.slice(0, shown);
+    scale.range = scale.range.slice(0, shown);
+  }
+  if (narrow(element)) color.legend.columns = 1;
   spec.datasets[set] = values;
-  spec.height = 22 * new Set(values.map((each) => each.name)).size;
-  const most = element.clientWidth < 500 ? 16 : 44;
-  spec.encoding.y.axis = { ...spec.encoding.y.axis, labelLimit: 0,
-    labelExpr: `length(datum.label) > ${most} ? slice(datum.label, 0, ${most / 2 - 1}) + '…' + slice(datum.label, -${most / 2}) : datum.label` };
+  const names = [...new Set(values.map((each) => each.name))];
+  spec.height = 22 * names.length;
+  spec.params = [{ name: "names", value: names }, { name: "labels", value: short(names, narrow(element) ? 16 : 44) }];
+  spec.encoding.y.axis = { ...spec.encoding.y.axis, labelLimit: 0, labelExpr: "labels[indexof(names, datum.value)]" };
   show(element, spec);
 }
 
@@ -352,7 +379,7 @@ function drawOthers() {
     for (const element of part.querySelectorAll(".graphs"))
       drawBars(element, optimizer().graphs.flatMap(([name, calls, runs]) => [
         { name, what: "Python calls", number: calls },
-        { name, what: runs ? "executions" : "never ran", number: runs },
+        { name, what: runs ? "executions" : data.words.idle, number: runs },
       ]), "points", "points");
   }
 }
