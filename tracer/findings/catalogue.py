@@ -9,10 +9,10 @@ from typing import get_args
 import msgspec
 
 from tracer.errors import unknown_name
-from tracer.findings import classes, effects, graphs, steps, updates
 from tracer.findings.cases import Severity
 from tracer.findings.histories import Evidence
-from tracer.findings.rules import Rule
+from tracer.findings.rule import Rule
+from tracer.findings.rules import classes, effects, graphs, steps, updates
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

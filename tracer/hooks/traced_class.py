@@ -9,6 +9,7 @@ from typing import Any
 
 from tracer.errors import UnsupportedOptimizer
 from tracer.hooks import source
+from tracer.hooks.interception import traced_method
 from tracer.hooks.registry import (
     bindings,
     plain_class,
@@ -16,7 +17,6 @@ from tracer.hooks.registry import (
     set_class,
     traced_classes,
 )
-from tracer.hooks.traced_methods import traced_method
 from tracer.kinds import ApplyMethod, OptimizerKind
 from tracer.recorder.frames import FrameRole
 from tracer.recorder.tensorflow import compat

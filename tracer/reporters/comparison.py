@@ -8,8 +8,8 @@ from tracer.model.compare import Change, Difference
 from tracer.model.programs import endings
 from tracer.model.trace import Trace
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.reporters.tables import ODD
 from tracer.reporters.text import printed
+from tracer.reporters.text_tables import ODD
 
 _MOST = 100  # rows of a table
 

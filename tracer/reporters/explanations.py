@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from tracer.findings.rules import Rule
+from tracer.findings.rule import Rule
 from tracer.reporters.layout import paragraph
 from tracer.reporters.text import printed
 

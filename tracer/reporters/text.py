@@ -17,7 +17,7 @@ from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.rows import By
-from tracer.reporters.tables import ODD, TABLES, WRONG, Asked, class_of, overview
+from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, class_of, overview
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3

@@ -7,7 +7,7 @@ import msgspec
 
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
-from tracer.findings.rules import rule
+from tracer.findings.rule import rule
 from tracer.model.records import Graph
 from tracer.model.tally import is_first_only
 from tracer.model.wording import some, times

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, names_of, subject
 from tracer.findings.histories import Evidence
-from tracer.findings.rules import rule
+from tracer.findings.rule import rule
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.wording import times

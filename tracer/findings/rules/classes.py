@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of
 from tracer.findings.histories import Evidence
-from tracer.findings.rules import rule
+from tracer.findings.rule import rule
 from tracer.kinds import KINDS
 from tracer.model.records import Optimizer, Remark
 from tracer.model.wording import some, times

@@ -15,7 +15,7 @@ from tracer.findings.cases import (
     was,
 )
 from tracer.findings.histories import Evidence, History, Span
-from tracer.findings.rules import rule
+from tracer.findings.rule import rule
 from tracer.model.labels import replica_names
 from tracer.model.wording import listed, some, some_between, span, times
 

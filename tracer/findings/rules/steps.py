@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
-from tracer.findings.rules import rule
+from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale
 from tracer.model.measures import tries, vain
 from tracer.model.records import Optimizer
