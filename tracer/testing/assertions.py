@@ -9,7 +9,6 @@ complete fails every assertion: what was not seen cannot be asserted.
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from tracer.api import (
     recording_of,
     require_optimizer,
 )
-from tracer.errors import UnknownName, UnsupportedOptimizer
+from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant, shards_of, variables_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -380,8 +379,7 @@ def _wanted(
 
 def _require_method(method: str) -> None:
     if method not in known_methods():
-        near = get_close_matches(method, known_methods(), n=3) or known_methods()
-        raise UnknownName(f"no method {method!r}: tracer counts {', '.join(near)}")
+        raise unknown_name("method", method, known_methods(), "tracer counts")
 
 
 def _of(variable: object, word: str = " of ") -> str:
