@@ -4,14 +4,12 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tracer.model.records import Block, Entry, contribution
 from tracer.model.runs import Run, fold, join, segments
 
 # A busy machine is no failure.
-settings.register_profile("exact", deadline=None)
-settings.load_profile("exact")
 
 RUNS = st.builds(
     Run,

@@ -28,8 +28,6 @@ from tracer.model.records import (
 from tracer.model.runs import Run
 
 # A busy machine is no failure.
-settings.register_profile("exact", deadline=None)
-settings.load_profile("exact")
 
 OPTIMIZERS = (Optimizer("Adam", "Adam", "legacy", 0), Optimizer("SGD", "SGD", "legacy", 1))
 VARIABLES = tuple(
