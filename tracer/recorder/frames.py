@@ -9,10 +9,7 @@ frames, and `tracer.recorder.tensorflow.places` decides what each one is part of
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from tracer.recorder.recorder import Recorder
+from typing import Any, Literal, NamedTuple
 
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
@@ -58,7 +55,8 @@ class Frame:
         "variable",
     )
 
-    recorder: "Recorder"
+    recorder: Any
+    """The recorder that it is told to, which imports this module."""
     role: FrameRole
     place: Place
     replica: int
