@@ -330,6 +330,16 @@ def test_a_healthy_method_is_looked_at_once() -> None:
     assert not looks.called
 
 
+def test_one_that_assigns_nothing_is_not_looked_at_for_ever() -> None:
+    optimizer, weight = tracer.wrap(Legacy()), tf.Variable([1.0, 1.0])
+    with patch.object(compat, "held", wraps=compat.held) as looks:
+        for _ in range(50):
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert 0 < looks.call_count <= 5
+    trace = tracer.trace_of(optimizer)
+    assert (trace.updates(), trace.executions("_resource_apply_dense")) == (0, 50)
+
+
 @needs_keras3
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_under_a_strategy(replicas: int) -> None:

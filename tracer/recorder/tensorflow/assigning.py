@@ -5,12 +5,16 @@ and a rate of 0 are no such case: then something is written, though it is what w
 what cannot be known nothing is said, so a site is taken to write unless the contrary is certain.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
+
+_LOOKS = 3
+"""At how many calls of a method that does not write is looked: a look takes 0.1 ms."""
 
 
 class _Traced(NamedTuple):
@@ -28,6 +32,7 @@ class Assigning:
     def __init__(self) -> None:
         self._writing: set[int] = set()
         self._idle: dict[int, bool] = {}  # with whether a look at memory says so
+        self._looks: Counter[int] = Counter()
         self._traced: WeakKeyDictionary[Any, list[_Traced]] = WeakKeyDictionary()
 
     def idle(self, straight: Collection[int]) -> set[int]:
@@ -71,7 +76,7 @@ class Assigning:
 
     def look(self, site: int, variable: Any) -> Any:
         """What `variable` holds before a call; None if there is no need to look, or no way."""
-        if site in self._writing:
+        if site in self._writing or self._looks[site] >= _LOOKS:
             return None
         try:
             before = compat.held(canonical(variable)) if len(_handles(variable)) == 1 else None
@@ -82,7 +87,8 @@ class Assigning:
         return before
 
     def look_again(self, site: int, variable: Any, before: Any) -> bool:
-        """Whether the call has written to `variable`, which held `before`."""
+        """Look at `variable`, which held `before`, after a call; False to look at the next too."""
+        self._looks[site] += 1
         try:
             idle = compat.holds(canonical(variable), before)
         except Exception:
@@ -91,7 +97,7 @@ class Assigning:
             self._idle[site] = True
         else:
             self._writing.add(site)
-        return not idle
+        return not idle or self._looks[site] >= _LOOKS
 
 
 def _handles(variable: Any) -> Sequence[Any]:
