@@ -47,12 +47,16 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
 
 
 def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None:
-    for flags, said in ((1, False), (3, True)):
-        ran = Reading({flags: _runs(2)}, {0: 2}, lost=1)
+    for nested in (False, True):
+        ran = Reading({1: _runs(2)}, {0: 2}, lost=1)
         ended = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)]))
-        _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
-        assert ("whether some of them were updates of their own" in note) == said
-        assert ("the totals are exact" in note) != said
+        blocks, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0}, nested)
+        assert ("whether some of them were updates of their own" in note) == nested
+        assert ("the totals are exact" in note) != nested
+        roles = [(entry.role, block.total) for block in blocks for entry in block.entries]
+        updates = sum(total for role, total in roles if role == "update")
+        executions = sum(total for role, total in roles if role in ("update", "apply"))
+        assert (updates, executions) == (3 if nested else 4, 4)
 
 
 def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:

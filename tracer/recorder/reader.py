@@ -93,6 +93,7 @@ class Reader:
         self._variables = variables
         self._sites = sites
         self._calls_under_way = calls_under_way
+        self._blocks = blocks
         self._counters = blocks.counters
         self._tracings = blocks.tracings
         self._callers = blocks.callers
@@ -197,7 +198,8 @@ class Reader:
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
-        ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas)
+        nested = self._blocks.called_by_apply_methods
+        ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
         return _Ran(sites, methods, replicas, ran, notes)
 
     def _sites_as_seen(self) -> list[Site]:

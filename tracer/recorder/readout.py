@@ -324,11 +324,13 @@ def blocks_of(
     replicas: Mapping[int, Ended],
     methods: Mapping[str, int],
     indices: Mapping[int, int],
+    nested: bool = False,
 ) -> tuple[list[Block], list[str]]:
     """The blocks of a trace, and a note for each replica where something is not known.
 
     `replicas` has what was counted on each; `methods` and `indices`, of the replicas, are the
-    indices in the trace.
+    indices in the trace. `nested` says that an apply method called functions with blocks in them:
+    then lost executions may be parts of an update, and count as no update of their own.
     """
     blocks: list[Block] = []
     notes: list[str] = []
@@ -341,7 +343,7 @@ def blocks_of(
         for key, reading in ended.blocks:
             own = min(reading.lost, max(0, free)) if key.step else 0
             free -= own
-            mine += _blocks(root, index, key, reading, own, methods)
+            mine += _blocks(root, index, key, reading, own, methods, nested)
         if ended.raised:
             runs = fold((number, 1) for number in ended.raised)
             mine.append(_empty_steps(root, index, len(ended.raised), runs))
@@ -349,7 +351,7 @@ def blocks_of(
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
         if any(block.unplaced for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost, _role_unknown(ended.blocks)))
+            notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
@@ -362,13 +364,15 @@ def _blocks(
     reading: Reading,
     lost_steps: int,
     methods: Mapping[str, int],
+    nested: bool,
 ) -> Iterator[Block]:
     """What a counter says, apart by how its block ran: as a step, in one, in none."""
     graphs, idle = reading.graphs, reading.idle
     lost = {0: lost_steps} if lost_steps else {}
     if reading.lost > lost_steps:
         placed = [flags for flags in reading.runs if flags or not key.step]
-        lost[placed[0] if placed else WITHIN] = reading.lost - lost_steps
+        likely = placed[0] if placed else WITHIN
+        lost[WITHIN | APPLYING if nested else likely] = reading.lost - lost_steps
     parts = [(flags, True) for flags in sorted({*reading.runs, *lost})]
     parts += [(flags, False) for flags in sorted(reading.outside)]
     for flags, inside in parts or [(0 if key.step else WITHIN, True)]:
@@ -454,11 +458,11 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
     )
 
 
-def _role_unknown(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
-    """Whether of lost executions it is not known if they were updates, or parts of one."""
-    readings = [reading for key, reading in blocks if any(s.role == "update" for s in key.sites)]
-    ran = {flags & APPLYING for each in readings for flags in (*each.runs, *each.outside)}
-    return APPLYING in ran and any(reading.lost for reading in readings)
+def _lost_update(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
+    """Whether it is lost when blocks ran that hold updates."""
+    return any(
+        reading.lost and any(site.role == "update" for site in key.sites) for key, reading in blocks
+    )
 
 
 def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:

@@ -59,6 +59,8 @@ class Blocks:
         self.assigning = Assigning()
         self.callers: set[int] = set()
         """The threads that called a function with a block in it."""
+        self.called_by_apply_methods = False
+        """Whether an apply method called such a function, ever."""
         self._parts = PartsOfSteps(self._ran_without_step)
         self._sites = sites
         self._calls_under_way = calls_under_way
@@ -195,6 +197,7 @@ class Blocks:
             step = self._calls_under_way.step_around(frame, replica)
             stamp = 0 if step is None else UNIT * self._number_of(step, replica) | WITHIN
             if applying(frame):
+                self.called_by_apply_methods = True
                 stamp |= APPLYING
             return compat.constant(stamp) if stamp else ledger.alone
         except Exception as error:
@@ -236,6 +239,7 @@ class Blocks:
         else:
             stamp = self._stamps_of(step, replica)[1]
         if calling and frame is not None and applying(frame):
+            self.called_by_apply_methods = True
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp
 
