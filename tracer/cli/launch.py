@@ -155,13 +155,12 @@ def _end_before_exiting(process: Process, end: Callable[[], None]) -> Callable[[
 
     @functools.wraps(leave)
     def leave_at_once(status: int) -> NoReturn:
-        if not process.over and os.getpid() == process.id:
-            process.status = status
-            try:
+        try:
+            if not process.over and os.getpid() == process.id:
+                process.status = status
                 end()
-            finally:
-                leave(status)
-        leave(status)
+        finally:
+            leave(status)
 
     os._exit = leave_at_once
 

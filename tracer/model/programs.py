@@ -1,5 +1,6 @@
 """What is said of the processes of a run: which ran, and how they ended."""
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
@@ -13,10 +14,11 @@ _INTERRUPTED = "KeyboardInterrupt"
 def endings(trace: Trace) -> list[str]:
     """A sentence for each way in which processes of the run ended that is no good end."""
     alike: dict[str, list[str]] = {}
+    steps_of = _steps_by_worker(trace)
     for program in trace.programs:
         said = _ending(program)
         if said:
-            steps = _steps(trace, program)
+            steps = steps_of[program.worker]
             when = f"after step {steps:,}" if steps else "before the first step"
             alike.setdefault(f"{said}, {when}", []).append(program.worker)
     return [f"{_whose(workers)} {said}." for said, workers in alike.items()]
@@ -24,9 +26,10 @@ def endings(trace: Trace) -> list[str]:
 
 def runs(trace: Trace) -> Iterator[str]:
     """A sentence for each process: its command, when it ran, and how many steps a second."""
+    steps_of = _steps_by_worker(trace)
     for program in trace.programs:
         began = datetime.fromtimestamp(program.started, timezone.utc)
-        steps = _steps(trace, program)
+        steps = steps_of[program.worker]
         rate = f", {steps / program.seconds:,.3g} steps a second" if steps else ""
         whose = f"{program.worker}: " if program.worker else ""
         yield (
@@ -49,17 +52,13 @@ def _whose(workers: list[str]) -> str:
     return f"The program{'' if len(workers) == 1 else 's'} of {listed(workers)}"
 
 
-def _steps(trace: Trace, program: Program) -> int:
-    """The steps of the optimizer and the replica of the process that ran most of them."""
-    steps = trace.steps_by_replica()
-    return max(
-        (
-            count
-            for (_, replica), count in steps.items()
-            if not program.worker or trace.replicas[replica].worker == program.worker
-        ),
-        default=0,
-    )
+def _steps_by_worker(trace: Trace) -> Counter[str]:
+    """The most steps that an optimizer ran on a replica, by worker; for '' on any."""
+    most: Counter[str] = Counter()
+    for (_, replica), steps in trace.steps_by_replica().items():
+        for worker in {"", trace.replicas[replica].worker}:
+            most[worker] = max(most[worker], steps)
+    return most
 
 
 def _seconds(seconds: float) -> str:

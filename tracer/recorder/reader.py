@@ -94,10 +94,6 @@ class Reader:
         self._sites = sites
         self._calls_under_way = calls_under_way
         self._blocks = blocks
-        self._counters = blocks.counters
-        self._tracings = blocks.tracings
-        self._callers = blocks.callers
-        self._assigning = blocks.assigning
         self._devices = devices
         self._notes = notes
 
@@ -111,17 +107,17 @@ class Reader:
 
         With it, for each variable of the trace the object, if there is one.
         """
-        with self._counters.lock:
+        with self._blocks.counters.lock:
             since = _THE_BEGINNING if baseline is None else baseline
             data = self._data(self._counted(), since)
             return data, list(self._variables.objects)
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
-        with self._counters.lock:
+        with self._blocks.counters.lock:
             counts = self._counted()
             calls = self._called_so_far()
-            graphs = self._tracings.figures(_totals(counts))
+            graphs = self._blocks.tracings.figures(_totals(counts))
             ran = self._ran(counts, _THE_BEGINNING)
             notes = self._all_notes(ran, self._optimizers.names(), _THE_BEGINNING)
             said = frozenset([*_remarks(self.where), *notes])
@@ -133,14 +129,14 @@ class Reader:
 
     def _counted(self) -> Counts:
         """What was counted so far."""
-        calm = self._callers <= {threading.get_ident()}
+        calm = self._blocks.callers <= {threading.get_ident()}
         under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
-        return self._counters.read(under_way, calm)
+        return self._blocks.counters.read(under_way, calm)
 
     def _called_so_far(self) -> list[list[int]]:
         """For each site how often it was called [in eager mode, while tracing]."""
         calls = [list(of_site) for of_site in self._sites.calls]
-        for block, log in self._counters.logs.items():
+        for block, log in self._blocks.counters.logs.items():
             if not block.function:
                 for number in block.sites:
                     calls[number][0] += log.total
@@ -210,7 +206,7 @@ class Reader:
             for number, site in enumerate(sites)
             if site.role == "update" and self._optimizers.is_straight(site.optimizer, site.method)
         }
-        for number in self._assigning.idle(straight):
+        for number in self._blocks.assigning.idle(straight):
             sites[number] = sites[number]._replace(role="vain")
         return sites
 
@@ -232,7 +228,7 @@ class Reader:
         self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
     ) -> tuple[Graph, ...]:
         records = []
-        for key, figures in self._tracings.figures(_totals(counts)).items():
+        for key, figures in self._blocks.tracings.figures(_totals(counts)).items():
             old = baseline.graphs.get(key, Figures())
             past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
             new = Figures(

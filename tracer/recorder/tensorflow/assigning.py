@@ -41,10 +41,9 @@ class Assigning:
         What was seen of a call in eager mode goes for all calls of methods that are `straight`:
         another one may only not have come yet to where it writes.
         """
-        idle = [(site, looked) for site, looked in list(self._idle.items())]
         return {
             site
-            for site, looked in idle
+            for site, looked in list(self._idle.items())  # other threads add to it
             if site not in self._writing and (site in straight or not looked)
         }
 
