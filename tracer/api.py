@@ -104,12 +104,17 @@ class Recording:
         self._counted.take(optimizer)
 
 
-def wrap(optimizer: T) -> T:
+def wrap(optimizer: T, *, retrace: bool = True) -> T:
     """Trace every call of `optimizer` from now on; returns the same object.
 
     Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
-    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. What runs in
-    functions that were traced to graphs before is not counted; the trace then says so.
+    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace.
+
+    A `tf.function` that was traced with the optimizer before is traced again at its next call, so
+    that it is counted, too; the trace says which. Stateful random ops in it begin their sequence
+    anew. With `retrace=False` it keeps its graph. What runs in such a graph is not counted; the
+    trace then says so, as it does for what cannot be traced again: a `ConcreteFunction` that the
+    program holds, a function of a SavedModel, a graph of a `Session`.
 
     Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
     never called, or one for sparse gradients that is missing while there is an embedding.
@@ -124,7 +129,7 @@ def wrap(optimizer: T) -> T:
     from tracer.hooks import registry, wrapping
 
     known = registry.recorder_of(optimizer) is not None
-    recorder = wrapping.join(optimizer)
+    recorder = wrapping.join(optimizer, retrace=retrace)
     if not known and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer

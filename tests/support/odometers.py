@@ -41,6 +41,11 @@ class PythonCalls:
         with self._lock:
             self._counts[method, context] += 1
 
+    def forget(self) -> None:
+        """Count from 0 again."""
+        with self._lock:
+            self._counts.clear()
+
     def counts(self) -> dict[tuple[str, str], int]:
         """The counts so far."""
         with self._lock:

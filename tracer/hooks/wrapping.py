@@ -29,9 +29,12 @@ T = TypeVar("T")
 __tracebackhide__ = is_mistake
 
 
-def join(optimizer: Any) -> Recorder:
-    """Wrap an optimizer and what is nested in it; returns its recorder."""
-    _wrap(optimizer)
+def join(optimizer: Any, *, retrace: bool = True) -> Recorder:
+    """Wrap an optimizer and what is nested in it; returns its recorder.
+
+    If `retrace`, the functions that use it are traced anew at their next call.
+    """
+    _wrap(optimizer, retrace)
     return bindings[id(optimizer)].recorder
 
 
@@ -47,10 +50,12 @@ def adopt(optimizer: Any) -> Recorder:
     return binding.recorder
 
 
-def unwrap(optimizer: T) -> T:
+def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """Stop tracing `optimizer` and give it back its class; returns the same object.
 
-    What was recorded stays readable. Raises `ValueError` if the optimizer is not wrapped.
+    What was recorded stays readable. Functions that were traced while it was wrapped keep their
+    graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
+    have none then. Raises `ValueError` if the optimizer is not wrapped.
     """
     if not is_traced(optimizer):
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
@@ -58,6 +63,8 @@ def unwrap(optimizer: T) -> T:
         if is_traced(member):
             set_class(member, plain_class(type(member)))
             bindings[id(member)].recorder.end(bindings[id(member)].index)
+    if retrace:
+        bindings[id(optimizer)].recorder.forget_graphs()
     return optimizer
 
 
@@ -71,7 +78,7 @@ def trace_of(optimizer: object) -> Trace:
     return binding.recorder.reader.trace()
 
 
-def _wrap(optimizer: Any) -> None:
+def _wrap(optimizer: Any, retrace: bool = True) -> None:
     members = list(family(optimizer))
     for member, kind in members:
         if not is_traced(member):
@@ -84,7 +91,7 @@ def _wrap(optimizer: Any) -> None:
             if member is optimizer:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
-            recorder.begin(binding.index)
+            recorder.begin(binding.index, retrace)
             own = [name for name in methods_of(kind) if name in own_attributes(member)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")

@@ -235,7 +235,7 @@ def combine(
         optimizers=_distinct(optimizers),
         variables=_distinct(variables.all),
         replicas=tuple(replicas.values()),
-        complete=not every_note and all(data.complete for data, _ in parts),
+        complete=not notes and all(data.complete for data, _ in parts),
         notes=tuple(every_note),
         environment={key: text for data, _ in parts for key, text in data.environment.items()},
         finished=all(data.finished for data, _ in parts),

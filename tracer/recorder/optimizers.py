@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
@@ -9,8 +10,14 @@ from weakref import ref
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
+from tracer.model.wording import listed
 from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions, note_of
+from tracer.recorder.tensorflow.older_functions import (
+    Older,
+    OlderFunctions,
+    note_of,
+    outermost,
+)
 from tracer.recorder.tensorflow.variables import canonical
 
 OWN_STEP = "own-step"
@@ -121,11 +128,11 @@ class Optimizers:
         methods = [method for of, method in list(self._nothing) if of == index]
         return tuple(Remark(NO_RESULT, method) for method in methods)
 
-    def begin(self, index: int, counters: Sequence[Any]) -> None:
+    def begin(self, index: int, counters: Sequence[Any], retrace: bool) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
-        The functions that were traced with it meanwhile are watched; each graph of ours has
-        captured one of `counters`.
+        The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
+        watched; each graph of ours has captured one of `counters`.
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
@@ -137,7 +144,9 @@ class Optimizers:
             *(method.name for method in traced.kind.apply_methods),
         }
         scope = traced.name() if traced.kind.name == "v1" else ""
-        self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, counters)
+        self.older.watch(
+            index, optimizer, _own_handles(optimizer), methods, scope, counters, retrace
+        )
         own = index in self.with_own_step()
         if traced.kind.name == "v1" or (traced.kind.name == "legacy" and own):
             graphs = compat.session_graphs_alive()
@@ -167,6 +176,22 @@ class Optimizers:
         for older, calls in list(self.older.calls.items()):
             if calls > before.get(older, 0):
                 yield note_of(older, names[older.optimizer], calls - before.get(older, 0))
+
+    def traced_anew(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
+        """A remark on the functions that were traced again for the tracer, for each optimizer.
+
+        `before` is how many of each name there were already.
+        """
+        anew = Counter(self.older.traced_anew())
+        anew.subtract(before)
+        for index, name in enumerate(names):
+            functions = outermost(each.function for each in (+anew) if each.optimizer == index)
+            if functions:
+                yield (
+                    f"{name}: {listed(functions)}, traced before the tracer came, "
+                    f"{'was' if len(functions) == 1 else 'were'} traced again for it; stateful "
+                    "random ops in there began their sequence anew"
+                )
 
 
 def iterations_of(optimizer: Any) -> int | None:

@@ -48,13 +48,15 @@ class Baseline(NamedTuple):
     graphs: dict[Key, Figures]
     older: dict[Older, int]
     """How often each function that is older than the tracer had been called."""
+    anew: dict[Older, int]
+    """How many such functions of each name had been traced again."""
     iterations: dict[int, int]
     """How far each optimizer's own count of steps had moved."""
     notes: frozenset[str] = frozenset()
     """What a trace would have said by then."""
 
 
-_THE_BEGINNING = Baseline({}, [], {}, {}, {})
+_THE_BEGINNING = Baseline({}, [], {}, {}, {}, {})
 
 
 class _Ran(NamedTuple):
@@ -122,8 +124,8 @@ class Reader:
             notes = self._all_notes(ran, self._optimizers.names(), _THE_BEGINNING)
             said = frozenset([*_remarks(self.where), *notes])
             moved = self._optimizers.moved()
-            older = dict(self._optimizers.older.calls)
-            return Baseline(counts, calls, graphs, older, moved, said)
+            older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
+            return Baseline(counts, calls, graphs, older, anew, moved, said)
 
     # The lock of the counters is held by whoever calls these.
 
@@ -166,7 +168,7 @@ class Reader:
             calls=tuple(readout.calls_of(calls, ran.methods, ran.replicas)),
             graphs=self._graph_records(counts, baseline, ran.replicas),
             complete=not notes,
-            notes=(*_remarks(where), *notes),
+            notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
         )

@@ -35,6 +35,7 @@ from tracer.recorder.reader import Reader
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.blocks import Blocks
+from tracer.recorder.tensorflow.older_functions import forget_graphs_with
 from tracer.recorder.tensorflow.places import locate
 from tracer.recorder.tensorflow.variables import VariableTable, device_of
 
@@ -73,14 +74,21 @@ class Recorder:
         """Whether any call was seen."""
         return bool(self._sites.calls)
 
-    def begin(self, optimizer: int) -> None:
-        """Tracing begins, or goes on, with an optimizer that may have been used before."""
-        self.optimizers.begin(optimizer, self._blocks.counters.handles())
+    def begin(self, optimizer: int, retrace: bool) -> None:
+        """Tracing begins, or goes on, with an optimizer that may have been used before.
+
+        If `retrace`, the functions that use it are traced anew at their next call.
+        """
+        self.optimizers.begin(optimizer, self._blocks.counters.handles(), retrace)
 
     def end(self, optimizer: int) -> None:
-        """Tracing of an optimizer ends; what was counted stays."""
+        """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
         self.optimizers.end(optimizer)
         self._blocks.end()
+
+    def forget_graphs(self) -> None:
+        """Let each function with a counter in its graph be traced anew."""
+        forget_graphs_with(self._blocks.counters.handles())
 
     # Calls.
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
@@ -22,6 +23,7 @@ from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
     polymorphic_function,
     saved_model_utils,
+    tf_method_target,
 )
 from tensorflow.python.framework import func_graph, indexed_slices, ops
 from tensorflow.python.ops import (
@@ -461,6 +463,53 @@ def function_classes() -> tuple[type, type]:
 def concrete_functions(function: Any) -> list[Any]:
     """The functions that a `tf.function` was traced to."""
     return list(function._function_cache.values())
+
+
+def op_names(graph: Any) -> Iterator[str]:
+    """The names of the ops in the graph of a function, in its branches and loops, and in what it
+    calls: TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
+    """
+    inner = (function.graph for function in graph._functions.values())
+    for each in (graph, *inner):
+        yield from (op.name for op in each.get_operations())
+
+
+def bound_to(value: Any) -> Any:
+    """The object whose `tf.function` method it is, for what TensorFlow calls such a one with."""
+    return value.target if isinstance(value, tf_method_target.TfMethodTarget) else None
+
+
+def trace_anew(function: Any) -> bool:
+    """Let a `tf.function` forget its graphs, so that its next call traces it; False if it cannot.
+
+    A function of a SavedModel has a class of its own, and no Python code to trace. What made its
+    variables in its first call is not asked to again: only the graphs are forgotten
+    (`polymorphic_function.py`, `Function._call`).
+    """
+    if type(function) is not polymorphic_function.Function:
+        return False
+    with function._lock:
+        function._function_cache.clear()
+    return True
+
+
+def running_functions() -> list[Any]:
+    """Each `tf.function` that a thread has called and that is at work, but for what it traces."""
+    call = polymorphic_function.Function._call.__code__
+    trace = func_graph.func_graph_from_py_func.__code__
+    running = []
+    for frame in sys._current_frames().values():
+        traced = False
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code is trace:
+                traced = True
+            elif at.f_code is call:
+                if not traced:
+                    running.append(at.f_locals["self"])
+                traced = False
+            at = at.f_back
+    return running
 
 
 _READS = (

@@ -2,8 +2,11 @@
 
 Their graphs hold no counter, so what they run is not counted. An optimizer's own count of its steps
 cannot tell: it stands still while a loss scale skips, it moves when a checkpoint is restored, and
-others may move it. So the functions themselves are found when the optimizer is wrapped, and watched
-while it is: a trace is incomplete if one of them was called, and only then.
+others may move it. So the functions themselves are found when the optimizer is wrapped. A
+`tf.function` forgets its graphs, so that its next call traces one that is counted. Others cannot (a
+`ConcreteFunction` that the program holds, a function of a SavedModel, a call that is under way), so
+the graphs are watched while the optimizer is wrapped: a trace is incomplete if one of them was
+called, and only then.
 
 A function uses the optimizer if its graph writes to a variable of the optimizer's own (its
 iterations, a slot variable), or if its Python code names the optimizer and one of its methods and
@@ -27,8 +30,11 @@ from tracer.recorder.tensorflow import compat
 
 
 def _updates_by(name: str) -> re.Pattern[str]:
-    """What the names of the ops by which an optimizer of this name updates have in them."""
-    return re.compile(rf"(^|/){re.escape(name)}(_\d+)?/update")
+    """What the names of the ops by which an optimizer of this name updates have in them.
+
+    A loss scale around it adds to its name (`training/experimental/loss_scale_optimizer.py`).
+    """
+    return re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
 
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
@@ -53,6 +59,7 @@ class OlderFunctions:
 
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()
+        self._forgetful: list[tuple[int, str, ref[Any]]] = []
         self._watched: list[tuple[int, ref[Any], _Question]] = []
         self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
             WeakKeyDictionary()
@@ -67,18 +74,46 @@ class OlderFunctions:
         methods: Collection[str],
         scope: str,
         ours: Collection[Any],
+        retrace: bool,
     ) -> None:
-        """Find the functions that use `optimizer`, and count their calls from now on.
+        """Find the graphs that use `optimizer`, and count their calls from now on.
 
-        `variables` are its own, `methods` the names of those by which it updates others; a v1
-        optimizer names its ops under `scope`, empty for the others. A graph that captured one of
-        the handles `ours` is counted already.
+        If `retrace`, the functions that they are of forget them. `variables` are the optimizer's
+        own, `methods` the names of those by which it updates others; a v1 optimizer names its ops
+        under `scope`, empty for the others. A graph that captured one of the handles `ours` is
+        counted already.
         """
         counted = {id(handle) for handle in ours}
-        for function in _users_of(optimizer, variables, methods, scope):
-            captured = {id(outer) for outer, _ in function.graph.captures}
-            if not captured & counted:
-                self._watch(index, function)
+        older = [
+            function
+            for function in _users_of(optimizer, variables, methods, scope)
+            if not _captures(function, counted)
+        ]
+        for function in older:
+            self._watch(index, function)
+        if older:
+            self._forget(index, {id(function) for function in older}, retrace)
+
+    def _forget(self, index: int, older: Collection[int], retrace: bool) -> None:
+        """Let the functions forget their graphs that are `older`; say which of them are running."""
+        running = {id(function) for function in compat.running_functions()}
+        _, polymorphics = _functions()
+        for function in polymorphics:
+            graphs = [each for each in compat.concrete_functions(function) if id(each) in older]
+            if graphs:
+                name = compat.function_name(graphs[0].graph)
+                if id(function) in running:
+                    self.calls[Older(index, name)] += 1
+                if retrace and compat.trace_anew(function):
+                    self._forgetful.append((index, name, ref(function)))
+
+    def traced_anew(self) -> Counter[Older]:
+        """The functions that were traced again since they forgot their graphs."""
+        return Counter(
+            Older(index, name)
+            for index, name, function in list(self._forgetful)
+            if (alive := function()) is not None and compat.concrete_functions(alive)
+        )
 
     def watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
         """Count what Sessions run, from now on, of the updates that `graphs` hold already.
@@ -161,6 +196,31 @@ def _give_back(function: Any) -> None:
         function._captured_inputs = [first, *others]
 
 
+def forget_graphs_with(handles: Iterable[Any]) -> None:
+    """Let each `tf.function` one of whose graphs captured one of `handles` be traced anew."""
+    wanted = {id(handle) for handle in handles}
+    for function in _functions()[1]:
+        if any(_captures(each, wanted) for each in compat.concrete_functions(function)):
+            compat.trace_anew(function)
+
+
+def _captures(function: Any, handles: Collection[int]) -> bool:
+    """Whether the graph of a concrete function captured a tensor with one of these ids."""
+    return any(id(outer) in handles for outer, _ in function.graph.captures)
+
+
+def outermost(names: Iterable[str]) -> list[str]:
+    """The names of functions, each once, without those of functions inside another one of them.
+
+    >>> outermost(["train/step", "train", "test"])
+    ['test', 'train']
+    """
+    known = set(names)
+    return sorted(
+        name for name in known if not any(name.startswith(f"{other}/") for other in known)
+    )
+
+
 def note_of(older: Older, name: str, calls: int) -> str:
     """What a trace says of `calls` of a function of the optimizer `name`."""
     if older.caller:
@@ -219,7 +279,7 @@ def _users_of(
     seen: set[int] = set()
     for function in concretes:
         if (handles and compat.writes_to(function.graph, handles)) or (
-            scope and any(by_name.search(op.name) for op in function.graph.get_operations())
+            scope and any(map(by_name.search, compat.op_names(function.graph)))
         ):
             seen.add(id(function))
             yield function
@@ -244,6 +304,8 @@ def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
         seen.add(id(value))
         if value is optimizer:
             mentioned = True
+        elif compat.bound_to(value) is optimizer:
+            return True  # a method of its own
         elif isinstance(value, functools.partial):
             todo += [(held, depth) for held in (value.func, *value.args, *value.keywords.values())]
         elif inspect.ismethod(value):
