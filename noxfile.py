@@ -4,12 +4,13 @@
     nox -s "tests(python='3.11', tensorflow='2.15')"    # one of them
     nox -s tests                                        # all for which there is a Python here
     nox -s lint                                         # what a change must pass before it is run
+    nox -s docs                                         # the documentation site
     nox -s quick                                        # what `pytest` alone runs
     nox -s everything                                   # and the long tests too, in two processes
 
 A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` of the same number
 and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
-skipped; `nox` finds `python3.12` and the like on the PATH. What was run is in the README's Limits.
+skipped; `nox` finds `python3.12` and the like on the PATH. What was run stands in docs/limits.md.
 """
 
 import nox
@@ -103,6 +104,13 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("mypy", "--strict")
     session.run("lint-imports")
+
+
+@nox.session(python="3.11")
+def docs(session: nox.Session) -> None:
+    """The documentation site, in `site/`; `-- --site-dir FOLDER` writes it elsewhere."""
+    session.install("-e", ".[docs]")
+    session.run("mkdocs", "build", "--strict", *session.posargs)
 
 
 @nox.session(python="3.11")
