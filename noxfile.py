@@ -134,6 +134,7 @@ PYTHON = (
     "tests/hooks/test_inspection.py",
     "tests/findings/test_rules.py",
     "tests/reporters",
+    "tests/repository/test_code_blocks.py",
     "tests/testing/test_assertions.py",
     "tests/testing/test_expressions.py",
     "tests/testing/test_snapshots.py",
