@@ -44,11 +44,11 @@ def cases() -> Iterator[object]:
 @pytest.fixture
 def tidy() -> Iterator[None]:
     """Put back what a page may set for the whole process."""
-    policies = keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy()
+    policy, old_policy = keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy()
     yield
-    keras.config.set_dtype_policy(policies[0])
-    tf_keras.mixed_precision.set_global_policy(policies[1])
-    keras.config.enable_interactive_logging()
+    keras.config.set_dtype_policy(policy)
+    tf_keras.mixed_precision.set_global_policy(old_policy)
+    keras.config.enable_interactive_logging()  # as it is at first
 
 
 @needs_keras3
