@@ -132,7 +132,7 @@ def test_a_loss_scale_that_skips_each_step_leaves_the_trace_complete(compiled: b
     assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
 
 
-def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
+def test_functions_from_before_are_traced_again() -> None:
     weight = tf.Variable([0.0])
     optimizer = legacy.SGD(1.0)
     run = tf.function(lambda: _step(optimizer, weight))
@@ -141,11 +141,13 @@ def test_graphs_from_before_are_not_counted_and_the_trace_says_so() -> None:
         run()
         run()
     trace = recording.trace()
-    assert not trace.complete
-    assert (
-        "2 calls of '<lambda>', a function traced before the tracer came, are not counted"
-        in trace.notes[0]
-    )
+    assert (trace.updates(), trace.steps, trace.complete) == (2, 2, True)
+    assert "<lambda>, traced before the tracer came, was traced again for it" in trace.notes[0]
+    with tracer.record() as second:
+        run()
+    assert (second.trace().updates(), second.trace().complete) == (1, True)
+    assert second.trace().notes == ()
+    assert weight.numpy() == [-4.0]
 
 
 def test_an_optimizer_that_died_is_still_counted() -> None:

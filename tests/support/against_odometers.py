@@ -35,6 +35,12 @@ def minus(now: dict[str, Reading], then: dict[str, Reading]) -> dict[str, Readin
     }
 
 
+def assert_right(trace: Any, variables: dict[str, Any], truth: dict[str, Reading]) -> None:
+    """The trace is complete and has the truth of each variable."""
+    assert trace.complete, trace.notes
+    assert {label: counted(trace, variable) for label, variable in variables.items()} == truth
+
+
 def assert_right_or_incomplete(
     trace: Any, variables: dict[str, Any], truth: dict[str, Reading]
 ) -> None:
