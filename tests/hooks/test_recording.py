@@ -1,7 +1,9 @@
 """`tracer.record` finds every optimizer that is used in its block, however it was made."""
 
+import copy
 import gc
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +35,6 @@ def test_made_before_and_in_the_block_wrapped_or_not() -> None:
     _step(before, weight)
     _step(wrapped, weight)
     _step(wrapped, weight)
-    inits = _inits()
     with tracer.record() as recording:
         inside = legacy.SGD(1.0)
         for optimizer in (before, wrapped, wrapped, inside):
@@ -48,6 +49,7 @@ def test_made_before_and_in_the_block_wrapped_or_not() -> None:
     assert [registry.is_traced(each) for each in (before, wrapped, inside)] == [False, True, False]
     assert tracer.trace_of(wrapped).updates() == 5
     assert _inits() == inits
+    assert type(before) is legacy.SGD
 
 
 def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
@@ -184,9 +186,68 @@ def test_blocks_nest() -> None:
     assert (outer.trace().updates(), inner.trace().updates()) == (3, 1)
 
 
-def test_an_error_in_the_block_leaves_nothing_patched() -> None:
-    inits = _inits()
+def test_an_error_in_the_block_leaves_nothing_traced() -> None:
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    with tracer.record():
+        pass
+    inits = _inits()  # from the first block of a process on they tell of new optimizers
     with pytest.raises(ZeroDivisionError), tracer.record() as recording:
+        _step(optimizer, weight)
         raise ZeroDivisionError
-    assert recording.trace().steps == 0
+    assert recording.trace().steps == 1
     assert _inits() == inits
+    assert type(optimizer) is legacy.SGD
+    assert type(legacy.SGD(1.0)) is legacy.SGD
+
+
+def test_after_the_first_block_nobody_walks_over_all_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    with tracer.record():
+        _step(optimizer, weight)
+
+    def walk() -> None:
+        raise AssertionError("it walks over all objects")
+
+    monkeypatch.setattr(gc, "get_objects", walk)
+    between = legacy.SGD(1.0)
+    older = tf.function(lambda: _step(between, weight))
+    older()
+    with tracer.record() as recording:
+        _step(optimizer, weight)
+        _step(legacy.SGD(1.0), weight)
+        older()
+    trace = recording.trace()
+    assert (trace.updates(), len(trace.optimizers), trace.complete) == (3, 3, True)
+    assert weight.numpy() == [-5.0]
+
+
+def test_a_copy_is_said_to_be_unseen() -> None:
+    """It is made without the `__init__` of its class."""
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    with tracer.record():
+        pass
+    with tracer.record() as recording:
+        twin = copy.copy(optimizer)
+        _step(twin, weight)
+    trace = recording.trace()
+    assert not trace.complete
+    assert trace.notes == (
+        "SGD: made in a way that the tracer does not see, so not counted; wrap it yourself",
+    )
+    with tracer.record() as recording:
+        _step(twin, weight)
+    assert (recording.trace().updates(), recording.trace().complete) == (1, True)
+
+
+def test_nobody_is_kept_alive() -> None:
+    with tracer.record():
+        _step(legacy.SGD(1.0), tf.Variable([0.0]))
+    optimizer = legacy.SGD(1.0)
+    gone = weakref.ref(optimizer)
+    with tracer.record():
+        pass
+    del optimizer
+    gc.collect()
+    assert gone() is None

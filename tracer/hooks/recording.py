@@ -1,14 +1,15 @@
 """`record`: every optimizer that is used while a block runs, wrapped or not, made before or in it.
 
 No single hook finds every optimizer. Those that exist are found by one sweep over the objects that
-the garbage collector knows, those that are made later by the `__init__` of their base class. A base
-class that is not imported yet is patched when it is; until then no TensorFlow is imported here.
+the garbage collector knows, in the first block of a process; those that are made later by the
+`__init__` of their base class, which stays patched between blocks. A base class that is not
+imported yet is patched when it is; until then no TensorFlow is imported here.
 """
 
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ from tracer.model.merge import combine
 from tracer.model.names import Objects
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
-from tracer.recorder.instances import instances
+from tracer.recorder.instances import Living
 
 if TYPE_CHECKING:
     from tracer.recorder.reader import Baseline
@@ -96,6 +97,9 @@ class Recording:
     def _begin(self) -> None:
         alive = _optimizers()
         if alive:
+            from tracer.recorder.tensorflow import older_functions
+
+            older_functions.listen()
             from tracer.hooks.family import family
 
             inner = {
@@ -169,15 +173,13 @@ def record() -> Iterator[Recording]:
     recording = Recording()
     with _lock:
         _active.append(recording)
-        _watch()
+        _listen()
     try:
         recording._begin()
         yield recording
     finally:
         with _lock:
             _active.remove(recording)
-            if not _active:
-                _restore()
         recording._finish()
 
 
@@ -204,61 +206,44 @@ def _ran(data: TraceData, known: frozenset[str]) -> bool:
 
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
-    bases = [getattr(sys.modules.get(home), name, None) for home, name in MAKERS]
-    alive = instances(cls for cls in bases if cls is not None)
-    return [each for each in alive if kind_of(type(each)) is not None]
+    return [each for each in _living.all() if kind_of(type(each)) is not None]
 
 
-# The hook for those that are made later.
+# Those that are made later.
+
+
+def _heard(optimizer: Any) -> None:
+    if kind_of(type(optimizer)) is not None:
+        for recording in list(_active):
+            recording._meet(optimizer, making=True)
+
+
+def _failed(optimizer: Any) -> None:
+    if kind_of(type(optimizer)) is not None:
+        for recording in list(_active):
+            recording._fail_to_meet(optimizer)
+
 
 _lock = threading.RLock()
 _active: list[Recording] = []
-_patched: dict[type, Callable[..., None]] = {}
+_living = Living(_heard, _failed)
 _watching: set[str] = set()
 
 
-def _watch() -> None:
-    """Patch the classes that are imported, and each other one when it is imported."""
+def _listen() -> None:
+    """Be told of new instances of the classes that are imported, and of others once they are."""
     for home in dict.fromkeys(home for home, _ in MAKERS):
-        if home in sys.modules:
-            _patch(sys.modules[home])
-        elif home not in _watching:
+        if home not in _watching:
             _watching.add(home)
-            wrapt.register_post_import_hook(_imported, home)
+            if home in sys.modules:
+                _tell_of(sys.modules[home])
+            else:
+                wrapt.register_post_import_hook(functools.partial(_tell_of, new=True), home)
 
 
-def _imported(module: ModuleType) -> None:
+def _tell_of(module: ModuleType, new: bool = False) -> None:
     with _lock:
-        if _active:
-            _patch(module)
-
-
-def _patch(module: ModuleType) -> None:
-    for home, name in MAKERS:
-        cls = getattr(module, name, None)
-        if home == module.__name__ and cls is not None and cls not in _patched:
-            _patched[cls] = cls.__init__
-            cls.__init__ = _telling(cls.__init__)
-
-
-def _telling(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException:
-            if kind_of(type(self)) is not None:
-                for recording in list(_active):
-                    recording._fail_to_meet(self)
-            raise
-        if kind_of(type(self)) is not None:
-            for recording in list(_active):
-                recording._meet(self, making=True)
-
-    return __init__
-
-
-def _restore() -> None:
-    for cls, original in _patched.items():
-        cls.__init__ = original  # type: ignore[misc]  # it is what was there before
-    _patched.clear()
+        for home, name in MAKERS:
+            cls = getattr(module, name, None)
+            if home == module.__name__ and cls is not None:
+                _living.tell_of(cls, new=new)

@@ -455,9 +455,20 @@ def newest_function() -> int:
     return hash(frozenset(names))
 
 
-def function_classes() -> tuple[type, type]:
-    """The class of functions that were traced, and that of what `tf.function` gives."""
-    return concrete_function.ConcreteFunction, polymorphic_function.Function
+def function_classes() -> list[type]:
+    """The classes of functions that were traced, and of what `tf.function` gives.
+
+    Of their subclasses those with an `__init__` of their own, which need not call that of the base
+    class (`saved_model/load.py`, `_WrapperFunction`).
+    """
+    bases = (concrete_function.ConcreteFunction, polymorphic_function.Function)
+    derived = (cls for base in bases for cls in base.__subclasses__())
+    return [*bases, *(cls for cls in derived if "__init__" in vars(cls))]
+
+
+def is_concrete(function: Any) -> bool:
+    """Whether it is a function that was traced, and not what `tf.function` gives."""
+    return isinstance(function, concrete_function.ConcreteFunction)
 
 
 def concrete_functions(function: Any) -> list[Any]:

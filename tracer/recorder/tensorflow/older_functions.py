@@ -25,7 +25,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from tracer.recorder.instances import instances
+from tracer.recorder.instances import Living, instances
 from tracer.recorder.tensorflow import compat
 
 
@@ -242,31 +242,37 @@ def note_of(older: Older, name: str, calls: int) -> str:
     )
 
 
-_known_functions: tuple[int, list[ReferenceType[Any]], list[ReferenceType[Any]]] = (-1, [], [])
+_known_functions: tuple[int, list[ReferenceType[Any]]] = (-1, [])
+_living = Living()
+_listening = False
+
+
+def listen() -> None:
+    """Be told of each function from now on, so that no walk over all objects looks for new ones."""
+    global _listening
+    if not _listening:
+        _listening = True
+        for cls in compat.function_classes():
+            _living.tell_of(cls)
 
 
 def _functions() -> tuple[list[Any], list[Any]]:
     """Every living `ConcreteFunction`, and every `tf.function`.
 
     To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
-    knows of no new function.
+    knows of no new function; unless somebody listens.
     """
     global _known_functions
-    known = compat.newest_function()
-    if known != _known_functions[0]:
-        concrete, polymorphic = compat.function_classes()
-        functions = instances([concrete, polymorphic])
-        _known_functions = (
-            known,
-            [ref(each) for each in functions if isinstance(each, concrete)],
-            [ref(each) for each in functions if isinstance(each, polymorphic)],
-        )
-    _, concretes, polymorphics = _known_functions
-    return _alive(concretes), _alive(polymorphics)
-
-
-def _alive(references: Iterable[ReferenceType[Any]]) -> list[Any]:
-    return [function for reference in references if (function := reference()) is not None]
+    if _listening:
+        functions = _living.all()
+    else:
+        known = compat.newest_function()
+        if known != _known_functions[0]:
+            functions = instances(compat.function_classes())
+            _known_functions = (known, [ref(each) for each in functions])
+        functions = [each for known in _known_functions[1] if (each := known()) is not None]
+    concretes = [each for each in functions if compat.is_concrete(each)]
+    return concretes, [each for each in functions if not compat.is_concrete(each)]
 
 
 def _users_of(
