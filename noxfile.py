@@ -166,6 +166,13 @@ def third_party(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
+def integrations(session: nox.Session) -> None:
+    """Experiment trackers that others wrote: MLflow and Weights & Biases, with local files."""
+    session.install("mlflow-skinny>=3.1", "pandas", "wandb>=0.20", "-e", ".[test]")
+    session.run("pytest", *(session.posargs or ("tests/integrations", *EACH)))
+
+
+@nox.session(python="3.11")
 def upstream(session: nox.Session) -> None:
     """Keras's own tests, without and with the tracer; `-- --tf-keras CHECKOUT` for tf_keras's."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "jax", "-e", ".[test]")
