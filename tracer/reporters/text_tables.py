@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
-from tracer.model.labels import steps_label
+from tracer.model.labels import only_worker, steps_label
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.stretches import Steps
@@ -47,7 +47,9 @@ _BEHIND = Column("behind", drop=3, left=True)
 def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
     several = any(len(tally.replicas) > 1 for tally in tallies)
+    workers = [only_worker(tally.trace, tally.replicas) for tally in tallies]
     columns = (
+        *([Column("worker", drop=4, left=True)] if any(workers) else []),
         Column("steps"),
         Column("updates"),
         Column("per\nstep and\nreplica" if several else "per step", drop=2),
@@ -55,7 +57,7 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
         Column("updates of", drop=1, left=True),
     )
     table = Table("optimizer", columns)
-    for tally in tallies:
+    for tally, worker in zip(tallies, workers, strict=True):
         root = tally.optimizers[0]
         made = tally.total(measures.updates)
         calls = sum(sum(tally.calls(index)) for index in apply_methods(tally))
@@ -63,6 +65,7 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
         more = f" +{len(tally.variables) - 1:,}" if len(tally.variables) > 1 else ""
         variables = "".join(cut(shown(name), 30, 15) for name in first) + more
         cells = (*_cells([tally.steps, made]), _made_in_a_step(tally), f"{calls:,}", variables)
+        cells = (shown(worker), *cells) if any(workers) else cells
         name = f'{class_of(root)} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
     if asked.command:
