@@ -175,6 +175,7 @@ def test_graph_tracings_in_the_logs(keras: Any) -> None:
     assert before > 1
 
 
+@pytest.mark.long
 def test_counts_begin_anew_and_change_nothing(keras: Any) -> None:
     found = []
     for logs in (True, False):
@@ -194,6 +195,7 @@ def test_counts_begin_anew_and_change_nothing(keras: Any) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_counts_of_replicas_are_summed(keras: Any) -> None:
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -211,14 +213,16 @@ def test_callbacks_before_it_get_no_counts(keras: Any, tmp_path: Path) -> None:
         def on_train_begin(self, logs: object = None) -> None:
             super().on_train_begin(logs)
 
-    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    def log(name: str) -> Any:
+        return keras.callbacks.CSVLogger(str(tmp_path / name))
+
     quiet = keras.callbacks.TerminateOnNaN()  # it does not look at the logs of an epoch
     with pytest.warns(UserWarning, match="^put TraceCallback before CSVLogger in the list"):
-        fit(model_of(keras), quiet, log, Mine(None, logs=True), epochs=1)
-    assert "tracer" not in (tmp_path / "log.csv").read_text()
-    fit(model_of(keras), quiet, tracer.keras.TraceCallback(None, logs=True), log, epochs=1)
-    assert "tracer/updates" in (tmp_path / "log.csv").read_text()
-    fit(model_of(keras), log, tracer.keras.TraceCallback(None), epochs=1)  # it puts nothing there
+        fit(model_of(keras), quiet, log("before"), Mine(None, logs=True), epochs=1)
+    assert "tracer" not in (tmp_path / "before").read_text()
+    fit(model_of(keras), quiet, Mine(None, logs=True), log("after"), epochs=1)
+    assert "tracer/updates" in (tmp_path / "after").read_text()
+    fit(model_of(keras), log("none"), tracer.keras.TraceCallback(None), epochs=1)  # no warning
 
 
 def test_steps_that_are_not_known_are_no_number() -> None:

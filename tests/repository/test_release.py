@@ -1,4 +1,4 @@
-"""What is released: one version, a changelog that says what it gives, and a CI that runs our own."""
+"""What is released: one version, a changelog that says what it gives, a CI that runs our own."""
 
 import re
 import sys
