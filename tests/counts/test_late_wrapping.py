@@ -23,6 +23,7 @@ from against_odometers import (
 )
 from libraries import library_of
 from odometers import ODOMETERS, Reading, read, reading
+from twins import slots
 
 import tracer
 
@@ -326,3 +327,34 @@ def test_unwrapped_and_wrapped_again_in_one_fit(kind: str, eagerly: bool) -> Non
     said = trace.updates(variable=dense.kernel)
     # A graph that was traced while the optimizer was wrapped goes on counting.
     assert said == trace.steps == (8 if eagerly else 12)
+
+
+# Training is the same.
+
+
+@pytest.mark.parametrize("compiled", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_a_late_wrap_leaves_training_as_it_is(kind: str, compiled: dict[str, bool]) -> None:
+    """Losses, weights and slots have the same bits; Keras 3's seed generators go on."""
+    library = library_of(kind)
+    adam = library.optimizers.legacy.Adam if kind == "legacy" else library.optimizers.Adam
+    ends = []
+    for traced in (False, True):
+        library.utils.set_random_seed(1)
+        dropout = [library.layers.Dropout(0.5)] if kind == "keras3" else []
+        layers = [library.layers.Dense(4, activation="tanh"), *dropout, library.layers.Dense(1)]
+        model = library.Sequential([library.Input((3,)), *layers])
+        model.compile(adam(0.1), "mse", **compiled)
+        x = np.linspace(-1, 1, 48, dtype="f4").reshape(16, 3)
+        options = {"batch_size": 4, "epochs": 2, "verbose": 0, "shuffle": False}
+        losses = model.fit(x, x[:, :1] ** 2, **options).history["loss"]
+        if traced:
+            tracer.wrap(model.optimizer)
+        losses += model.fit(x, x[:, :1] ** 2, **options).history["loss"]
+        ends.append(
+            [np.asarray(losses), *model.get_weights(), *map(np.asarray, slots(model.optimizer))]
+        )
+    for left, right in zip(*ends, strict=True):
+        np.testing.assert_array_equal(left, right)
+    trace = tracer.trace_of(model.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (8, 32, True)
