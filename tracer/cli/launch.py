@@ -14,8 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-import tracer
-from tracer.api import CallTrace, Recording
+from tracer.api import CallTrace, Recording, recording_aloud
 from tracer.cli import program
 from tracer.cli.autosave import Autosave, say
 from tracer.cli.children import Children
@@ -65,7 +64,7 @@ class Launch:
         _make_folder(path if folder else path.parent)
         process = Process(self._command())
         tracing = ExitStack()
-        recording = tracing.enter_context(tracer.record())
+        recording = tracing.enter_context(recording_aloud(None if self.quiet else say))
         autosave = Autosave(
             lambda: process.trace(recording), path, folder=folder, seconds=self.seconds
         )

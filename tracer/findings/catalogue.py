@@ -12,7 +12,7 @@ from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import Rule
-from tracer.findings.rules import classes, effects, graphs, steps, updates
+from tracer.findings.rules import classes, effects, graphs, models, steps, updates
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -105,6 +105,7 @@ RULES: tuple[Rule, ...] = (
     effects.never_assigned,
     updates.replicas_disagree,
     updates.never_updated,
+    models.never_handed,
     updates.no_gradient,
     updates.stopped,
     updates.updated_twice,

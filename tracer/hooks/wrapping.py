@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import inspection
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes
+from tracer.hooks.lines import line_of_caller
 from tracer.hooks.registry import (
     Binding,
     bindings,
@@ -29,9 +30,12 @@ T = TypeVar("T")
 __tracebackhide__ = is_mistake
 
 
-def join(optimizer: Any) -> Recorder:
-    """Wrap an optimizer and what is nested in it; returns its recorder."""
-    _wrap(optimizer)
+def join(optimizer: Any, made: str = "") -> Recorder:
+    """Wrap an optimizer and what is nested in it; returns its recorder.
+
+    `made` is the line of the program to tell it from others by.
+    """
+    _wrap(optimizer, made)
     return bindings[id(optimizer)].recorder
 
 
@@ -41,7 +45,7 @@ def adopt(optimizer: Any) -> Recorder:
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
     if binding is None:
-        binding = _bind(optimizer, Recorder(), kind)
+        binding = _bind(optimizer, Recorder(), kind, line_of_caller(optimizer))
     if not is_traced(optimizer):
         set_class(optimizer, traced)
     return binding.recorder
@@ -71,7 +75,7 @@ def trace_of(optimizer: object) -> Trace:
     return binding.recorder.reader.trace()
 
 
-def _wrap(optimizer: Any) -> None:
+def _wrap(optimizer: Any, made: str = "") -> None:
     members = list(family(optimizer))
     for member, kind in members:
         if not is_traced(member):
@@ -80,7 +84,7 @@ def _wrap(optimizer: Any) -> None:
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
-            binding = _bind(member, recorder, kind)
+            binding = _bind(member, recorder, kind, made)
             if member is optimizer:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
@@ -103,7 +107,7 @@ def _recorder_for(members: Iterable[Any]) -> Recorder:
     return (used or list(recorders.values()) or [Recorder()])[0]
 
 
-def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
+def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) -> Binding:
     base = plain_class(type(optimizer))
 
     def name() -> str:
@@ -116,7 +120,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
     class_name = f"{base.__module__}.{base.__qualname__}"
     remarks = inspection.remarks_of(base, kind)
     straight = straight_methods(base, kind)
-    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight)
+    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
     return binding
 
