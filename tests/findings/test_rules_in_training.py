@@ -360,7 +360,8 @@ class Effects(odometers.Keras2Odometer):
         self.python_count += 1
         self.seen.append(variable.name)
         self.decay_step.assign_add(1)
-        super().update_step(gradient, variable)
+        rate = 1 / tf.cast(self.decay_step, tf.float32)
+        super().update_step(rate * gradient, variable)
 
 
 class Careful(odometers.Keras2Odometer):
@@ -421,7 +422,8 @@ def test_step_variable_that_is_moved_once_per_variable() -> None:
     train_both(optimizer, False, "kernel", "bias", "twin")
     assert int(optimizer.decay_step) == 3 * 6
     finding = one(tracer.trace_of(optimizer), "step-per-variable")
-    assert "`self.decay_step` once for each variable: 3 times a step" in finding.text
+    assert "moves `self.decay_step`, which the update depends on, once for each" in finding.text
+    assert "3 times a step" in finding.text
 
 
 def test_step_variable_of_one_variable() -> None:

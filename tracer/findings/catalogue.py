@@ -67,7 +67,8 @@ def _findings(trace: Trace) -> list[Finding]:
         for evidence in evidence_of_each
         for case in rule.find(evidence)
     ]
-    return sorted(unsorted, key=lambda each: SEVERITIES.index(each.severity))
+    distinct = dict.fromkeys(unsorted)  # what a class shows is so of each optimizer of it
+    return sorted(distinct, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:

@@ -28,6 +28,9 @@ _TRACING = ("tracing_compilation", "tracing_compiler")
 _REST = 1000
 """How many times as long as it took to look at the models none is looked at again."""
 
+_LONGEST_REST = 0.5
+"""Seconds; a look takes long where the thread had to wait in it, too."""
+
 _tables: "WeakSet[VariableTable]" = WeakSet()
 
 
@@ -60,15 +63,10 @@ class Handing:
         with suppress(Exception):  # of a model, which may compute what it shows
             models = [_as_it_is(model, ids) for model in _models_around(ids)]
             anew = {id(each.model()) for each in models}
-            others = [
-                each
-                for each in self._models
-                if each.model() is not None and id(each.model()) not in anew
-            ]
-            if models and all(each.handed == ids for each in others):
-                self._models = [*others, *models]
-            elif others:
-                self._models = []
+            others = [each for each in self._models if id(each.model()) not in anew]
+            if any(each.handed != ids for each in others if each.model() is not None):
+                models = others = []  # one optimizer, several models
+            self._models = [*filter(_is_up_to_date, others), *models]
             if not any(each.layers for each in self._models):
                 self._models = []
 
@@ -83,7 +81,7 @@ class Handing:
                         for key, own, variable in self._thawed()
                     }
             end = time.perf_counter()
-            self._due = end + _REST * (end - begin)
+            self._due = end + min(_LONGEST_REST, _REST * (end - begin))
 
     def never_handed(self) -> tuple[str, ...]:
         """The names of what was trainable while steps ran, is so still, and was never handed."""
@@ -134,6 +132,15 @@ class Handing:
             for part in () if model is None else _parts(model):
                 if known.steps_of_parts.get(id(part)) != _steps_of(part):
                     yield from (id(canonical(each)) for each in part.variables)
+
+
+def _is_up_to_date(known: _Model) -> bool:
+    """Whether what is trainable in a model is what was handed over when its step was traced.
+
+    If not, and its step was traced again without the rest, that is for another optimizer.
+    """
+    model = known.model()
+    return model is not None and {id(canonical(v)) for v in _trainable(model)} == known.handed
 
 
 def _as_it_is(model: Any, handed: frozenset[int]) -> _Model:

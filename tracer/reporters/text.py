@@ -86,9 +86,9 @@ def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
     for pair in sentences(trace) if answered else ():
         for sentence in pair:
             yield from paragraph(sentence, width, "  ")
-    for tally in () if answered else tallies_of(trace):
-        for sentence in never_reached(tally):
-            yield from paragraph(sentence, width, "  ")
+    unreached = [each for tally in tallies_of(trace) for each in never_reached(tally)]
+    for sentence in () if answered else dict.fromkeys(unreached):
+        yield from paragraph(sentence, width, "  ")
     if not trace.finished:
         yield Text()
         unfinished = "UNFINISHED: the run went on, or was killed, after this was written."
