@@ -208,8 +208,12 @@ def test_a_loop_of_ones_own(kind: str, style: str, anew: bool) -> None:
     def given() -> None:
         update(model)
 
+    def done() -> int:
+        closed()
+        return 1
+
     def branch() -> None:
-        tf.cond(tf.reduce_sum(X) > 0, lambda: (closed(), 1)[1], lambda: 0)
+        tf.cond(tf.reduce_sum(X) > 0, done, lambda: 0)
 
     def closed() -> None:
         with tf.GradientTape() as tape:
@@ -288,7 +292,12 @@ def test_two_optimizers_that_share_a_model() -> None:
     step(False)
     base.trainable = True
     other.build(base.trainable_variables)
-    assert transfer.learns(lambda: [step(True) for _ in range(3)] and None)
+
+    def train() -> None:
+        for _ in range(3):
+            step(True)
+
+    assert transfer.learns(train)
     assert not reported(transfer.trace)
 
 
@@ -345,14 +354,19 @@ def test_eager_training_is_never_behind(kind: str) -> None:
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
+    looks: list[int] = []
     look = handing.Handing._has_thawed
     transfer = Transfer("legacy", compiled=False)
     transfer.base.trainable = not frozen
     transfer.compile()
     transfer.fit()
     monkeypatch.setattr(handing, "_REST", 1000)
-    monkeypatch.setattr(handing.Handing, "_has_thawed", lambda self: looks.append(0) or look(self))
+
+    def counted(self: handing.Handing) -> bool:
+        looks.append(1)
+        return look(self)
+
+    monkeypatch.setattr(handing.Handing, "_has_thawed", counted)
     recorder = registry.recorder_of(transfer.optimizer)
     assert recorder is not None
     of = recorder._handing

@@ -57,7 +57,8 @@ BESIDE = "override-beside"
 FAILING = ("override-unreached", BESIDE, "wrong-signature", "sparse-missing")
 """The codes of what cannot work: worth a warning before training begins."""
 
-_PART = len("_apply")
+_GAP = re.compile(r"%s|\{[^}]*\}")
+"""What is filled in in a text."""
 
 _ON_THE_WAY = re.compile("apply_gradients|update_step")
 """The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
@@ -157,15 +158,16 @@ def _meant(name: str, kind: OptimizerKind) -> str:
 def _mentioned(name: str, own: Sequence[type]) -> bool:
     """Whether another method of the program's own classes may call `name`.
 
-    It may put the name together for `getattr`: of a part of it as long as `_apply`, say.
+    It may put the name together for `getattr`, of parts of it as long as `apply`.
     """
     for cls in own:
         for attribute, value in vars(cls).items():
             for names in map(_names, _codes(value)) if attribute != name else ():
-                parts = "getattr" in names and any(
-                    len(each) >= _PART and each in name for each in names
+                parts = {part for each in names for part in _GAP.split(each)}
+                made = "getattr" in names and any(
+                    len(part) >= len("apply") and part in name for part in parts
                 )
-                if name in names or parts:
+                if name in names or made:
                     return True
     return False
 
