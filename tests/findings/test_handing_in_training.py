@@ -302,6 +302,35 @@ def test_two_optimizers_that_share_a_model() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_another_optimizer_that_trains_what_is_frozen(kind: str) -> None:
+    transfer = Transfer(kind, compiled=False)
+    head, other = transfer.model.layers[-1], SGD[kind]()
+    transfer.base.trainable = True
+    chosen = transfer.base.trainable_variables  # as they are before it is frozen
+    transfer.base.trainable = False
+    if hasattr(other, "build"):
+        other.build(chosen)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean((transfer.model(X) - Y) ** 2)
+        weights = head.trainable_variables
+        transfer.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        other.apply_gradients(zip(tape.gradient(loss, chosen), chosen, strict=True))
+
+    step()
+    transfer.base.trainable = True
+
+    def train() -> None:
+        for _ in range(3):
+            step()
+
+    assert transfer.learns(train)
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_recording_knows_what_the_other_optimizer_trained(kind: str) -> None:
     with tracer.record() as recording:
         transfer = Transfer(kind)

@@ -303,7 +303,7 @@ def test_sparse_methods_that_say_that_they_are_not_supported() -> None:
         return odometers.LegacyOdometer._resource_apply_sparse(self, *given)
 
     class Decorated(odometers.LegacyOdometer):
-        _resource_apply_sparse = functools.wraps(Mine._resource_apply_sparse)(passed_on)
+        _resource_apply_sparse: Any = functools.wraps(Mine._resource_apply_sparse)(passed_on)
 
     assert not tracer.trace_of(wrapped(Decorated())).findings()
 

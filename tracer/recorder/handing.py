@@ -7,7 +7,8 @@ Which model it is, is seen on the stack while the step is traced: the one whose 
 are just those that the optimizer is handed. A list that somebody chose otherwise has no model, and
 nothing is said of it, nor where one optimizer trains several models. The model is looked at again
 when its function is called, for what was made trainable after the last step may be compiled next;
-at most a thousandth of the time goes into that, and none where nothing was frozen.
+at most a thousandth of the time goes into that, and none where nothing was frozen. What changes its
+value all the same is trained by somebody else.
 """
 
 import sys
@@ -31,6 +32,9 @@ _REST = 1000
 _LONGEST_REST = 0.5
 """Seconds; a look takes long where the thread had to wait in it, too."""
 
+_SMALL = 4096
+"""Elements of a variable of which the value is looked at."""
+
 _tables: "WeakSet[VariableTable]" = WeakSet()
 
 
@@ -48,13 +52,22 @@ class _Model(NamedTuple):
     """How often the optimizers of models in it had stepped, by the ids of the models."""
 
 
+class _Late(NamedTuple):
+    """A variable that became trainable and was not handed over, as it was when that was seen."""
+
+    variable: ref[Any]
+    name: str
+    value: bytes
+    """Empty for a large one: those of its layer that are small tell enough."""
+
+
 class Handing:
     """The models that the optimizers of one recorder train, and what became trainable since."""
 
     def __init__(self, variables: VariableTable) -> None:
         _tables.add(variables)
         self._models: list[_Model] = []
-        self._late: dict[int, tuple[ref[Any], str]] = {}
+        self._late: dict[int, _Late] = {}
         self._due = 0.0
 
     def traced(self, handed: Iterable[Any]) -> None:
@@ -76,10 +89,10 @@ class Handing:
             begin = time.perf_counter()
             with suppress(Exception):
                 if self._late or self._has_thawed():
-                    self._late = {
-                        key: (ref(own), own_path(variable) or tensorflow_name(own))
-                        for key, own, variable in self._thawed()
-                    }
+                    known, self._late = self._late, {}
+                    for key, own, variable in self._thawed():
+                        name = own_path(variable) or tensorflow_name(own)
+                        self._late[key] = known.get(key) or _Late(ref(own), name, _value(own))
             end = time.perf_counter()
             self._due = end + min(_LONGEST_REST, _REST * (end - begin))
 
@@ -92,14 +105,18 @@ class Handing:
         with suppress(Exception):
             now = {key for key, _, _ in self._thawed()}
             trained = set(self._trained_by_others())
-        return tuple(
-            name
-            for key, (variable, name) in late.items()
+        left = {
+            key: (each, own)
+            for key, each in late.items()
             if key in now
             and key not in trained
-            and (own := variable()) is not None
+            and (own := each.variable()) is not None
             and not any(table.knows(own) for table in list(_tables))
-        )
+        }
+        with suppress(Exception):
+            if any(each.value and each.value != _value(own) for each, own in left.values()):
+                return ()  # an optimizer that is not traced trains them
+        return tuple(each.name for each, _ in left.values())
 
     def _has_thawed(self) -> bool:
         """Whether a layer that was frozen is trainable now; this is fast."""
@@ -141,6 +158,12 @@ def _is_up_to_date(known: _Model) -> bool:
     """
     model = known.model()
     return model is not None and {id(canonical(v)) for v in _trainable(model)} == known.handed
+
+
+def _value(own: Any) -> bytes:
+    """What a small variable holds."""
+    size = own.shape.num_elements()
+    return bytes(own.numpy().tobytes()) if size is not None and size <= _SMALL else b""
 
 
 def _as_it_is(model: Any, handed: frozenset[int]) -> _Model:
