@@ -4,12 +4,13 @@
     nox -s "tests(python='3.11', tensorflow='2.15')"    # one of them
     nox -s tests                                        # all for which there is a Python here
     nox -s lint                                         # what a change must pass before it is run
+    nox -s docs                                         # the documentation site
     nox -s quick                                        # what `pytest` alone runs
     nox -s everything                                   # and the long tests too, in two processes
 
 A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` of the same number
 and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
-skipped; `nox` finds `python3.12` and the like on the PATH. What was run is in the README's Limits.
+skipped; `nox` finds `python3.12` and the like on the PATH. What was run stands in docs/limits.md.
 """
 
 import nox
@@ -106,6 +107,13 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
+def docs(session: nox.Session) -> None:
+    """The documentation site, in `site/`; `-- --site-dir FOLDER` writes it elsewhere."""
+    session.install("-e", ".[docs]")
+    session.run("mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session(python="3.11")
 def quick(session: nox.Session) -> None:
     """What `pytest` alone runs: all but the long tests, in one process."""
     session.install("-e", ".[test]")
@@ -126,6 +134,7 @@ PYTHON = (
     "tests/hooks/test_inspection.py",
     "tests/findings/test_rules.py",
     "tests/reporters",
+    "tests/repository/test_code_blocks.py",
     "tests/testing/test_assertions.py",
     "tests/testing/test_expressions.py",
     "tests/testing/test_snapshots.py",

@@ -2,16 +2,12 @@
 
 import os
 import re
-from pathlib import Path
 
 import pytest
-from libraries import needs_keras3
 
 import tracer
 
 pytest_plugins = ["pytester"]
-
-DOCS = Path(__file__).parents[1] / "docs" / "testing.md"
 
 HELPERS = """
 import os
@@ -446,33 +442,6 @@ def test_snapshots(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
         consecutive=True,
     )
     assert (folder / "sgd-1.json").read_bytes() == content
-
-
-# The recipes.
-
-
-@needs_keras3
-@pytest.mark.long
-def test_the_page_on_testing(pytester: pytest.Pytester) -> None:
-    files: dict[str, list[str]] = {}
-    for code in re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL):
-        first = re.match(r"# (\w+)\.py\n", code)
-        name = first[1] if first else "test_recipes"
-        files.setdefault(name, []).append(code)
-    for name, blocks in files.items():
-        (pytester.path / f"{name}.py").write_text("\n\n".join(blocks), encoding="utf-8")
-    result = pytester.runpytest_subprocess("--strict-markers")
-    result.assert_outcomes(
-        passed=len(re.findall(r"^def test_", "".join(files["test_recipes"]), re.M))
-    )
-    assert re.findall(r"^### (.*)", DOCS.read_text(encoding="utf-8"), re.M)[1:] == [
-        "A custom optimizer's override is reached",
-        "An embedding is updated sparsely",
-        "Frozen layers stay frozen",
-        "Accumulation updates each k-th step",
-        "A wrapper optimizer applies once",
-        "Every replica applies",
-    ]
 
 
 # What is easily written wrongly.

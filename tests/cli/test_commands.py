@@ -29,7 +29,7 @@ def tracer(
 ) -> subprocess.CompletedProcess[str]:
     """Run the command; whatever it does, it must not import TensorFlow."""
     code = (
-        "import sys\nfrom tracer.cli import main\n"
+        "import sys\nfrom tracer.cli.commands import main\n"
         "try:\n    main()\n"
         "finally:\n    assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)"
     )

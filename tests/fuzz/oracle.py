@@ -228,7 +228,7 @@ class Model:
                 for name, step in place.steps.items():
                     if step is not None:
                         self.roots[name].may.add("a host call inside a step")
-                        # It counts as called by the program itself: see the README's Limits.
+                        # It counts as called by the program itself: see docs/limits.md.
                         self.roots[name].partly = True
                         self.roots[name].loose |= name in place.applying
                 self.block(statement.body, replace(place, graph=None))

@@ -1,5 +1,6 @@
 """Merging the workers' traces of a run."""
 
+import io
 import json
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tracer.model.records import (
     Graph,
     Method,
     Optimizer,
+    Program,
     Replica,
     TraceData,
     Variable,
@@ -293,3 +295,72 @@ def test_variables_without_an_object_stay_apart() -> None:
     assert [each.name for each in data.variables] == ["a", "b", "a#2", "b#2"]
     assert objects == [None, gone, None, gone]
     assert data.complete
+
+
+# The processes of one `tracer run --children`.
+
+
+def process(started: float, data: TraceData | None = None, launch: str = "one") -> TraceData:
+    """The trace of a process that began then; without `data` it used no optimizer."""
+    nothing = TraceData((), (), (), (), (), ())
+    data = nothing if data is None else data
+    workers = ", ".join(dict.fromkeys(each.worker for each in data.replicas))
+    program = Program("train.py", started, 1.0, workers, None, "", launch)
+    return msgspec.structs.replace(data, programs=(program,))
+
+
+def alone(steps: int, optimizer: str = "adam", notes: tuple[str, ...] = ()) -> TraceData:
+    """The trace of a process that is no worker of a cluster."""
+    data = worker("", steps)
+    return msgspec.structs.replace(
+        data,
+        optimizers=tuple(msgspec.structs.replace(each, name=optimizer) for each in data.optimizers),
+        environment={},
+        complete=not notes,
+        notes=notes,
+    )
+
+
+def test_processes_of_one_launch_are_trainings_of_their_own() -> None:
+    trace = merged(
+        process(5.0, alone(7, notes=("a step is missing",))), process(1.0), process(3.0, alone(4))
+    )
+    assert trace.workers == ("process:2", "process:3")
+    assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
+    assert [each.name for each in trace.variables] == ["a", "b", "a#2", "b#2"]
+    # 4 and 7 steps, 2 variables, 2 replicas.
+    assert trace.updates(worker="process:2") == trace.updates(optimizer="adam") == 4 * 2 * 2
+    assert trace.updates(worker="process:3") == trace.updates(optimizer="adam#2") == 7 * 2 * 2
+    assert (trace.complete, trace.notes) == (False, ("process:3: a step is missing",))
+    assert [each.worker for each in trace.programs] == ["", "process:2", "process:3"]
+    report = io.StringIO()
+    tracer.report(trace, file=report)
+    assert (
+        'Adam "adam#2" (Keras 3): at least 7 steps, 2 variables, 2 replicas,' in report.getvalue()
+    )
+    assert trace.findings() == []
+
+
+def test_the_only_training_of_a_launch_reads_as_if_it_had_been_alone() -> None:
+    trace = merged(process(1.0), process(2.0, alone(4)))
+    assert (trace.workers, trace.complete, len(trace.programs)) == (("",), True, 2)
+
+
+def test_the_workers_of_a_cluster_stay_one_training_beside_others() -> None:
+    cluster = {"cluster": "worker:0, worker:1, worker:2"}
+    workers = [
+        msgspec.structs.replace(worker(f"worker:{number}"), environment=cluster)
+        for number in (0, 1)
+    ]
+    parts = [process(1.0), *(process(2.0 + n, each) for n, each in enumerate(workers))]
+    trace = merged(*parts, process(9.0, alone(3)))
+    assert trace.workers == ("process:4", "worker:0", "worker:1")
+    assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
+    assert [note.partition(":")[0] for note in trace.notes] == ["worker"]  # the third is missing
+    again = merged(*parts[:2], process(9.0, workers[0]))  # a worker that was started again
+    assert again.workers == ("process:3", "worker:0")
+
+
+def test_processes_of_different_launches_are_not_one_run() -> None:
+    with pytest.raises(tracer.MergeError, match="not one run"):
+        merged(process(1.0, alone(4)), process(2.0, alone(4, "sgd"), launch="two"))

@@ -224,7 +224,7 @@ def command(*arguments: str, without: str = "") -> subprocess.CompletedProcess[s
     """Run the command, perhaps on a machine that lacks a package."""
     code = (
         f"import sys\nfor name in {without.split()!r}: sys.modules[name] = None\n"
-        "from tracer.cli import main\n"
+        "from tracer.cli.commands import main\n"
         "try:\n    main()\n"
         "finally:\n    assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )

@@ -19,7 +19,7 @@ else:
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
-PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

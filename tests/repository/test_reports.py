@@ -168,4 +168,4 @@ def test_the_digits_report_is_the_one_that_the_script_makes() -> None:
     assert f"{171 * 6:,} executions in 171 steps" in printed
     assert printed.count("How often did") == 2
     report = before.split("```text\n")[1].split("```")[0]
-    assert report in (ROOT / "README.md").read_text()
+    assert report in (ROOT / "docs" / "reports.md").read_text()

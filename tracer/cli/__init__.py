@@ -1,3 +1,1 @@
 """The `tracer` command."""
-
-from tracer.cli.commands import main as main

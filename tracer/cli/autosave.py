@@ -19,7 +19,7 @@ _PATIENCE = 30  # seconds that the last writing of the thread may take
 
 
 class Autosave:
-    """Writes what `snapshot` returns to `path`, again and again, by a thread of its own.
+    """Writes what `snapshot` returns, if anything, to `path` again and again, by its own thread.
 
     `path` is a file or, if `folder`, a folder in which the file is named by the worker. The file is
     never more than `seconds` behind, unless a disk takes longer than that for one writing. A file
@@ -27,7 +27,7 @@ class Autosave:
     """
 
     def __init__(
-        self, snapshot: Callable[[], Trace], path: Path, *, folder: bool, seconds: float
+        self, snapshot: Callable[[], Trace | None], path: Path, *, folder: bool, seconds: float
     ) -> None:
         self._snapshot = snapshot
         self._path = path
@@ -39,6 +39,8 @@ class Autosave:
         self._warned = False
         self._held = False
         self._written: Path | None = None
+        self._writing = threading.Lock()
+        self._resting = False
 
     def start(self) -> None:
         """Write a first file, and go on until `finish`."""
@@ -57,10 +59,20 @@ class Autosave:
             return None
         return self._written if self._write(finished=True) else None
 
+    def rest(self) -> None:
+        """Write the file as that of a finished run, and no more until `go_on`."""
+        self._resting = True
+        self._write(finished=True)
+
+    def go_on(self) -> None:
+        """Keep the file up to date again."""
+        self._resting = False
+
     def _run(self) -> None:
         while True:
             began = time.monotonic()
-            self._write(finished=False)
+            if not self._resting:
+                self._write(finished=False)
             took = time.monotonic() - began
             # What is in the file is as old as the next file is late: one pause and two writings.
             if self._ended.wait(max(_LEAST, 0.8 * self._seconds - 2 * took)):
@@ -68,11 +80,15 @@ class Autosave:
 
     def _write(self, finished: bool) -> bool:
         """Write the file; returns False if that failed."""
+        with self._writing:
+            return self._put(finished or self._resting)
+
+    def _put(self, finished: bool) -> bool:
         try:
             with self._reading:
                 trace = self._snapshot()
-            path = self._file(trace, finished)
-            if path is None:
+            path = None if trace is None else self._file(trace, finished)
+            if trace is None or path is None:
                 return False
             tracefile.save(msgspec.structs.replace(trace.data, finished=finished), path)
             if self._written is not None and self._written != path:

@@ -1,4 +1,4 @@
-"""Which other processes a program starts: what runs in them is not traced."""
+"""Which other processes a program starts."""
 
 import functools
 import os

@@ -116,6 +116,7 @@ def _tracer(
         "tracer run train.py --epochs 3",
         "tracer run -m my_package.train",
         "tracer run -o runs/ -q train.py        a file for each worker, no report",
+        "tracer run --children launch.py        also the processes that it starts",
         "python -X dev -m tracer run train.py   with options of python",
     ),
 )
@@ -130,11 +131,19 @@ def run(
         bool, typer.Option("-m", help="PROGRAM is a module, as with python -m.")
     ] = False,
     output: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "-o", "--output", metavar="PATH", help="Where to write the trace: a file or a folder."
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="Where to write the trace: a file or a folder; tracer.json, or with --children "
+            "the folder traces, if it is not given.",
         ),
-    ] = "tracer.json",
+    ] = None,
+    children: Annotated[
+        bool,
+        typer.Option("--children", help="Trace the processes that the program starts, too."),
+    ] = False,
     by: _TableOption = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no report.")] = False,
     seconds: Annotated[
@@ -154,9 +163,10 @@ def run(
     so that it is there even after a kill. In a folder (one that exists, or a PATH that ends in /)
     the file is named by the worker.
     """
-    from tracer.cli.launch import Launch
+    from tracer.cli.launch import FILE, FOLDER, Launch
 
-    launch = Launch(program, arguments or (), module, output, by, quiet, seconds)
+    output = output or (FOLDER if children else FILE)
+    launch = Launch(program, arguments or (), module, output, by, quiet, seconds, children)
     try:
         launch.check()
     except OSError as error:

@@ -1,7 +1,7 @@
 """What steps and replicas are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tracer.model.records import Replica
 from tracer.model.stretches import Part, Steps, Stretch
@@ -57,6 +57,12 @@ def replica_names(trace: Trace, *others: Trace) -> list[str]:
     """
     workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
     return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
+
+
+def only_worker(trace: Trace, replicas: Iterable[int]) -> str:
+    """The worker that all of `replicas` are of, if the trace has others too; else empty."""
+    workers = {trace.replicas[index].worker for index in replicas}
+    return next(iter(workers)) if len(workers) == 1 < len(trace.workers) else ""
 
 
 def replica_ids(trace: Trace) -> list[str]:

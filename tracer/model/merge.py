@@ -33,7 +33,12 @@ def merge(traces: Iterable[Trace]) -> Trace:
     parts = [trace.data for trace in traces]
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
-    parts.sort(key=_workers)
+    together = _of_one_launch(parts)
+    return Trace(_processes(parts) if together and len(parts) > 1 else _workers_of_one_run(parts))
+
+
+def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
+    parts = sorted(parts, key=_workers)
     first = parts[0]
     for other in parts[1:]:
         _same_run(first, other)
@@ -59,7 +64,7 @@ def merge(traces: Iterable[Trace]) -> Trace:
     notes = dict.fromkeys(_of_worker(note, data) for data in parts for note in data.notes)
     for worker in missing:
         notes[f"{worker}: there is no trace of this worker, so what it ran is not counted"] = None
-    merged = whole.data(
+    return whole.data(
         optimizers=first.optimizers,
         variables=first.variables,
         replicas=tuple(replicas),
@@ -71,7 +76,6 @@ def merge(traces: Iterable[Trace]) -> Trace:
         only=first.only,
         first_step=first.first_step,
     )
-    return Trace(merged)
 
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:
@@ -96,25 +100,35 @@ def _of_worker(note: str, data: TraceData) -> str:
 
 
 def _same_run(first: TraceData, other: TraceData) -> None:
+    if difference := _difference(first, other):
+        raise MergeError(f"not one run: {difference}")
+    _same_part(first, other)
+
+
+def _difference(first: TraceData, other: TraceData) -> str:
+    """What one of them trains and the other does not; empty if they train the same."""
     here, there = (_named(data) for data in (first, other))
     ours, theirs = ([(o.name, o.class_name) for o in data.optimizers] for data in (first, other))
     if ours != theirs:
-        raise MergeError(
-            f"not one run: {here} has the optimizers {_listed(ours)}, {there} has {_listed(theirs)}"
-        )
+        return f"{here} has the optimizers {_listed(ours)}, {there} has {_listed(theirs)}"
     mine, its = (
         {v.name: f"{v.name} {v.dtype}{list(v.shape)}" for v in data.variables}
         for data in (first, other)
     )
     for name in sorted(mine.keys() ^ its.keys()):
         has, lacks = (here, there) if name in mine else (there, here)
-        raise MergeError(f"not one run: {has} has the variable {name}, {lacks} has not")
+        return f"{has} has the variable {name}, {lacks} has not"
     for name, described in mine.items():
         if its[name] != described:
-            raise MergeError(f"not one run: {described} in {here} is {its[name]} in {there}")
+            return f"{described} in {here} is {its[name]} in {there}"
+    return ""
+
+
+def _same_part(first: TraceData, other: TraceData) -> None:
     if (first.only, first.first_step) != (other.only, other.first_step):
         raise MergeError(
-            f"not the same part of a run: {here} holds {_extent(first)}, {there} {_extent(other)}"
+            f"not the same part of a run: {_named(first)} holds {_extent(first)}, "
+            f"{_named(other)} {_extent(other)}"
         )
 
 
@@ -132,13 +146,71 @@ def _listed(optimizers: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name} ({cls})" for name, cls in optimizers) or "none"
 
 
+# The processes that one program started.
+
+
+def _of_one_launch(parts: Sequence[TraceData]) -> bool:
+    """Whether all are of processes that one `tracer run --children` followed."""
+    launches = {program.run for data in parts for program in data.programs}
+    return len(launches) == 1 and "" not in launches and all(data.programs for data in parts)
+
+
+def _processes(parts: Sequence[TraceData]) -> TraceData:
+    """The trace of all processes of one launch, whatever each of them trained.
+
+    The workers of one cluster are one training. Any other process is one of its own, also where it
+    has the same model as another one: nothing tells whether they exchange their gradients.
+    """
+    for other in parts[1:]:
+        _same_part(parts[0], other)
+    parts = sorted(parts, key=lambda data: data.programs[0].started)
+    trained = [data for data in parts if data.replicas]
+    clusters: dict[str, list[TraceData]] = {}
+    alone = []
+    taken: set[str] = set()
+    for number, data in enumerate(parts, 1):
+        workers = {replica.worker for replica in data.replicas} - {""}
+        if workers and not workers & taken:
+            taken |= workers
+            clusters.setdefault(data.environment.get("cluster", ""), []).append(data)
+        elif data.replicas and len(trained) > 1:
+            alone.append(_as_worker(data, f"process:{number}"))
+        else:
+            alone.append(data)
+    trainings = alone
+    for workers_of in clusters.values():
+        if any(_difference(workers_of[0], other) for other in workers_of[1:]):
+            trainings += workers_of
+        else:
+            trainings.append(_workers_of_one_run(workers_of))
+    programs = [program for data in trainings for program in data.programs]
+    combined, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
+    return msgspec.structs.replace(
+        combined,
+        complete=all(data.complete for data in trainings),
+        only=parts[0].only,
+        first_step=parts[0].first_step,
+        programs=tuple(sorted(programs, key=lambda program: program.started)),
+    )
+
+
+def _as_worker(data: TraceData, name: str) -> TraceData:
+    """The trace, with `name` for the process that it is of."""
+    renamed = [msgspec.structs.replace(each, worker=name) for each in data.replicas]
+    programs = [msgspec.structs.replace(each, worker=name) for each in data.programs]
+    notes = tuple(f"{name}: {note}" for note in data.notes)
+    return msgspec.structs.replace(
+        data, replicas=tuple(renamed), programs=tuple(programs), notes=notes
+    )
+
+
 # The optimizers of one process.
 
 
 def combine(
-    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[str]
+    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[str] = ()
 ) -> tuple[TraceData, list[Reference]]:
-    """One trace of several optimizers' traces of one process, with `notes` of its own.
+    """One trace of several optimizers' traces, with `notes` of its own.
 
     With each trace come its variables' objects: a variable that several optimizers update is one.
     """
@@ -154,7 +226,10 @@ def combine(
             variables=variables.add(data.variables, references),
             replicas=[number_of[each.worker, each.id] for each in data.replicas],
         )
-        optimizers += map(numbering.optimizer, data.optimizers)
+        names = {each.name for each in data.optimizers}
+        for optimizer in map(numbering.optimizer, data.optimizers):
+            plain = _plain(optimizer.name, names)
+            optimizers.append(msgspec.structs.replace(optimizer, name=plain))
     every_note = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
     combined = whole.data(
         optimizers=_distinct(optimizers),

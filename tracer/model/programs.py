@@ -9,33 +9,37 @@ from tracer.model.trace import Trace
 from tracer.model.wording import listed
 
 _INTERRUPTED = "KeyboardInterrupt"
+_TOLD = 8  # processes
 
 
 def endings(trace: Trace) -> list[str]:
     """A sentence for each way in which processes of the run ended that is no good end."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[tuple[str, bool], list[str]] = {}
     steps_of = _steps_by_worker(trace)
     for program in trace.programs:
         said = _ending(program)
         if said:
             steps = steps_of[program.worker]
             when = f"after step {steps:,}" if steps else "before the first step"
-            alike.setdefault(f"{said}, {when}", []).append(program.worker)
-    return [f"{_whose(workers)} {said}." for said, workers in alike.items()]
+            alike.setdefault((f"{said}, {when}", bool(program.worker)), []).append(program.worker)
+    return [f"{_whose(workers)} {said}." for (said, _), workers in alike.items()]
 
 
 def runs(trace: Trace) -> Iterator[str]:
-    """A sentence for each process: its command, when it ran, and how many steps a second."""
+    """A sentence for each of the first processes: its command, when it ran, and how fast."""
     steps_of = _steps_by_worker(trace)
-    for program in trace.programs:
+    for program in trace.programs[:_TOLD]:
         began = datetime.fromtimestamp(program.started, timezone.utc)
         steps = steps_of[program.worker]
-        rate = f", {steps / program.seconds:,.3g} steps a second" if steps else ""
+        trained = steps and (program.worker or len(trace.workers) == 1)
+        rate = f", {steps / program.seconds:,.3g} steps a second" if trained else ""
         whose = f"{program.worker}: " if program.worker else ""
         yield (
             f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
             f"for {_seconds(program.seconds)} with its start{rate}"
         )
+    if len(trace.programs) > _TOLD:
+        yield f"{len(trace.programs) - _TOLD:,} more processes"
 
 
 def _ending(program: Program) -> str:

@@ -170,11 +170,14 @@ class Program(msgspec.Struct, frozen=True):
     seconds: float
     """How long it had run when this was written."""
     worker: str = ""
-    """TensorFlow's name of the worker that it was; empty for a local run."""
+    """TensorFlow's name of the worker that it was, or `process:2` for the second process of a run
+    that is no worker; empty for a local run."""
     status: int | None = None
     """With which status it ended; None while it runs, and where that cannot be known."""
     error: str = ""
     """The exception that ended it: `RuntimeError: no data`; empty if none did."""
+    run: str = ""
+    """The same for all processes of one `tracer run --children`, and for no other; else empty."""
 
 
 class TraceData(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
-from tracer.model.labels import program_lines
+from tracer.model.labels import only_worker, program_lines
 from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -134,6 +134,8 @@ def headline(tally: Tally, named: bool) -> str:
         counts.append(some(len(tally.replicas), "replica"))
     if (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
         counts.append(some(workers, "worker"))
+    if worker := only_worker(trace, tally.replicas):
+        counts.append(f"in {shown(worker)}")
     line = program_lines(trace).get(tally.root, "")
     of = f" of {shown(line)}" if line else ""
     by = _made_by(root, trace)

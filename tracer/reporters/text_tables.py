@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
-from tracer.model.labels import program_lines, steps_label
+from tracer.model.labels import only_worker, program_lines, steps_label
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.stretches import Steps
@@ -51,8 +51,10 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
     several = any(len(tally.replicas) > 1 for tally in tallies)
     lines = program_lines(tallies[0].trace)
+    workers = [only_worker(tally.trace, tally.replicas) for tally in tallies]
     columns = (
         *([Column("made in", drop=1, left=True)] if lines else []),
+        *([Column("worker", drop=5, left=True)] if any(workers) else []),
         Column("steps"),
         Column("updates"),
         Column("per\nstep and\nreplica" if several else "per step", drop=3),
@@ -60,7 +62,7 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
         Column("updates of", drop=2, left=True),
     )
     table = Table("optimizer", columns)
-    for tally in tallies:
+    for tally, worker in zip(tallies, workers, strict=True):
         root = tally.optimizers[0]
         made = tally.total(measures.updates)
         calls = sum(sum(tally.calls(index)) for index in apply_methods(tally))
@@ -68,6 +70,7 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
         more = f" +{len(tally.variables) - 1:,}" if len(tally.variables) > 1 else ""
         variables = "".join(cut(shown(name), 30, 15) for name in first) + more
         cells = (*_cells([tally.steps, made]), _made_in_a_step(tally), f"{calls:,}", variables)
+        cells = (shown(worker), *cells) if any(workers) else cells
         if lines:
             cells = (cut(shown(lines.get(tally.root, "")), _LINE, _LINE - 2), *cells)
         name = f'{class_of(root)} "{shown(root.name)}"'

@@ -1,0 +1,112 @@
+"""What the documentation site takes from elsewhere in the repository, so that it stands once.
+
+MkDocs calls the `on_...` functions; `mkdocs.yml` names this file. They give pages outside of
+`docs/` a place on the site, turn their links to fit, fill `reference/command.md` with what the
+command says of itself, and put the pages of a folder into the navigation.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+
+PLACES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "reports/README.md": "measured/index.md",
+    **{
+        f"reports/{path.name}": f"measured/{path.name}"
+        for pattern in ("*.md", "*.py")
+        for path in sorted((ROOT / "reports").glob(pattern))
+        if path.name != "README.md"
+    },
+}
+"""Files of the repository that have a page on the site or can be read there, and where."""
+
+LINKED = {**PLACES, "README.md": "index.md"}
+"""Where links to them lead; what the README says to begin with, the first page says too."""
+
+COMMANDS = "<!-- commands -->"
+"""Where the help of all commands goes."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages of a folder in the navigation, in the place of its name; of none, nothing."""
+    config.nav = [entry for each in config.nav or () for entry in _with_pages(each)]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that stand outside of `docs/`."""
+    for source, place in PLACES.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn the links of a page to where things are on the site, and fill in the commands."""
+    source = page.file.abs_src_path
+    assert source is not None
+    markdown = re.sub(
+        r"(?<=\]\()([^)#:\s]+)",
+        lambda link: _on_site(link[1], Path(source).parent, page.file.src_uri),
+        markdown,
+    )
+    return markdown.replace(COMMANDS, help_of_all_commands()) if COMMANDS in markdown else markdown
+
+
+def help_of_all_commands() -> str:
+    """What `tracer --help` and `tracer COMMAND --help` say, as Markdown, made by Typer."""
+    import typer
+    import typer.cli
+    import typer.core
+    import typer.main
+
+    from tracer.cli.commands import app
+
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    for each in command.commands.values():
+        each.short_help = (each.help or "").split("\n")[0]  # else it is cut to 45 characters
+    context = typer.Context(command, info_name="tracer")
+    text = typer.cli.get_docs_for_click(obj=command, ctx=context, name="tracer")
+    text = text.split("\n", 2)[2]  # the page has a title
+    return re.sub(r"^\x08?\nExamples:\n((?:  .*\n)+)", _examples, text, flags=re.M)
+
+
+def _examples(block: re.Match[str]) -> str:
+    """Examples as code; without this they would be one paragraph."""
+    lines = re.sub(r"^  ", "", block[1], flags=re.M)
+    return f"**Examples**:\n\n```text\n{lines}```\n"
+
+
+def _with_pages(entry: Any) -> list[Any]:
+    """The entry of the navigation as it is, or for a folder with its pages."""
+    if not isinstance(entry, dict):
+        return [entry]
+    ((title, folder),) = entry.items()
+    if not isinstance(folder, str) or not folder.endswith("/"):
+        return [entry]
+    moved = {place: ROOT / source for source, place in PLACES.items()}
+    index = moved.get(f"{folder}index.md", ROOT / "docs" / folder / "index.md")
+    if not index.exists():
+        return []
+    # In the order of the folder's own page, which links to each of them.
+    linked = dict.fromkeys(re.findall(r"\]\((\w[\w-]*\.md)\)", index.read_text(encoding="utf-8")))
+    return [{title: [f"{folder}{name}" for name in ("index.md", *linked)]}]
+
+
+def _on_site(link: str, folder: Path, page: str) -> str:
+    """Where a link of a file in `folder` leads on the site, seen from `page`."""
+    target = (folder / link).resolve()
+    if not target.is_relative_to(ROOT):
+        return link
+    path = target.relative_to(ROOT).as_posix()
+    place = LINKED.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
+    return posixpath.relpath(place, posixpath.dirname(page) or ".") if place else link

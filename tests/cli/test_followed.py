@@ -1,0 +1,266 @@
+"""`tracer run --children`: the processes that a program starts, each in a file, all in one trace.
+
+The truth is the program's own arithmetic: each of its trainings prints how many steps it made.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import tracer
+from tracer.api import CallTrace
+
+RUN = (sys.executable, "-m", "tracer", "run", "--children")
+ROOT = str(Path(tracer.__file__).parents[1])
+ENVIRONMENT = {
+    **os.environ,
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_NUM_INTEROP_THREADS": "16",
+    "PYTHONPATH": ROOT,
+}
+
+TRAIN = """
+import sys
+
+def train(steps, name="w"):
+    import keras, tensorflow as tf
+    variable = tf.Variable([0.0, 0.0], name=name)
+    optimizer = keras.optimizers.SGD(1.0)
+    for _ in range(steps):
+        optimizer.apply_gradients([(tf.constant([1.0, 1.0]), variable)])
+    return steps, float(variable[0])
+
+if __name__ == "__main__":
+    assert train(int(sys.argv[1]), *sys.argv[3:]) == (int(sys.argv[1]), -float(sys.argv[1]))
+    exec(sys.argv[2])
+"""
+
+
+def run(
+    folder: Path, program: str, *arguments: str, options: Sequence[str] = ("-q",)
+) -> subprocess.CompletedProcess[str]:
+    """Run a launcher, whose source is `program`, beside the script `train.py`."""
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "launch.py").write_text(program)
+    return subprocess.run(
+        [*RUN, *options, "launch.py", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+
+
+def steps_of(trace: CallTrace) -> list[int]:
+    """The steps of each optimizer in ascending order; each has one variable and one replica."""
+    return sorted(n for n in trace.count("updates", by=("optimizer",)).values())
+
+
+# Without TensorFlow.
+
+
+def test_who_uses_no_optimizer_writes_no_file(tmp_path: Path) -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
+    done = run(tmp_path, program, options=())
+    assert done.returncode == 0
+    assert len(list((tmp_path / "traces").iterdir())) == 1
+    assert "tracer: none of those that were followed used an optimizer" in done.stderr
+    assert done.stderr.splitlines()[-1] == "tracer: wrote traces"
+    trace = tracer.load(tmp_path / "traces")
+    assert (trace.programs[0].command, trace.programs[0].status) == ("launch.py", 0)
+
+
+def test_a_folder_is_one_run(tmp_path: Path) -> None:
+    assert run(tmp_path, "pass").returncode == 0
+    again = run(tmp_path, "print('it ran')")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.startswith("tracer: traces: holds the files of an earlier run")
+    (tmp_path / "file").write_text("")
+    done = run(tmp_path, "print('it ran')", options=["-o", "file"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tracer: file: is no folder")
+
+
+CHILD = """
+import json, os, subprocess, sys
+look = "import sys, json, sitecustomize as s; print(json.dumps([sys.path, s.__file__, sys.argv]))"
+print(subprocess.run([sys.executable, "-c", look, "x"], capture_output=True, text=True).stdout)
+"""
+
+
+def test_a_child_finds_what_it_finds_untraced(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("seen = 1")
+    (tmp_path / "launch.py").write_text(CHILD)
+    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join([str(tmp_path / "own"), ROOT])}
+    said = [
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        for command in ([sys.executable, "launch.py"], [*RUN, "-q", "launch.py"])
+    ]
+    assert said[0].stdout == said[1].stdout
+    assert json.loads(said[0].stdout)[1] == str(tmp_path / "own" / "sitecustomize.py")
+
+
+def test_a_python_without_tracer_runs_as_it_is(tmp_path: Path) -> None:
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', 'print(1)'])"
+    assert run(tmp_path, child).stdout == "1\n"
+    child = (
+        "import os, subprocess, sys; path = os.environ['PYTHONPATH'].split(os.pathsep)[0];"
+        "subprocess.run([sys.executable, '-I', '-c', f'import sys; sys.path.insert(0, {path!r});'"
+        "'sys.modules[\"tracer\"] = None; import sitecustomize; print(2)'])"
+    )
+    done = run(tmp_path, child, options=["-q", "-o", "other"])
+    assert done.stdout == "2\n"
+    assert "tracer: not followed, for " in done.stderr
+
+
+# With training.
+
+POOL = """
+import multiprocessing, sys
+from train import train
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        print(pool.map(train, [3, 5, 7], chunksize=1))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_the_workers_of_a_pool(tmp_path: Path, method: str) -> None:
+    done = run(tmp_path, POOL, method)
+    assert done.stdout == "[(3, -3.0), (5, -5.0), (7, -7.0)]\n", done.stderr
+    trace = tracer.load(tmp_path / "traces")
+    assert (trace.finished, trace.complete) == (True, True)
+    assert steps_of(trace) == [3, 5, 7]
+    assert set(trace.workers) <= {"", "process:2", "process:3", "process:4"}
+    assert {each.status for each in trace.programs} == {0, None}
+    assert all("PoolWorker-" in each.command for each in trace.programs if each.worker)
+
+
+SCRIPTS = """
+import os, subprocess, sys
+
+def start(*arguments):
+    return subprocess.Popen([sys.executable, "train.py", *arguments], stderr=subprocess.DEVNULL)
+
+children = [
+    start("2", "pass"),
+    start("3", "raise KeyError('no data')"),
+    start("4", "import os; os._exit(5)"),
+    start("5", "import os; os.execv(sys.executable, [sys.executable, 'train.py', '6', 'pass'])"),
+    start("7", "import subprocess; subprocess.run([sys.executable, 'train.py', '8', 'pass'])"),
+]
+for child in children:
+    child.wait()
+from train import train
+train(9)
+"""
+
+
+@pytest.mark.long
+def test_scripts_that_a_script_starts(tmp_path: Path) -> None:
+    done = run(tmp_path, SCRIPTS, options=())
+    assert done.returncode == 0, done.stderr
+    trace = tracer.load(tmp_path / "traces")
+    found = {each.command: (each.status, each.error) for each in trace.programs}
+    assert found["launch.py"] == (0, "")
+    assert found["train.py 2 pass"] == (None, "")
+    assert found["train.py 3 'raise KeyError('\"'\"'no data'\"'\"')'"] == (1, "KeyError: 'no data'")
+    assert found["train.py 4 'import os; os._exit(5)'"] == (5, "")
+    # The one that became another process wrote what it had when it was last written, or nothing.
+    assert [n for n in steps_of(trace) if n != 5] == [2, 3, 4, 6, 7, 8, 9]
+    workers = {each.worker: each.command for each in trace.programs}
+    for worker, command in workers.items():
+        assert worker.startswith("process:")
+        if command.startswith("train.py") and command.split()[1] != "5":
+            assert trace.updates(worker=worker) == int(command.split()[1])
+    assert "ended with KeyError: 'no data', after step 3." in " ".join(done.stderr.split())
+    check = [sys.executable, "-m", "tracer", "check", "traces", "-e", "sparse=0"]
+    assert subprocess.run(check, cwd=tmp_path, env=ENVIRONMENT, capture_output=True).returncode == 1
+
+
+FORK = """
+import os
+from train import train
+
+children = []
+for steps in 2, 3:
+    child = os.fork()
+    if child == 0:
+        train(steps)
+        os._exit(0) if steps == 2 else exit()
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+train(4)
+if os.fork() == 0:
+    train(1)  # a fork of a process that has used an optimizer is not followed
+else:
+    os.wait()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forks(tmp_path: Path) -> None:
+    done = run(tmp_path, FORK)
+    assert done.returncode == 0, done.stderr
+    trace = tracer.load(tmp_path / "traces")
+    assert (steps_of(trace), trace.complete) == ([2, 3, 4], True)
+
+
+CLUSTER = """
+import json, os, subprocess, sys
+
+places = sys.argv[1].split(",")
+workers = []
+for index in range(2):
+    os.environ["TF_CONFIG"] = json.dumps(
+        {"cluster": {"worker": places}, "task": {"type": "worker", "index": index}}
+    )
+    workers.append(subprocess.Popen([sys.executable, "worker.py"]))
+sys.exit(max(worker.wait() for worker in workers))
+"""
+
+WORKER = """
+import tensorflow as tf, tf_keras
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    variable = tf.Variable([0.0], name="w")
+    optimizer = tf_keras.optimizers.legacy.SGD(1.0)
+
+@tf.function
+def step():
+    strategy.run(lambda: optimizer.apply_gradients([(tf.constant([1.0]), variable)]))
+
+for _ in range(6):
+    step()
+"""
+
+
+@pytest.mark.long
+def test_the_workers_of_a_cluster_are_one_training(tmp_path: Path) -> None:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    places = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    for each in sockets:
+        each.close()
+    (tmp_path / "worker.py").write_text(WORKER)
+    done = run(tmp_path, CLUSTER, places, options=())
+    assert done.returncode == 0, done.stderr
+    trace = tracer.load(tmp_path / "traces")
+    assert trace.workers == ("worker:0", "worker:1")
+    assert len(trace.optimizers) == 1
+    assert trace.complete, trace.notes
+    assert [trace.updates(worker=each) for each in trace.workers] == [6, 6]
+    assert sorted(each.worker for each in trace.programs) == ["", "worker:0", "worker:1"]
+    said = " ".join(done.stderr.split())
+    assert "6 steps, 1 variable, 2 replicas, 2 workers" in said

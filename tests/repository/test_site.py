@@ -1,0 +1,180 @@
+"""The documentation site: built strictly, whole, and without a need for the network."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import typer.core
+import typer.main
+from playwright.sync_api import Page, sync_playwright
+
+import tracer
+from tracer.cli.commands import app
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+
+LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+"""Which attribute of which tag makes a browser load something, or look up where it is."""
+
+NOT_FOR_USERS = {"derived", "objects", "selection"}
+"""What a trace offers to the package alone."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Tags(HTMLParser):
+    """Each tag of a page that has attributes, with them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+
+def pages(site: Path) -> dict[str, list[tuple[str, dict[str, str]]]]:
+    """The tags of each page of the site, by its path."""
+    found = sorted(site.rglob("*.html"))
+    return {
+        each.relative_to(site).as_posix(): Tags(each.read_text(encoding="utf-8")).found
+        for each in found
+    }
+
+
+def test_what_the_pages_load_is_in_the_site(site: Path) -> None:
+    loaded = 0
+    for page, tags in pages(site).items():
+        for tag, attributes in tags:
+            path = attributes.get(LOADS.get(tag, ""), "")
+            if path and not path.startswith("data:") and page != "404.html":
+                assert not urlsplit(path).netloc, f"{page}: {path}"
+                assert (site / page).parent.joinpath(unquote(urlsplit(path).path)).exists(), path
+                loaded += 1
+    assert loaded > 200
+    for style in site.rglob("*.css"):
+        text = style.read_text(encoding="utf-8")
+        assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]*", text), style
+
+
+def test_every_public_name_has_its_reference(site: Path) -> None:
+    text = "".join(
+        page.read_text(encoding="utf-8") for page in sorted((site / "reference").glob("*.html"))
+    )
+    shown = set(re.findall(r'<h\d id="([\w.]+)"', text))
+    members = {name for name in dir(tracer.CallTrace) if not name.startswith("_")}
+    names = {f"tracer.{name}" for name in tracer.__all__}
+    names |= {f"tracer.CallTrace.{name}" for name in members - NOT_FOR_USERS}
+    assert names <= shown, names - shown
+    assert "tracer.keras.TraceCallback" in shown
+    # `>>>` at the start of a line would be a quote in a quote in a quote.
+    assert "<blockquote>" not in text
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in text
+
+
+def test_every_option_of_every_command_has_its_reference(site: Path) -> None:
+    text = (site / "reference" / "command.html").read_text(encoding="utf-8")
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    options = 0
+    for name, each in command.commands.items():
+        section = text.split(f"<code>tracer {name}</code>")[1].split("<h2")[0]
+        for parameter in each.params:
+            for flag in parameter.opts if parameter.param_type_name == "option" else ():
+                assert re.search(rf"<code>(?:[^<]*, )?{flag}[,< ]", section), f"{name} {flag}"
+                options += 1
+        assert "<strong>Examples</strong>" in section
+    assert options > 20
+    assert "..." not in text.split("<strong>Commands</strong>")[1].split("<h2")[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "page"),
+    [
+        ("CHANGELOG.md", "changelog.html"),
+        ("CONTRIBUTING.md", "contributing.html"),
+        ("reports/README.md", "measured/index.html"),
+        ("reports/wrappers.md", "measured/wrappers.html"),
+    ],
+)
+def test_what_stands_elsewhere_in_the_repository_is_there(
+    source: str, page: str, site: Path
+) -> None:
+    shown = (site / page).read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)", (ROOT / source).read_text(encoding="utf-8"), re.M)
+    assert headings
+    for each in headings:
+        words = re.sub(r"[`*]", "", each)
+        assert words in re.sub(r"<[^>]+>", "", shown).replace("&quot;", '"').replace("&#39;", "'")
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Page]:
+    """A page of a browser; nothing may go wrong in it, and nothing may be asked of the network."""
+    if not CHROMIUM.exists():
+        reason = f"no browser: {CHROMIUM} is not there (apt-get install chromium)"
+        if os.environ.get("TRACER_BROWSER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    wrong: list[str] = []
+
+    def check(url: str) -> None:
+        if urlsplit(url).scheme not in ("file", "data", "blob"):
+            wrong.append(url)
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=str(CHROMIUM),
+            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        page = browser.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: check(request.url))
+        yield page
+        browser.close()
+    assert not wrong
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_the_window(width: int, site: Path, opened: Page) -> None:
+    opened.set_viewport_size({"width": width, "height": 900})
+    for page in pages(site):
+        if page != "404.html":  # a server shows it, from the root
+            opened.goto((site / page).as_uri())
+            assert opened.evaluate("document.documentElement.scrollWidth") <= width, page
+
+
+def test_the_search_works_from_disk(site: Path, opened: Page) -> None:
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    opened.goto((site / "index.html").as_uri())
+    field = opened.locator(".md-search__input")
+    field.click()
+    field.press_sequentially("loss scale", delay=20)
+    found = opened.locator(".md-search-result__item")
+    found.filter(has_text="a loss scale skipped steps").first.wait_for()

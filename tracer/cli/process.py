@@ -1,0 +1,149 @@
+"""The process that this is: what it runs, since when, how it ended, its trace and its file."""
+
+import atexit
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from tracer.api import CallTrace, recording_aloud
+from tracer.cli.autosave import Autosave
+from tracer.model.records import Program
+from tracer.reporters.layout import cut
+
+_LONGEST = 200  # cells of what an exception says
+
+
+class Process:
+    """The process that this is, from now on; every optimizer that it uses is traced.
+
+    `command` is what the process runs, `launch` tells one `tracer run --children` from others, and
+    a `child` was started by the program, so that how it ends is not always known. `say` is told
+    what the class of an optimizer shows, when it is made.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        launch: str = "",
+        *,
+        child: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.command = command
+        self.launch = launch
+        self._child = child
+        self._tracing = ExitStack()
+        self._recording = self._tracing.enter_context(recording_aloud(say))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._id = os.getpid()
+        self._over = False
+        self.status: int | None = None
+        self._error = ""
+        self._started = time.time()
+        self._start = time.monotonic()
+
+    def keep(
+        self,
+        path: Path,
+        *,
+        folder: bool,
+        seconds: float,
+        always: bool = True,
+        told: Callable[[CallTrace, Path | None], None] = lambda trace, written: None,
+    ) -> Autosave:
+        """Keep the trace in a file until the process ends; then call `told` with both.
+
+        `path`, `folder` and `seconds` are those of `Autosave`; where not `always`, there is a file
+        only if an optimizer was used. The trace ends where Python does: after the program's other
+        threads and `atexit` functions.
+        """
+
+        def snapshot() -> CallTrace | None:
+            trace = self.trace()
+            return trace if always or trace.optimizers else None
+
+        autosave = Autosave(snapshot, path, folder=folder, seconds=seconds)
+
+        def end() -> None:
+            give_back()
+            if os.getpid() != self._id or self._over:
+                return
+            self._over = True
+            uncaught = getattr(sys, "last_value", None)  # Python has printed it
+            if self._child and self.status is None and uncaught is not None:
+                self.note(uncaught)
+            self._tracing.close()
+            written = autosave.finish()
+            told(self.trace(), written)
+
+        # Functions are called last come, first served: this one after all that the program adds.
+        atexit.register(end)
+        autosave.start()
+        give_back = self._end_before_exiting(end)
+        return autosave
+
+    def go_on_as_fork(self, command: str) -> bool:
+        """Be the fork of a process, in the fork; False if that had used an optimizer before."""
+        if self._over or self._recording.trace().optimizers:
+            return False
+        self.command = command
+        self._child = True
+        self._begin()
+        return True
+
+    def trace(self) -> CallTrace:
+        """What was recorded so far, with the process that it is of."""
+        trace = self._recording.trace()
+        status = 0 if self._over and self.status is None and not self._child else self.status
+        seconds = time.monotonic() - self._start
+        worker = ", ".join(trace.workers)
+        program = Program(
+            self.command, self._started, seconds, worker, status, self._error, self.launch
+        )
+        return CallTrace(msgspec.structs.replace(trace.data, programs=(program,)))
+
+    def note(self, error: BaseException) -> None:
+        """The program ended by this exception."""
+        if isinstance(error, SystemExit):
+            # What `sys.exit` was given: nothing is well, a text is printed and is 1.
+            code = error.code
+            self.status = 0 if code is None else int(code) if isinstance(code, int) else 1
+        else:
+            self.status = 1
+            said = ""
+            with suppress(Exception):  # an exception of the program may not even have a text
+                said = " ".join(str(error).split())
+            self._error = cut(f"{type(error).__name__}{': ' if said else ''}{said}", _LONGEST, 0)
+
+    def _end_before_exiting(self, end: Callable[[], None]) -> Callable[[], None]:
+        """Call `end` before `os._exit`, at which Python calls nothing of what waits for its end.
+
+        Returns a function that puts `os._exit` back.
+        """
+        leave = os._exit
+
+        @functools.wraps(leave)
+        def leave_at_once(status: int) -> NoReturn:
+            try:
+                if not self._over and os.getpid() == self._id:
+                    self.status = status
+                    end()
+            finally:
+                leave(status)
+
+        os._exit = leave_at_once
+
+        def give_back() -> None:
+            if os._exit is leave_at_once:
+                os._exit = leave
+
+        return give_back

@@ -1,0 +1,36 @@
+"""What Python runs first in each process that a program starts under `tracer run --children`.
+
+This folder stands in `PYTHONPATH` then, and holds nothing but this file.
+"""
+
+import os
+import sys
+
+_NAME = "sitecustomize"
+
+
+def _give_way() -> None:
+    """Take this folder out of `sys.path`, and run the `sitecustomize` that it hides, if any."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
+    hiding = sys.modules.pop(_NAME, None)
+    try:
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        if error.name != _NAME:
+            raise
+    finally:
+        if hiding is not None:  # whoever imports this file wants to find it
+            sys.modules.setdefault(_NAME, hiding)
+
+
+try:
+    _give_way()
+finally:
+    try:
+        from tracer.cli.followed import follow
+    except ImportError as error:
+        if sys.stderr is not None:
+            print(f"tracer: not followed, for {error}: {sys.executable}", file=sys.stderr)
+    else:
+        follow()
