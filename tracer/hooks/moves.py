@@ -10,6 +10,7 @@ what another method sets back begins anew in each step.
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from types import FunctionType
 
 from tracer.hooks.source import calls_in, definition, statements
@@ -49,7 +50,7 @@ def moved_and_used(
     node = definition(function)
     if node is None or len(node.args.args) < 3:
         return
-    method = _Method(node, kind, _methods_of(own))
+    method = _Method(node, kind, own)
     for name in dict.fromkeys(method.moved()):
         if method.uses(name) and not method.is_set_back(name):
             yield Remark("step-per-variable", node.name, f"{method.me}.{name}")
@@ -74,15 +75,13 @@ _Test = Callable[[ast.AST], bool]
 class _Method:
     """An apply method, and what its class has besides."""
 
-    def __init__(
-        self, node: ast.FunctionDef, kind: OptimizerKind, methods: dict[str, ast.FunctionDef]
-    ) -> None:
+    def __init__(self, node: ast.FunctionDef, kind: OptimizerKind, own: Sequence[type]) -> None:
         parameters = [each.arg for each in node.args.args]
         self.me = parameters[0]
         self._node = node
         self._variable = parameters[2]
         self._applying = {each.name for each in kind.apply_methods}
-        self._methods = methods
+        self._own = own
         given = parameters[1:4] if "sparse" in node.name else parameters[1:3]
         self._given = self._flow(lambda part: isinstance(part, ast.Name) and part.id in given)
         self._inner = {
@@ -90,6 +89,11 @@ class _Method:
             for each in ast.walk(node)
             if isinstance(each, ast.FunctionDef) and each is not node
         }
+
+    @cached_property
+    def _methods(self) -> dict[str, ast.FunctionDef]:
+        """What the class has besides: read only if anything is moved."""
+        return _methods_of(self._own)
 
     # Moves.
 
