@@ -4,6 +4,7 @@ That they are not trained is seen by their weights; in a near miss they are trai
 meant that they are, or no step ran that could have trained them.
 """
 
+import gc
 import time
 from collections.abc import Callable
 from typing import Any, get_args
@@ -105,6 +106,27 @@ def test_base_that_is_made_trainable_without_compiling_again(kind: str, tmp_path
             assert "never-handed" in formats.render(loaded, name)
     transfer.base.trainable = False
     assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_that_is_gone_when_the_trace_is_read(kind: str, compiled: bool) -> None:
+    def main() -> None:
+        transfer = Transfer(kind)
+        transfer.fit()
+        transfer.base.trainable = True
+        transfer.fit()
+        if compiled:
+            transfer.optimizer = SGD[kind]()
+            transfer.compile()
+            transfer.fit()
+
+    with tracer.record() as recording:
+        main()
+        library_of(kind).backend.clear_session()
+        gc.collect()
+        assert len(reported(recording.trace())) == (not compiled)
+    assert len(reported(recording.trace())) == (not compiled)
 
 
 @pytest.mark.parametrize("kind", ["legacy", "keras3"])

@@ -60,6 +60,16 @@ class _Late(NamedTuple):
     value: bytes
     """Empty for a large one: those of its layer that are small tell enough."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the program has let go of it."""
+        return self.variable() is None
+
+    def has_changed(self) -> bool:
+        """Whether it holds another value now, as far as that is known."""
+        own = self.variable()
+        return own is not None and bool(self.value) and self.value != _value(own)
+
 
 class Handing:
     """The models that the optimizers of one recorder train, and what became trainable since."""
@@ -68,6 +78,7 @@ class Handing:
         _tables.add(variables)
         self._models: list[_Model] = []
         self._late: dict[int, _Late] = {}
+        self._trained: set[int] = set()  # of the late ones, those that somebody else trains
         self._due = 0.0
 
     def traced(self, handed: Iterable[Any]) -> None:
@@ -89,34 +100,44 @@ class Handing:
             begin = time.perf_counter()
             with suppress(Exception):
                 if self._late or self._has_thawed():
-                    known, self._late = self._late, {}
-                    for key, own, variable in self._thawed():
-                        name = own_path(variable) or tensorflow_name(own)
-                        self._late[key] = known.get(key) or _Late(ref(own), name, _value(own))
+                    self._look()
             end = time.perf_counter()
             self._due = end + min(_LONGEST_REST, _REST * (end - begin))
 
     def never_handed(self) -> tuple[str, ...]:
-        """The names of what was trainable while steps ran, is so still, and was never handed."""
+        """The names of what was trainable while steps ran, is so still, and was never handed.
+
+        What is gone, as the model of a function that has returned, is as it was seen last.
+        """
         late = dict(self._late)
         if not late:
             return ()
-        trained = now = set(late)
         with suppress(Exception):
             now = {key for key, _, _ in self._thawed()}
-            trained = set(self._trained_by_others())
-        left = {
-            key: (each, own)
+            late = {key: each for key, each in late.items() if key in now or each.is_gone}
+            self._note_trained(late)
+        return tuple(
+            each.name
             for key, each in late.items()
-            if key in now
-            and key not in trained
-            and (own := each.variable()) is not None
-            and not any(table.knows(own) for table in list(_tables))
-        }
-        with suppress(Exception):
-            if any(each.value and each.value != _value(own) for each, own in left.values()):
-                return ()  # an optimizer that is not traced trains them
-        return tuple(each.name for each, _ in left.values())
+            if key not in self._trained
+            and not any(table.knows(key, each.variable) for table in list(_tables))
+        )
+
+    def _look(self) -> None:
+        """Note what is trainable now and was frozen."""
+        known, late = self._late, {key: each for key, each in self._late.items() if each.is_gone}
+        for key, own, variable in self._thawed():
+            name = own_path(variable) or tensorflow_name(own)
+            late[key] = known.get(key) or _Late(ref(own), name, _value(own))
+        self._late = late
+        self._note_trained(late)
+
+    def _note_trained(self, late: Mapping[int, _Late]) -> None:
+        """Note which of these somebody else trains."""
+        if late:
+            self._trained |= set(self._trained_by_others())
+            if any(each.has_changed() for each in late.values()):
+                self._trained |= late.keys()
 
     def _has_thawed(self) -> bool:
         """Whether a layer that was frozen is trainable now; this is fast."""

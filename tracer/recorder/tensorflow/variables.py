@@ -58,10 +58,14 @@ class VariableTable:
                 self._unsearched.append(index)
         return index
 
-    def knows(self, own: Any) -> bool:
-        """Whether `own`, what `canonical` gives of a variable, was ever handed over or updated."""
-        known = self._index.get(id(own))
-        return known is not None and known[0]() is own
+    def knows(self, key: int, variable: ref[Any]) -> bool:
+        """Whether a variable was ever handed over or updated; it may be gone since.
+
+        `key` is the id of what `canonical` gives of it, `variable` the plain reference to that, of
+        which Python makes only one.
+        """
+        known = self._index.get(key)
+        return known is not None and known[0] is variable
 
     @property
     def rows(self) -> list[Variable]:
