@@ -4,6 +4,7 @@
     nox -s "tests(python='3.11', tensorflow='2.15')"    # one of them
     nox -s tests                                        # all for which there is a Python here
     nox -s lint                                         # what a change must pass before it is run
+    nox -s release                                      # what goes to the index, built and checked
     nox -s docs                                         # the documentation site
     nox -s quick                                        # what `pytest` alone runs
     nox -s everything                                   # and the long tests too, in two processes
@@ -12,6 +13,11 @@ A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` 
 and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
 skipped; `nox` finds `python3.12` and the like on the PATH. What was run stands in docs/limits.md.
 """
+
+import argparse
+import shutil
+import tarfile
+from pathlib import Path
 
 import nox
 
@@ -106,6 +112,44 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
+@nox.session
+def release(session: nox.Session) -> None:
+    """What goes to the package index, built and checked: `-- [--tag v1.2.3] [FOLDER]`.
+
+    The sdist, the wheel that is built from it, the citation file, and the workflows. With a tag, it
+    and the changelog must name the version that was built.
+    """
+    parser = argparse.ArgumentParser(prog="nox -s release --")
+    parser.add_argument("--tag")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(session.create_tmp(), "dist"))
+    options = parser.parse_args(session.posargs)
+    shutil.rmtree(options.folder, ignore_errors=True)
+    session.install("build>=1.2", "twine>=6.1", "check-jsonschema>=0.33", "zizmor>=1.5")
+    session.run("python", "-m", "build", "--outdir", str(options.folder))
+    session.run("twine", "check", "--strict", *map(str, options.folder.iterdir()))
+    workflows = sorted(map(str, Path(".github", "workflows").glob("*.yml")))
+    for schema, files in (
+        ("vendor.citation-file-format", ["CITATION.cff"]),
+        ("vendor.github-workflows", workflows),
+        ("custom.github-workflows-require-timeout", workflows),
+    ):
+        session.run("check-jsonschema", "--builtin-schema", schema, *files)
+    session.run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", *workflows)
+    (sdist,) = options.folder.glob("*.tar.gz")
+    if Path(".git").exists():
+        with tarfile.open(sdist) as archive:
+            packed = {each.partition("/")[2] for each in archive.getnames()}
+        tracked = str(session.run("git", "ls-files", external=True, silent=True)).splitlines()
+        differ = packed.symmetric_difference(tracked) - {"PKG-INFO"}
+        if differ:
+            session.error(f"in the sdist or in git, not in both: {', '.join(sorted(differ))}")
+    version = sdist.name.removesuffix(".tar.gz").rpartition("-")[2]
+    if options.tag and options.tag != f"v{version}":
+        session.error(f"the tag is {options.tag}, the version {version}")
+    if options.tag and f"\n## {version} - 20" not in Path("CHANGELOG.md").read_text("utf-8"):
+        session.error(f"CHANGELOG.md has no '## {version} - DATE'")
+
+
 @nox.session(python="3.11")
 def docs(session: nox.Session) -> None:
     """The documentation site, in `site/`; `-- --site-dir FOLDER` writes it elsewhere."""
@@ -172,6 +216,13 @@ def third_party(session: nox.Session) -> None:
     # It asks for a NumPy that is older than TensorFlow 2.15 allows, and works with that one.
     session.install("--no-deps", "gradient-accumulator==0.5.2")
     session.run("pytest", *(session.posargs or ("tests/third_party",)))
+
+
+@nox.session(python="3.11")
+def integrations(session: nox.Session) -> None:
+    """Experiment trackers that others wrote: MLflow and Weights & Biases, with local files."""
+    session.install("mlflow-skinny>=3.1", "pandas", "wandb>=0.20", "-e", ".[test]")
+    session.run("pytest", *(session.posargs or ("tests/integrations", *EACH)))
 
 
 @nox.session(python="3.11")

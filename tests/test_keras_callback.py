@@ -1,5 +1,6 @@
 """`TraceCallback` under `model.fit` of both Keras, against odometers and arithmetic."""
 
+import csv
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import libraries
 import numpy as np
 import odometers
 import pytest
+import tensorflow as tf
+import traces
 
 import tracer
 import tracer.keras
@@ -26,21 +29,26 @@ def keras(request: pytest.FixtureRequest) -> Any:
     return libraries.library_of(request.param)
 
 
-def model_of(keras: Any, **options: Any) -> Any:
+def model_of(keras: Any, loss_scale: bool = False, make: Any = None, **options: Any) -> Any:
     """Two variables that start at 0, so that they count the executions of the odometer."""
     kind = "keras3" if keras is libraries.keras3 else "keras2"
-    odometer = {"keras3": odometers.Keras3Odometer, "keras2": odometers.Keras2Odometer}[kind]
-    model = keras.Sequential(
+    odometer = {"keras3": odometers.Keras3Odometer, "keras2": odometers.Keras2Odometer}[kind]()
+    model = (make or keras.Sequential)(
         [keras.layers.Input((3,)), keras.layers.Dense(2, kernel_initializer="zeros", name="dense")]
     )
-    model.compile(odometer(), loss="mse", **options)
+    optimizer = libraries.with_loss_scale(kind, odometer) if loss_scale else odometer
+    model.compile(optimizer, loss="mse", **options)
     return model
 
 
-def fit(model: Any, callback: Any, batches: int = 10, epochs: int = 3, **options: Any) -> None:
+def fit(
+    model: Any, *callbacks: Any, batches: int = 10, epochs: int = 3, bad: int = 0, **options: Any
+) -> Any:
+    """Train; the gradients of the first `bad` batches are not finite. Gives Keras's history."""
     x, y = np.ones((batches * BATCH, 3), "float32"), np.ones((batches * BATCH, 2), "float32")
-    options = {"verbose": 0, "shuffle": False, **options}
-    model.fit(x, y, batch_size=BATCH, epochs=epochs, callbacks=[callback], **options)
+    x[: bad * BATCH] = np.inf
+    options = {"batch_size": BATCH, "verbose": 0, "shuffle": False, **options}
+    return model.fit(x, y, epochs=epochs, callbacks=list(callbacks), **options).history
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -120,6 +128,111 @@ def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]
     fit(model, callback, epochs=1, verbose=1)
     assert model.optimizer is wrapped
     assert lines(capsys) == ["steps 1 to 10: 2 updates per step, 20 dense and 0 sparse"]
+
+
+def test_other_callbacks_record_the_counts(keras: Any, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model = model_of(keras, loss_scale=True)
+    history = fit(
+        model,
+        tracer.keras.TraceCallback(None, logs=True),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.TensorBoard(str(tmp_path / "logs")),
+        bad=2,
+    )
+    # In each of 3 epochs the loss scale skips 2 of 10 steps; the others update 2 variables.
+    expected = {"steps": 10, "updates": 16, "steps_without_updates": 2}
+    assert float(model.get_weights()[1][0]) == 3 * 8
+    with open(tmp_path / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    events = EventAccumulator(str(tmp_path / "logs" / "train")).Reload()
+    for name, count in expected.items():
+        assert history[f"tracer/{name}"] == [count] * 3
+        assert [row[f"tracer/{name}"] for row in rows] == [str(count)] * 3
+        written = [
+            tf.make_ndarray(each.tensor_proto) for each in events.Tensors(f"epoch_tracer/{name}")
+        ]
+        assert written == [count] * 3
+
+
+def test_graph_tracings_in_the_logs(keras: Any) -> None:
+    traced = []
+
+    class Model(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *data: Any) -> Any:
+            traced.append(self)  # Python runs when a graph is traced, and only then
+            return super().train_step(*data)
+
+    model = model_of(keras, make=Model)
+    callback = tracer.keras.TraceCallback(None, logs=True)
+    before = 0
+    for rows in (BATCH, BATCH, BATCH // 2):  # another shape is another graph
+        history = fit(model, callback, epochs=2, batch_size=rows)
+        assert sum(history["tracer/graph_tracings"]) == len(traced) - before
+        assert history["tracer/graph_tracings"][1] == 0
+        before = len(traced)
+    model.compile(model.optimizer, loss="mse")  # which traces graphs like the first ones again
+    history = fit(model, callback, epochs=1)
+    assert history["tracer/graph_tracings"] == [len(traced) - before] and len(traced) > before > 1
+
+
+@pytest.mark.long
+def test_counts_begin_anew_and_change_nothing(keras: Any) -> None:
+    found = []
+    for logs in (True, False):
+        model = model_of(keras)
+        tracer.wrap(model.optimizer).apply_gradients(
+            [(tf.ones(each.shape), each) for each in model.trainable_variables]
+        )
+        callback = tracer.keras.TraceCallback(None, logs=logs)
+        first = fit(model, callback, epochs=2, validation_split=0.5)
+        second = fit(model, callback, epochs=1)
+        found.append((callback.trace.steps, callback.trace.count("updates", "step")))
+        assert float(model.get_weights()[1][0]) == 1 + 2 * 5 + 10
+        if logs:
+            assert (first["tracer/updates"], second["tracer/updates"]) == ([10, 10], [20])
+        else:
+            assert [name for name in {**first, **second} if "tracer" in name] == []
+    assert found[0] == found[1]
+
+
+@pytest.mark.long
+def test_counts_of_replicas_are_summed(keras: Any) -> None:
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        model = model_of(keras)
+    history = fit(model, tracer.keras.TraceCallback(None, logs=True), epochs=2)
+    assert history["tracer/steps"] == [10, 10]
+    assert history["tracer/updates"] == [2 * 2 * 10] * 2
+    assert float(model.get_weights()[1][0]) == 20
+
+
+def test_callbacks_before_it_get_no_counts(keras: Any, tmp_path: Path) -> None:
+    class Mine(tracer.keras.TraceCallback):
+        def on_train_begin(self, logs: object = None) -> None:
+            super().on_train_begin(logs)
+
+    def log(name: str) -> Any:
+        return keras.callbacks.CSVLogger(str(tmp_path / name))
+
+    quiet = keras.callbacks.TerminateOnNaN()  # it does not look at the logs of an epoch
+    with pytest.warns(UserWarning, match="^put TraceCallback before CSVLogger in the list"):
+        fit(model_of(keras), quiet, log("before"), Mine(None, logs=True), epochs=1)
+    assert "tracer" not in (tmp_path / "before").read_text()
+    fit(model_of(keras), quiet, Mine(None, logs=True), log("after"), epochs=1)
+    assert "tracer/updates" in (tmp_path / "after").read_text()
+    fit(model_of(keras), log("none"), tracer.keras.TraceCallback(None), epochs=1)  # no warning
+
+
+def test_steps_that_are_not_known_are_no_number() -> None:
+    lost = tracer.keras.counts(traces.incomplete())
+    assert (lost["tracer/steps"], lost["tracer/updates"]) == (100, 200)
+    assert np.isnan(lost["tracer/steps_without_updates"])
+    known = tracer.keras.counts(traces.accumulation(steps=64, every=4))
+    assert known["tracer/steps_without_updates"] == 48
 
 
 def test_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

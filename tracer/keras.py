@@ -6,6 +6,7 @@ neither is TensorFlow before training begins.
 
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,13 @@ class TraceCallback:
     to `save`, a file or a folder that exists; without them it writes nothing. `every` of None
     prints nothing. `trace` is the trace so far.
 
-    The counters are read only for a line, and the callback needs no logs, so that for its sake the
-    device is not waited for on the steps between.
+    With `logs` it adds what an epoch counted to the epoch's logs, as Keras's own learning rate
+    schedulers add `learning_rate`, so that the callbacks after it record that as any metric:
+    `tracer/steps`, `tracer/updates` of all replicas together, `tracer/steps_without_updates` (NaN
+    if the trace lost which steps those are) and `tracer/graph_tracings`. Put it first.
+
+    The counters are read only for a line and, with `logs`, at the end of an epoch. It needs no
+    logs of a batch, so that for its sake the device is not waited for on the steps between.
 
     Raises `ValueError` for an `every` below 1, `ImportError` for a `log_dir` without the extra
     `tensorboard`, and `RuntimeError` if no Keras was imported.
@@ -54,6 +60,7 @@ class TraceCallback:
         every: int | None = 100,
         log_dir: str | Path | None = None,
         save: str | Path | None = None,
+        logs: bool = False,
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
@@ -64,6 +71,7 @@ class TraceCallback:
         self.every = every
         self.log_dir = log_dir
         self.save = save
+        self.logs = logs
         self.validation_data = None  # these five are what the Keras classes set
         self._model: Any = None
         self.params: Mapping[str, Any] = {}
@@ -74,6 +82,7 @@ class TraceCallback:
         self._epoch = 0  # batches of this epoch
         self._before = 0  # batches of this training before this epoch
         self._since = 0  # steps before this training
+        self._logged: Mapping[str, float] = {}  # what was counted when the last epoch ended
 
     def set_model(self, model: Any) -> None:
         """Called by Keras with the model that is trained."""
@@ -99,8 +108,12 @@ class TraceCallback:
 
         if not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer)
-        self._since = self._told = self.trace.steps
+        trace = self.trace
+        self._since = self._told = trace.steps
         self._epoch = self._before = 0
+        if self.logs:
+            self._logged = counts(trace)
+            self._warn_of_earlier_callbacks()
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         """Count on from the epochs before."""
@@ -115,6 +128,12 @@ class TraceCallback:
             if self.every is not None and steps - self._told >= self.every:
                 self._tell(self.trace, self.every)
 
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Add to the logs what was counted in this epoch."""
+        if self.logs and logs is not None:
+            before, self._logged = self._logged, counts(self.trace)
+            logs.update({name: self._logged[name] - before[name] for name in before})
+
     def on_train_end(self, logs: object = None) -> None:
         """Print what is left to tell, and write the trace."""
         trace = self.trace
@@ -127,6 +146,21 @@ class TraceCallback:
             from tracer.reporters import formats
 
             formats.put(trace, "tensorboard", None, Path(self.log_dir))
+
+    def _warn_of_earlier_callbacks(self) -> None:
+        """Say which callbacks look at the logs of an epoch before the counts are in them."""
+        ignoring = {base.on_epoch_end for base in _callback_classes()}
+        earlier = [
+            type(each).__name__
+            for each in _callbacks_before(self)
+            if getattr(each.on_epoch_end, "__func__", None) not in ignoring
+        ]
+        if earlier:
+            warnings.warn(
+                f"put TraceCallback before {' and '.join(earlier)} in the list of callbacks: "
+                "what stands before it does not get its counts",
+                stacklevel=2,
+            )
 
     def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line."""
@@ -152,7 +186,35 @@ def line(trace: Trace, first: int, last: int) -> str:
     return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
-def _callback_classes() -> list[type]:
+def counts(trace: Trace) -> dict[str, float]:
+    """What the logs of an epoch say, from the beginning of the trace."""
+    lost = any(block.unplaced for block in trace.blocks if not block.outside)
+    empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
+    return {
+        "tracer/steps": trace.steps,
+        "tracer/updates": trace.updates(),
+        "tracer/steps_without_updates": float("nan") if lost else empty,
+        "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
+    }
+
+
+def _callbacks_before(callback: object) -> list[Any]:
+    """Those that Keras calls before this one; none if what calls it is no `CallbackList`.
+
+    Keras tells a callback neither of the list nor of its place, so the callers are looked at.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if type(owner).__name__ == "CallbackList":
+            callbacks = list(owner.callbacks)  # type: ignore[union-attr]
+            places = [place for place, each in enumerate(callbacks) if each is callback]
+            return callbacks[: places[0]] if places else []
+        frame = frame.f_back
+    return []
+
+
+def _callback_classes() -> list[Any]:
     """The `Callback` of each Keras that the program imported."""
     classes = []
     for name in ("keras", "tf_keras"):

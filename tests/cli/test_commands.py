@@ -19,6 +19,8 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.cli.commands import app
+from tracer.findings.catalogue import findings
+from tracer.model.records import Program
 from tracer.model.runs import Run
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
@@ -104,6 +106,10 @@ OUTPUTS = {
         *("check", "hostile_names.json", "--format", "junit"),
         *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
     ],
+    "check_github": [
+        *("check", "uneven_replicas.json", "-f", "github", "--findings", "error"),
+        *("-e", "steps=10", "-e", "dense[dense/*]=1/step"),
+    ],
     "check_findings": [
         *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
     ],
@@ -120,6 +126,7 @@ STATUS = {
     "check_incomplete": 1,
     "check_findings": 1,
     "check_junit": 1,
+    "check_github": 1,
 }
 
 
@@ -137,6 +144,65 @@ def test_what_programs_read_can_be_read(files: Path) -> None:
     assert names == [each.name for each in traces.hostile_names().variables]
     suites = ElementTree.parse(golden.FOLDER / "cli" / "check_junit.txt")
     assert [len(case) for case in suites.iter("testcase")] == [1, 0]
+
+
+def as_github_reads(line: str) -> tuple[str, dict[str, str], str]:
+    """Command, properties and message of a line, as `ActionCommand.TryParseV2` of the runner."""
+    found = re.fullmatch(r"::([a-z]+)(?: ([^:]*))?::(.*)", line)
+    assert found, line
+    coded = (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%"))
+
+    def read(text: str, *codes: tuple[str, str]) -> str:
+        for code, char in codes:
+            text = text.replace(code, char)
+        return text
+
+    pairs = [each.split("=", 1) for each in found[2].split(",")]
+    properties = {key: read(value, *coded) for key, value in pairs}
+    return found[1], properties, read(found[3], *coded[:2], coded[4])
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("train.py --epochs 3", {"file": "train.py"}),
+        ("'my scripts/train,1.py'", {"file": "my scripts/train,1.py"}),
+        ("-m train", {}),
+        ("/somewhere/else/train.py", {}),
+        ("../train.py", {}),
+    ],
+)
+def test_annotations_say_what_is_wrong(tmp_path: Path, command: str, file: dict[str, str]) -> None:
+    """Names cannot end the annotation, begin another one, or hide in it."""
+    name = "100%, net:a%0A::error::b"
+    trace = traces.trained([name], Run(1, 1, 5))
+    programs = (Program(command, 0.0, 1.0, status=0),)
+    traces.changed(trace, programs=programs).save(tmp_path / "t.json")
+    done = tracer(
+        *("check", "t.json", "-f", "github", "-e", "steps=5", "-e", f"dense[{name}]=7"),
+        folder=tmp_path,
+    )
+    holds, annotation = done.stdout.splitlines()
+    assert (done.returncode, done.stderr, holds) == (1, "", "holds  steps=5")
+    kind, properties, message = as_github_reads(annotation)
+    assert (kind, properties) == ("error", {**file, "title": f"tracer check: dense[{name}]=7"})
+    assert message.splitlines()[0] == f"dense updates of {name}: expected 7, got 5"
+    assert len(message.splitlines()) > 1
+
+
+def test_annotations_are_as_bad_as_the_findings(files: Path) -> None:
+    def annotations(name: str, *arguments: str) -> tuple[int, list[str]]:
+        done = tracer("check", f"{name}.json", "-f", "github", *arguments, folder=files)
+        return done.returncode, re.findall(r"^::(\w+)", done.stdout, re.M)
+
+    mild = [each.severity for each in findings(traces.no_gradients())]
+    bad = [each.severity for each in findings(traces.uneven_replicas())]
+    assert (mild, bad) == (["warning", "info"], ["error", "warning"])
+    assert annotations("no_gradients", "--findings", "error") == (0, ["warning", "notice"])
+    assert annotations("no_gradients", "--findings", "warning") == (1, ["warning", "notice"])
+    assert annotations("uneven_replicas", "--findings", "warning") == (1, ["error", "warning"])
+    assert annotations("uneven_replicas", "-e", "steps=10") == (0, [])  # nobody asked for findings
+    assert annotations("uneven_replicas", "-e", "steps=9") == (1, ["error"])
 
 
 @pytest.mark.parametrize(

@@ -275,6 +275,7 @@ def diff(
         'tracer check tracer.json -e "_resource_apply_dense=504"',
         "tracer check tracer.json --findings warning   also what looks wrong fails",
         "tracer check runs/ --format junit -o tracer.xml",
+        "tracer check tracer.json -e dense=4/step --format github   annotations",
     )
 )
 def check(
@@ -292,7 +293,8 @@ def check(
         typer.Option("--allow-unfinished", help="However the program ended, or if it still runs."),
     ] = False,
     format: Annotated[
-        Literal["text", "junit"], typer.Option("--format", "-f", help="For people or CI servers.")
+        Literal["text", "junit", "github"],
+        typer.Option("--format", "-f", help="For people, CI servers or GitHub's annotations."),
     ] = "text",
     output: _OutputOption = None,
 ) -> int:
@@ -319,9 +321,15 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    results = expressions.check(load(path), wanted, findings, allow_unfinished=allow_unfinished)
+    trace = load(path)
+    results = expressions.check(trace, wanted, findings, allow_unfinished=allow_unfinished)
+    if format == "github":
+        milder = [] if findings is None else expressions.milder(trace, findings)
+        content = verdicts.github(results, milder, trace)
+    else:
+        content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
     with _writing(output):
-        verdicts.put(results, format, output)
+        verdicts.put(content, output)
     _say_written(output)
     return int(any(each.reason for each in results))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
-from tracer.findings.catalogue import at_least, findings
+from tracer.findings.catalogue import Finding, at_least, findings
 from tracer.model.programs import endings
 from tracer.model.trace import Trace
 from tracer.testing import failure
@@ -52,6 +52,8 @@ class Verdict:
 
     text: str
     reason: str = ""
+    severity: Severity = "error"
+    """How bad it is that it does not hold."""
 
 
 def read(text: str) -> Expectation:
@@ -140,7 +142,7 @@ def check(
     verdicts = [Verdict(each.text, _reason(trace, each.expected)) for each in expectations]
     if worst is not None:
         bad = at_least(findings(trace), worst)
-        verdicts += [Verdict(f"finding {each.code}", f"{each.text} {each.advice}") for each in bad]
+        verdicts += [of_finding(each) for each in bad]
         if not bad:
             or_worse = "" if worst == "error" else " or error"
             verdicts.append(Verdict(f"no {worst}{or_worse} is found"))
@@ -153,6 +155,18 @@ def check(
         said = "the run went on, or was killed, after it was written"
         verdicts.append(Verdict("the trace is of a finished run", said))
     return verdicts
+
+
+def of_finding(finding: Finding) -> Verdict:
+    """That what should not be found was found."""
+    said = f"{finding.text} {finding.advice}"
+    return Verdict(f"finding {finding.code}", said, finding.severity)
+
+
+def milder(trace: Trace, worst: Severity) -> list[Verdict]:
+    """The findings that `check` lets pass because they are less bad than `worst`."""
+    bad = at_least(findings(trace), worst)
+    return [of_finding(each) for each in findings(trace) if each not in bad]
 
 
 def _reason(trace: Trace, expected: Expected) -> str:

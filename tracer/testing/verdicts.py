@@ -1,21 +1,25 @@
-"""The verdicts of `tracer check`, for people and for CI servers."""
+"""The verdicts of `tracer check`, for people, for CI servers and for GitHub's pages."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
+from tracer.findings.cases import Severity
+from tracer.model.trace import Trace
 from tracer.reporters import console
 from tracer.reporters.layout import shown
 from tracer.testing.expressions import Verdict
 
+_COMMANDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
+"""What GitHub calls an annotation that is as bad."""
 
-def put(verdicts: Sequence[Verdict], format: Literal["text", "junit"], output: Path | None) -> None:
+
+def put(content: str, output: Path | None) -> None:
     """Write the verdicts to a file, or to standard output.
 
     Raises `OSError` if the file cannot be written.
     """
-    content = text(verdicts) if format == "text" else junit(verdicts)
     if output is None:
         console.put(lambda width, color: content)
     else:
@@ -65,3 +69,50 @@ def junit(verdicts: Sequence[Verdict]) -> str:
     ElementTree.indent(suites)
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def github(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace) -> str:
+    """A workflow command for each verdict that fails and each milder finding; lines for the rest.
+
+    GitHub shows a command as an annotation, of the program's file if it is known. It shows ten of
+    each kind in a step, so the worst come first.
+
+    Sources: `escapeData` and `escapeProperty` of github.com/actions/toolkit, packages/core,
+    src/command.ts; docs.github.com/actions/reference/workflow-commands-for-github-actions.
+    """
+    place = _program_file(trace)
+    failed = sorted(
+        (each for each in verdicts if each.reason), key=lambda v: [*_COMMANDS].index(v.severity)
+    )
+    lines = [f"holds  {shown(each.text)}" for each in verdicts if not each.reason]
+    lines += [_annotation(each, place) for each in (*failed, *milder)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotation(verdict: Verdict, file: str) -> str:
+    properties = {"file": file, "title": f"tracer check: {shown(verdict.text)}"}
+    written = ",".join(f"{key}={_property(each)}" for key, each in properties.items() if each)
+    message = _data("\n".join(_lines(verdict.reason)))
+    return f"::{_COMMANDS[verdict.severity]} {written}::{message}"
+
+
+def _data(text: str) -> str:
+    """As GitHub reads the message of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """As GitHub reads a property of a workflow command."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _program_file(trace: Trace) -> str:
+    """The script that ran, if the trace knows it and it is a path in the repository."""
+    for program in trace.programs:
+        try:
+            script = PurePosixPath(shlex.split(program.command)[0])
+        except (IndexError, ValueError):
+            continue
+        if script.suffix == ".py" and not script.is_absolute() and ".." not in script.parts:
+            return str(script)
+    return ""
