@@ -8,7 +8,7 @@ and asked on a machine that has no TensorFlow, and no report is loaded to count.
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -127,9 +127,10 @@ def wrap(optimizer: T, *, retrace: bool = True) -> T:
     True
     """
     from tracer.hooks import registry, wrapping
+    from tracer.hooks.lines import line_of_caller
 
     known = registry.recorder_of(optimizer) is not None
-    recorder = wrapping.join(optimizer, retrace=retrace)
+    recorder = wrapping.join(optimizer, line_of_caller(optimizer), retrace=retrace)
     if not known and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
@@ -178,9 +179,24 @@ def record() -> Iterator[Recording]:
     >>> recording.trace().updates()
     1
     """
+    with recording_aloud(None) as recorded:
+        yield recorded
+
+
+@contextmanager
+def recording_aloud(say: Callable[[str], None] | None) -> Iterator[Recording]:
+    """As `record`; what the class of an optimizer shows is said when it is made, once each."""
     from tracer.hooks import recording
 
-    with recording.record() as counted:
+    said: set[str] = set()
+
+    def met(recorder: "Recorder") -> None:
+        text = _defects(recorder)
+        if say is not None and text and text not in said:
+            said.add(text)
+            say(text)
+
+    with recording.record(met if say is not None else None) as counted:
         yield Recording(counted)
 
 

@@ -525,3 +525,42 @@ def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> N
     assert "KeyboardInterrupt" in stderr and "update_step ran" in stderr
     assert str(Path(tracer.__file__).parent) not in stderr.split("How often")[0]
     assert tracer.load(tmp_path / "tracer.json").finished
+
+
+# What the class of an optimizer shows, and what asks which line made it.
+
+OF_ANOTHER_KERAS = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tf_keras
+
+
+class Mine(tf_keras.optimizers.SGD):
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        return var.assign_sub(grad)
+
+
+for number in range(2):
+    optimizer = Mine()
+    print("made", file=sys.stderr, flush=True)
+    weight = tf.Variable([1.0])
+    optimizer.apply_gradients([(tf.ones(1), weight)])
+"""
+
+
+def test_what_a_class_shows_is_said_when_the_optimizer_is_made(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(OF_ANOTHER_KERAS)
+    traced = run([*TRACER, "train.py"], tmp_path)
+    assert traced.returncode == 0
+    said, *rest = quiet(traced.stderr)
+    assert said.startswith("tracer: Mine._resource_apply_dense overrides nothing")
+    assert rest[:2] == ["made", "made"]  # and once is enough
+    report = " ".join(" ".join(rest).split())
+    never = "_resource_apply_dense of Mine (train.py:9) never ran: Keras 2.11 and later calls"
+    assert f"Mine (train.py:14): {never} update_step." in report
+    assert report.count("error[override-unreached]") == 1
+    loaded = tracer.load(tmp_path / "tracer.json")
+    assert {each.made for each in loaded.optimizers} == {"train.py:14"}
+    quietly = run([*TRACER, "-q", "train.py"], tmp_path)
+    assert quiet(quietly.stderr) == ["made", "made"]

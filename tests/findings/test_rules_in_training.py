@@ -4,10 +4,13 @@ What a finding says will fail is made to fail, and what it says goes wrong is se
 the framework's own errors, by odometers, and by Python's and the optimizer's own counts.
 """
 
+import functools
 import inspect
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import odometers
@@ -22,6 +25,7 @@ from tracer.findings.catalogue import RULES, Finding
 from tracer.hooks import inspection
 from tracer.kinds import kind_of
 from tracer.recorder.optimizers import OWN_STEP
+from tracer.reporters import formats
 from tracer.reporters.text import render
 
 pytestmark = pytest.mark.wide
@@ -127,8 +131,18 @@ def test_override_that_is_never_reached(kind: str) -> None:
         optimizer.apply_gradients(dense(kernel))
     assert not cls.calls
     assert (odometers.raw(kernel).numpy() != start).all()  # trained all the same, by the base class
-    assert one(tracer.trace_of(optimizer), "override-unreached") == before
+    trace = tracer.trace_of(optimizer)
+    assert one(trace, "override-unreached") == before
     assert tracer.wrap(optimizer) is optimizer  # again: said once is enough
+    line = inspect.getsourcelines(cls.__dict__[name])[1]
+    said = f"{name} of Mine (tests/findings/{Path(__file__).name}:{line}) never ran: "
+    assert trace.answer().startswith(said)
+    for format in cast("list[formats.Format]", ["text", "markdown", "html", "json"]):
+        shown = formats.render(trace, format).replace("\\_", "_")
+        assert said in " ".join(shown.split()), format
+    with pytest.raises(AssertionError) as failed, tracer.assert_updates(optimizer, dense=7):
+        optimizer.apply_gradients(dense(kernel))
+    assert said in " ".join(str(failed.value).split())
 
 
 def test_recording_warns_of_nothing_and_finds_it_all_the_same() -> None:
@@ -176,6 +190,122 @@ def test_override_that_the_class_calls_itself_is_reached() -> None:
             optimizer = tracer.wrap(cls())
         optimizer.apply_gradients(dense(make_variables("keras3")["kernel"]))
         assert not bad(tracer.trace_of(optimizer))
+
+
+BESIDE = ["legacy", "v1", "keras2", "keras3"]
+RIGHT = {
+    "legacy": "_resource_apply_dense",
+    "v1": "_resource_apply_dense",
+    "keras2": "update_step",
+    "keras3": "update_step",
+}
+
+
+def with_helper(kind: str, name: str, calls: str) -> Any:
+    """An odometer with a second method; what `calls` it is the first one, a getter or nobody."""
+    base = ODOMETERS[kind]
+    right = RIGHT[kind]
+    ran: list[str] = []
+
+    def helper(self: Any, *given: Any, **named: Any) -> None:
+        ran.append(name)
+
+    inherited = vars(base)[right]
+    text = {
+        "nobody": "return inherited(self, *given, **named)",
+        "itself": f"self.{name}(*given); return inherited(self, *given, **named)",
+        "getattr": f"getattr(self, {name!r})(*given); return inherited(self, *given, **named)",
+        "parts": (
+            f"getattr(self, '%s_{name.rpartition('_')[2]}' % {name.rpartition('_')[0]!r})(*given); "
+            "return inherited(self, *given, **named)"
+        ),
+    }[calls]
+    space: dict[str, Any] = {"inherited": inherited}
+    exec(f"def {right}(self, *given, **named): {text}", space)
+    members = {name: helper, right: space[right], "ran": ran, "__module__": __name__}
+    return type(base)("Mine", (base,), members)
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+@pytest.mark.parametrize("calls", ["nobody", "itself", "getattr", "parts"])
+def test_method_without_underscore_beside_the_right_one(kind: str, calls: str) -> None:
+    # A name that no other line of this file holds: the program may call what it names.
+    name = "_".join(["apply", "sparse"])
+    cls = with_helper(kind, name, calls)
+    optimizer = wrapped(cls())
+    kernel = make_variables(kind)["kernel"]
+    optimizer.apply_gradients(dense(kernel))
+    assert odometers.read(kernel) == (odometers.Reading(1),)
+    assert bool(cls.ran) == (calls != "nobody")
+    reported = found(tracer.trace_of(optimizer), "override-unreached")
+    assert [each.severity for each in reported] == ["warning"] * (calls == "nobody")
+    assert all(f"Mine.{name} is called by nothing" in each.text for each in reported)
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_method_without_underscore_that_the_program_calls(kind: str) -> None:
+    cls = with_helper(kind, "apply_dense", "nobody")
+    optimizer = wrapped(cls())
+    optimizer.apply_dense()
+    assert cls.ran
+    assert not tracer.trace_of(optimizer).findings()
+
+
+@pytest.mark.parametrize("kind", ["legacy", "v1"])
+@pytest.mark.parametrize(
+    ("head", "wrong"),
+    [
+        ("self, grad, var", True),
+        ("self, grad", True),
+        ("self, grad, var, indices, more", True),
+        ("self, grad, *, var, indices", True),
+        ("self, grad, var, indices", False),
+        ("self, grad, var, rows, more=None", False),
+        ("self, grad, *rest", False),
+        ("self, *args, **kwargs", False),
+    ],
+)
+def test_sparse_signature_without_an_embedding(
+    kind: str, head: str, wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "_embeddings", list)
+    space: dict[str, Any] = {"tf": tf}
+    exec(f"def _resource_apply_sparse({head}):\n    return tf.no_op()", space)
+    base = ODOMETERS[kind]
+    apply = space["_resource_apply_sparse"]
+    cls = type(base)("Mine", (base,), {"_resource_apply_sparse": apply, "__module__": __name__})
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always", tracer.OptimizerWarning)
+        optimizer = tracer.wrap(cls())
+    assert len(issued) == wrong
+    table, kernel = two_variables(kind)
+    optimizer.apply_gradients(dense(kernel))
+    reported = found(tracer.trace_of(optimizer), "wrong-signature")
+    assert [each.severity for each in reported] == ["warning"] * wrong
+
+    @tf.function
+    def train() -> None:
+        optimizer.apply_gradients(sparse(table))
+
+    with pytest.raises(TypeError) if wrong else nullcontext():
+        train()
+
+
+def test_sparse_methods_that_say_that_they_are_not_supported() -> None:
+    class Mine(odometers.LegacyOdometer):
+        def _resource_apply_sparse(self, grad: Any, var: Any) -> Any:  # type: ignore[override]
+            """No embeddings."""
+            raise NotImplementedError("sparse gradients are not supported")
+
+    assert not tracer.trace_of(wrapped(Mine())).findings()
+
+    def passed_on(self: Any, *given: Any) -> Any:
+        return odometers.LegacyOdometer._resource_apply_sparse(self, *given)
+
+    class Decorated(odometers.LegacyOdometer):
+        _resource_apply_sparse: Any = functools.wraps(Mine._resource_apply_sparse)(passed_on)
+
+    assert not tracer.trace_of(wrapped(Decorated())).findings()
 
 
 SIGNATURES = {
@@ -360,7 +490,8 @@ class Effects(odometers.Keras2Odometer):
         self.python_count += 1
         self.seen.append(variable.name)
         self.decay_step.assign_add(1)
-        super().update_step(gradient, variable)
+        rate = 1 / tf.cast(self.decay_step, tf.float32)
+        super().update_step(rate * gradient, variable)
 
 
 class Careful(odometers.Keras2Odometer):
@@ -421,7 +552,8 @@ def test_step_variable_that_is_moved_once_per_variable() -> None:
     train_both(optimizer, False, "kernel", "bias", "twin")
     assert int(optimizer.decay_step) == 3 * 6
     finding = one(tracer.trace_of(optimizer), "step-per-variable")
-    assert "`self.decay_step` once for each variable: 3 times a step" in finding.text
+    assert "moves `self.decay_step`, which the update depends on, once for each" in finding.text
+    assert "3 times a step" in finding.text
 
 
 def test_step_variable_of_one_variable() -> None:

@@ -83,13 +83,28 @@ def test_what_looks_like_a_side_effect(body: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "self.decay_step.assign_add(1)",
-        "self._iterations.assign_add(1)",
-        "self.t.assign(self.t + 1)",
-        "step = self.local_step.assign_add(1)",
-        "with tf.control_dependencies([self.step.assign_add(1)]):\n    pass",
-        "return self.lr.assign(self.lr * 0.9)",
-        "tf.group(self.count.assign_add(1))",
+        "self.n.assign_add(1)\nvariable.assign_sub(gradient / tf.cast(self.n, tf.float32))",
+        "self.n.assign(self.n + 1)\nrate = 0.1 / self.n\nvariable.assign_sub(rate * gradient)",
+        "n = self.n.assign_add(1)\nself.assign_sub(variable, gradient / n)",
+        "self.assign_add(self.n, 1)\nself.assign_sub(variable, gradient / self.n)",
+        "tf.compat.v1.assign_add(self.n, 1.0)\nself.m[0].assign(self.n * gradient)",
+        "ops.assign_sub(self.n, tf.constant(1))\nops.assign(variable, variable - self.n)",
+        "rate = self.n * 0.1\nself.n.assign(self.n * self.decay)\nvariable.assign_sub(rate)",
+        "with tf.control_dependencies([self.n.assign_add(1)]):\n"
+        "    return variable.assign_sub(gradient / self.n)",
+        "self.n.assign_add(1)\n"
+        "return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=self.n)",
+        "self.n.assign_add(1)\n"
+        "return training_ops.resource_apply_sgd(variable.handle, 1 / self.n, gradient)",
+        "self.n.assign_add(1)\nsuper().update_step(gradient / self.n, variable, learning_rate)",
+        "self.n.assign_add(1)\nif self.n > 10:\n    variable.assign_sub(gradient)",
+        "self.n.assign_add(1)\n"
+        "tf.cond(self.n > 9, lambda: variable.assign_sub(gradient), lambda: variable)",
+        "self.n.assign_add(1)\nself.move(variable, gradient * self.n)",
+        "self.n.assign_add(1)\n_move(variable, rate=self.n)",
+        "(rate := 1 / self.n.assign_add(1))\nvariable.assign_sub(rate * gradient)",
+        "self.iterations.assign_add(1)",
+        "self._learning_rate.assign(self._learning_rate * 0.9)",
     ],
 )
 def test_step_per_variable(body: str, tmp_path: Path) -> None:
@@ -99,23 +114,80 @@ def test_step_per_variable(body: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "helper",
+    [
+        "def rate(self):\n    return 0.1 / self.n",
+        "@property\ndef rate(self):\n    return 0.1 / self.n",
+        "def rate(self):\n    return self.other()\ndef other(self):\n    return 0.1 / self.n",
+    ],
+)
+def test_step_per_variable_that_a_helper_reads(helper: str, tmp_path: Path) -> None:
+    call = "self.rate" if "property" in helper else "self.rate()"
+    body = f"self.n.assign_add(1)\nvariable.assign_sub({call} * gradient)"
+    head = "def update_step(self, gradient, variable, learning_rate):\n"
+    found = remarks(f"{helper}\n{head}{textwrap.indent(body, '    ')}", tmp_path)
+    assert found == [("step-per-variable", "self.n")]
+
+
+USE = "variable.assign_sub(gradient / self.n)"
+
+
+@pytest.mark.parametrize(
     "body",
     [
-        "self.momentum.assign_add(gradient)",
-        "self.update_count.assign_add(1)",
-        "self.calls_count.assign_add(1)",
-        "self.lr.assign(0.1)",
-        "self.steps[variable.name].assign_add(1)",
-        "step = self.slots['t']\nstep.assign_add(1)",
-        "if self.first is variable:\n    self.step.assign_add(1)",
-        "for each in self.slots:\n    self.step.assign_add(1)",
-        "tf.cond(variable, lambda: self.step.assign_add(1), lambda: 0)",
-        "self.step.assign_add(1) if self.first is variable else 0",
-        "self.estimate.assign_add(1)",
+        # Counted and not used, or logged only.
+        "self.step.assign_add(1)\nvariable.assign_sub(gradient)",
+        "self._n.assign(self._n + 1)\nvariable.assign_sub(gradient)",
+        "self.n.assign_add(1)\ntf.print(self.n)\nvariable.assign_sub(gradient)",
+        "self.n.assign_add(1)\ntf.summary.scalar('n', self.n)\nvariable.assign_sub(gradient)",
+        "n = self.n.assign_add(1)\ntf.print(variable, n)",
+        "self.n.assign_add(1)\nself.log.assign(self.n)\nvariable.assign_sub(gradient)",
+        "self.n.assign_add(1)\nif self.n > 9:\n    tf.print(1)\nvariable.assign_sub(gradient)",
+        "return tf.group(variable.assign_sub(gradient), self.n.assign_add(1))",
+        # A gradient or a variable goes into it.
+        f"self.n.assign_add(tf.reduce_sum(gradient))\n{USE}",
+        f"size = tf.size(variable)\nself.n.assign_add(size)\n{USE}",
+        f"norm = tf.norm(gradient)\nself.n.assign(0.9 * self.n + 0.1 * norm)\n{USE}",
+        # As much for each variable that together it is one.
+        f"self.n.assign_add(1 / self.variables_in_all)\n{USE}",
+        f"self.n.assign_add(1 / len(self._trainable_variables))\n{USE}",
+        # Something decides whether it is moved.
+        f"if variable is self.first:\n    self.n.assign_add(1)\n{USE}",
+        f"if variable is not self.first:\n    return\nself.n.assign_add(1)\n{USE}",
+        f"self.n.assign_add(1) if self.is_first(variable) else 0\n{USE}",
+        f"tf.cond(self.first, lambda: self.n.assign_add(1), lambda: 0)\n{USE}",
+        f"for each in self.slots:\n    self.n.assign_add(1)\n{USE}",
+        # Each variable has its own.
+        "self.n[variable.name].assign_add(1)\nvariable.assign_sub(gradient / self.n['x'])",
+        "n = self.slots['t']\nn.assign_add(1)\nvariable.assign_sub(gradient / n)",
+        "self.get_slot(variable, 'n').assign_add(1)\nvariable.assign_sub(gradient)",
+        # It seeds random numbers.
+        "self.n.assign_add(1)\nnoise = tf.random.stateless_normal([2], [self.n, 0])\n"
+        "variable.assign_sub(gradient + noise)",
+        "self.n.assign_add(1)\nvariable.assign_sub(self.noise(variable, seed=self.n))",
+        # It is only read.
+        USE,
+        "variable.assign_add(self.n)",
+        "self.n.assign(0)\nvariable.assign_sub(gradient * self.n)",
     ],
 )
 def test_what_looks_like_a_step_per_variable(body: str, tmp_path: Path) -> None:
     assert effects(body, tmp_path) == []
+
+
+def test_a_step_per_variable_that_is_set_back_for_each_step(tmp_path: Path) -> None:
+    body = """
+    def apply_gradients(self, grads_and_vars):
+        self.place.assign(0)
+
+    def update_step(self, gradient, variable, learning_rate):
+        variable.assign_sub(gradient * tf.gather(self.rates, self.place))
+        self.place.assign_add(1)
+    """
+    found = remarks(body, tmp_path)
+    assert found == [("own-step", "")]
+    without = body.replace("self.place.assign(0)", "pass")
+    assert ("step-per-variable", "self.place") in remarks(without, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Launch:
         _make_folder(path if folder else path.parent)
         children = Children()
         launch = uuid.uuid4().hex if self.children else ""
-        process = Process(self._command(), launch)
+        process = Process(self._command(), launch, say=None if self.quiet else say)
 
         def tell(trace: CallTrace, written: Path | None) -> None:
             if not self.quiet:

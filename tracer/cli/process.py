@@ -12,8 +12,7 @@ from typing import NoReturn
 
 import msgspec
 
-import tracer
-from tracer.api import CallTrace
+from tracer.api import CallTrace, recording_aloud
 from tracer.cli.autosave import Autosave
 from tracer.model.records import Program
 from tracer.reporters.layout import cut
@@ -25,15 +24,23 @@ class Process:
     """The process that this is, from now on; every optimizer that it uses is traced.
 
     `command` is what the process runs, `launch` tells one `tracer run --children` from others, and
-    a `child` was started by the program, so that how it ends is not always known.
+    a `child` was started by the program, so that how it ends is not always known. `say` is told
+    what the class of an optimizer shows, when it is made.
     """
 
-    def __init__(self, command: str, launch: str = "", *, child: bool = False) -> None:
+    def __init__(
+        self,
+        command: str,
+        launch: str = "",
+        *,
+        child: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         self.command = command
         self.launch = launch
         self._child = child
         self._tracing = ExitStack()
-        self._recording = self._tracing.enter_context(tracer.record())
+        self._recording = self._tracing.enter_context(recording_aloud(say))
         self._begin()
 
     def _begin(self) -> None:

@@ -12,7 +12,7 @@ from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import Rule
-from tracer.findings.rules import classes, effects, graphs, steps, updates
+from tracer.findings.rules import classes, effects, graphs, models, steps, updates
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -67,7 +67,8 @@ def _findings(trace: Trace) -> list[Finding]:
         for evidence in evidence_of_each
         for case in rule.find(evidence)
     ]
-    return sorted(unsorted, key=lambda each: SEVERITIES.index(each.severity))
+    distinct = dict.fromkeys(unsorted)  # what a class shows is so of each optimizer of it
+    return sorted(distinct, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:
@@ -105,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     effects.never_assigned,
     updates.replicas_disagree,
     updates.never_updated,
+    models.never_handed,
     updates.no_gradient,
     updates.stopped,
     updates.updated_twice,

@@ -7,15 +7,20 @@ arguments, was read in the files that `tracer.kinds` names, and each of it is tr
 `tests/findings`.
 """
 
+import ast
 import gc
 import inspect
+import linecache
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from tracer.hooks.source import side_effects_of
+from tracer.hooks.lines import line_of
+from tracer.hooks.moves import moved_and_used
+from tracer.hooks.source import definition, side_effects_of
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.records import Remark
 from tracer.recorder.instances import instances
@@ -46,8 +51,14 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
 `apply_state` by name for a method (of the sparse ones: for `_resource_apply_sparse`) that has it.
 """
 
-FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
+BESIDE = "override-beside"
+"""The code of a method that nothing calls in a class that has the one that is called, too."""
+
+FAILING = ("override-unreached", BESIDE, "wrong-signature", "sparse-missing")
 """The codes of what cannot work: worth a warning before training begins."""
+
+_GAP = re.compile(r"%s|\{[^}]*\}")
+"""What is filled in in a text."""
 
 _ON_THE_WAY = re.compile("apply_gradients|update_step")
 """The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
@@ -57,9 +68,10 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     """What is odd about an optimizer's class; nothing for a class that ships with a framework.
 
     The codes are `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect`
-    and `step-per-variable`, which are rules of `tracer.findings`; `embedding`, which tells those
-    rules which `Embedding` layers are alive, if a sparse gradient is what would fail; and
-    `own-step`, for a method that may update variables past the apply methods.
+    and `step-per-variable`, which are rules of `tracer.findings`; `override-beside`, which is the
+    first of them where the class has the right method, too; `embedding`, which tells those rules
+    which `Embedding` layers are alive, if a sparse gradient is what would fail; and `own-step`, for
+    a method that may update variables past the apply methods.
     """
     try:
         remarks = tuple(dict.fromkeys(_remarks(cls, kind)))
@@ -82,6 +94,7 @@ def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
             function = _own_function(cls, apply.name, own)
             if function is not None:
                 yield from side_effects_of(function)
+                yield from moved_and_used(function, kind, own)
 
 
 def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
@@ -105,10 +118,11 @@ def _own_function(cls: type, name: str, own: Sequence[type]) -> FunctionType | N
     if owner is None or owner not in own:
         return None
     function = vars(owner)[name]
-    plain = isinstance(function, FunctionType) and not {"__wrapped__", "_tf_decorator"} & set(
-        vars(function)
-    )
+    plain = isinstance(function, FunctionType) and _OF_DECORATORS.isdisjoint(vars(function))
     return function if plain else None
+
+
+_OF_DECORATORS = {"__signature__", "__wrapped__", "_tf_decorator"}
 
 
 # Methods that nobody calls.
@@ -118,13 +132,20 @@ def _unreached(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[
     called = [apply.name for apply in kind.apply_methods]
     known = {apply.name for each in KINDS for apply in each.apply_methods}
     for name in sorted(known | {each.lstrip("_") for each in known}):
-        if name not in called and _owner(cls, name) in own and not _mentioned(name, own):
+        owner = _owner(cls, name)
+        if owner is None or name in called or owner not in own:
+            continue
+        if not _mentioned(name, own):
             instead = next(
                 (each for each in called if each.lstrip("_") == name), _meant(name, kind)
             )
-            # A class for several versions of Keras has the methods of each.
+            where = next((line_of(code) for code in _codes(vars(owner)[name])), "")
             if _owner(cls, instead) not in own:
-                yield Remark("override-unreached", name, instead)
+                yield Remark("override-unreached", name, instead, where)
+            elif name not in known and not _mentioned_around(name, owner):
+                # A class for several versions of Keras has the methods of each. But no version
+                # calls this one.
+                yield Remark(BESIDE, name, instead, where)
 
 
 def _meant(name: str, kind: OptimizerKind) -> str:
@@ -135,12 +156,32 @@ def _meant(name: str, kind: OptimizerKind) -> str:
 
 
 def _mentioned(name: str, own: Sequence[type]) -> bool:
-    """Whether another method of the program's own classes may call `name`."""
+    """Whether another method of the program's own classes may call `name`.
+
+    It may put the name together for `getattr`, of parts of it as long as `apply`.
+    """
     for cls in own:
         for attribute, value in vars(cls).items():
-            if attribute != name and any(name in _names(code) for code in _codes(value)):
-                return True
+            for names in map(_names, _codes(value)) if attribute != name else ():
+                parts = {part for each in names for part in _GAP.split(each)}
+                made = "getattr" in names and any(
+                    len(part) >= len("apply") and part in name for part in parts
+                )
+                if name in names or made:
+                    return True
     return False
+
+
+def _mentioned_around(name: str, cls: type) -> bool:
+    """Whether a file of the program may call `name`: one below the folder of the class."""
+    home = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if home is None:
+        return True  # a notebook, where any cell may
+    folder = os.path.dirname(os.path.abspath(home)) + os.sep
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    near = {file for file in files if isinstance(file, str) and file.startswith(folder)} | {home}
+    call = re.compile(rf"\.\s*{name}\b|[\"']{name}[\"']")
+    return any(call.search("".join(linecache.getlines(file))) for file in near)
 
 
 def _codes(value: Any) -> Iterator[CodeType]:
@@ -174,6 +215,8 @@ def _signatures(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator
         function = _own_function(cls, name, own)
         if function is None or _mentioned(name, own) or not _by_base(cls, kind, name):
             continue
+        if _only_raises(function):  # it says that it is not supported
+            continue
         named = _state_passed(cls, kind, name)
         signature = inspect.signature(function)
         try:
@@ -181,6 +224,14 @@ def _signatures(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator
         except TypeError as error:
             call = ", ".join([*passed, *(f"{each}=..." for each in named)])
             yield Remark("wrong-signature", name, f"({call}): {error}")
+
+
+def _only_raises(function: FunctionType) -> bool:
+    node = definition(function)
+    if node is None:
+        return False
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return len(body) == 1 and isinstance(body[0], ast.Raise)
 
 
 def _by_base(cls: type, kind: OptimizerKind, name: str) -> bool:

@@ -35,7 +35,9 @@ __tracebackhide__ = is_mistake
 class Recording:
     """What was recorded of each optimizer that was met, and which were not to be traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, met: "Callable[[Recorder], None] | None" = None) -> None:
+        """`met` is called with the recorder of each optimizer that is met, as soon as it is."""
+        self._met = met
         self._since: dict[Recorder, Baseline | None] = {}
         self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
@@ -75,7 +77,9 @@ class Recording:
     def _meet(self, optimizer: Any, *, making: bool = False) -> None:
         """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
         try:
-            self._hold(optimizer, making=making)
+            recorder = self._hold(optimizer, making=making)
+            if self._met is not None:
+                self._met(recorder)
         except UnsupportedOptimizer as error:
             note = f"{error}; what it does is not counted"
             self._refused.append(_Refused(ref(optimizer), _counts_of(optimizer), note))
@@ -168,9 +172,9 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
 
 @contextmanager
-def record() -> Iterator[Recording]:
-    """Trace every optimizer that is used in the block: see `tracer.record`."""
-    recording = Recording()
+def record(met: "Callable[[Recorder], None] | None" = None) -> Iterator[Recording]:
+    """Trace every optimizer that is used in the block: see `tracer.record`, and `Recording`."""
+    recording = Recording(met)
     with _lock:
         _active.append(recording)
         _listen()

@@ -6,19 +6,11 @@ one by one and in doubt let pass: a program that is right must not be warned of.
 
 import ast
 import inspect
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from types import FunctionType
 
 from tracer.model.records import Remark
-
-_STEPS = re.compile(
-    r"(^|_)(steps?|iter(ation)?s?|epochs?|decay|count(er)?|t|time|lr|rate|schedule)(_|$)"
-)
-"""A name that says that its variable goes on by one, or decays, with each step."""
-_UPDATES = re.compile(r"update|call|variable|appl")
-"""A name that says that its variable counts for each variable, and on purpose."""
 
 
 def super_of_type(cls: type) -> str:
@@ -84,10 +76,8 @@ class _Body:
         }
 
     def remarks(self) -> Iterator[Remark]:
-        for statement, tests in _statements(self._method.body, ()):
+        for statement, tests in statements(self._method.body, ()):
             yield from self._side_effects(statement, tests)
-            if not tests:
-                yield from self._step_variables(statement)
 
     def _side_effects(self, statement: ast.AST, tests: tuple[ast.AST, ...]) -> Iterator[Remark]:
         for name, counts in self._changed(statement):
@@ -145,22 +135,11 @@ class _Body:
             for inner in ast.walk(node)
         )
 
-    def _step_variables(self, statement: ast.AST) -> Iterator[Remark]:
-        """Assignments to a variable of the optimizer's own whose name says that it counts steps."""
-        for call in _calls(statement):
-            function = call.func
-            if isinstance(function, ast.Attribute) and (name := self._attribute(function.value)):
-                moves = function.attr in ("assign_add", "assign_sub") or (
-                    function.attr == "assign" and any(self._mentions(a, name) for a in call.args)
-                )
-                if moves and _STEPS.search(name.lower()) and not _UPDATES.search(name.lower()):
-                    yield Remark("step-per-variable", self._method.name, f"{self._self}.{name}")
-
 
 _GROWING = ("append", "extend", "insert")
 
 
-def _statements(
+def statements(
     body: Sequence[ast.stmt], tests: tuple[ast.AST, ...]
 ) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
     """The simple statements, each with what decides whether it runs."""
@@ -168,19 +147,26 @@ def _statements(
         if isinstance(statement, ast.With):
             for item in statement.items:
                 yield item.context_expr, tests
-            yield from _statements(statement.body, tests)
+            yield from statements(statement.body, tests)
         elif isinstance(statement, ast.If | ast.While):
-            yield from _statements([*statement.body, *statement.orelse], (*tests, statement.test))
+            yield from statements([*statement.body, *statement.orelse], (*tests, statement.test))
+            if _leaves(statement):
+                tests = (*tests, statement.test)  # decides what comes after it, too
         elif isinstance(statement, ast.For):
-            yield from _statements([*statement.body, *statement.orelse], (*tests, statement.iter))
+            yield from statements([*statement.body, *statement.orelse], (*tests, statement.iter))
         elif isinstance(statement, ast.Try):
             for branch in (statement.body, statement.orelse, statement.finalbody):
-                yield from _statements(branch, (*tests, statement))
+                yield from statements(branch, (*tests, statement))
             # A handler makes what was found missing.
         elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         else:
             yield statement, tests
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether a part of it ends the method."""
+    return any(isinstance(each, ast.Return | ast.Raise) for each in ast.walk(statement))
 
 
 def _asks_for(test: ast.AST, name: str) -> bool:
@@ -193,7 +179,7 @@ def _asks_for(test: ast.AST, name: str) -> bool:
     return False
 
 
-def _calls(statement: ast.AST) -> Iterator[ast.Call]:
+def calls_in(statement: ast.AST) -> Iterator[ast.Call]:
     """The calls in a statement that are made whenever it runs, and once."""
     todo = [statement]
     while todo:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import inspection
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes
+from tracer.hooks.lines import line_of_caller
 from tracer.hooks.registry import (
     Binding,
     bindings,
@@ -29,12 +30,13 @@ T = TypeVar("T")
 __tracebackhide__ = is_mistake
 
 
-def join(optimizer: Any, *, retrace: bool = True) -> Recorder:
+def join(optimizer: Any, made: str = "", *, retrace: bool = True) -> Recorder:
     """Wrap an optimizer and what is nested in it; returns its recorder.
 
-    If `retrace`, the functions that use it are traced anew at their next call.
+    `made` is the line of the program to tell it from others by. If `retrace`, the functions that
+    use it are traced anew at their next call.
     """
-    _wrap(optimizer, retrace)
+    _wrap(optimizer, made, retrace)
     return bindings[id(optimizer)].recorder
 
 
@@ -44,7 +46,7 @@ def adopt(optimizer: Any) -> Recorder:
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
     if binding is None:
-        binding = _bind(optimizer, Recorder(), kind)
+        binding = _bind(optimizer, Recorder(), kind, line_of_caller(optimizer))
     if not is_traced(optimizer):
         set_class(optimizer, traced)
     return binding.recorder
@@ -78,7 +80,7 @@ def trace_of(optimizer: object) -> Trace:
     return binding.recorder.reader.trace()
 
 
-def _wrap(optimizer: Any, retrace: bool = True) -> None:
+def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     members = list(family(optimizer))
     for member, kind in members:
         if not is_traced(member):
@@ -87,7 +89,7 @@ def _wrap(optimizer: Any, retrace: bool = True) -> None:
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
-            binding = _bind(member, recorder, kind)
+            binding = _bind(member, recorder, kind, made)
             if member is optimizer:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
@@ -110,7 +112,7 @@ def _recorder_for(members: Iterable[Any]) -> Recorder:
     return (used or list(recorders.values()) or [Recorder()])[0]
 
 
-def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
+def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) -> Binding:
     base = plain_class(type(optimizer))
 
     def name() -> str:
@@ -123,7 +125,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind) -> Binding:
     class_name = f"{base.__module__}.{base.__qualname__}"
     remarks = inspection.remarks_of(base, kind)
     straight = straight_methods(base, kind)
-    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight)
+    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
     return binding
 

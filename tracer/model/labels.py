@@ -1,5 +1,6 @@
 """What steps and replicas are called, the same everywhere. No TensorFlow."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tracer.model.records import Replica
@@ -23,6 +24,20 @@ def steps_label(steps: Steps) -> str:
     begins = [first] if every is None else [first, first + every, last - length + 1]
     spans = [f"{at:,}" if length == 1 else f"{at:,}-{at + length - 1:,}" for at in begins]
     return spans[0] if every is None else f"{spans[0]}, {spans[1]} … {spans[2]}"
+
+
+def program_lines(trace: Trace) -> dict[int, str]:
+    """The line that made each root optimizer of which the class has several, by its index.
+
+    Their names (`adam`, `adam_3`) are counted by Keras, and say little.
+    """
+    roots = {i: each for i, each in enumerate(trace.optimizers) if each.root == i}
+    several = Counter(each.class_name for each in roots.values())
+    return {
+        index: each.made
+        for index, each in roots.items()
+        if each.made and several[each.class_name] > 1
+    }
 
 
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:

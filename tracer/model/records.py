@@ -30,6 +30,8 @@ class Remark(msgspec.Struct, frozen=True):
     """The method that it is about."""
     detail: str = ""
     """What the rule needs to name, an attribute for example."""
+    where: str = ""
+    """The line of the program: `train.py:12`; empty if it is not known."""
 
 
 class Optimizer(msgspec.Struct, frozen=True):
@@ -46,6 +48,11 @@ class Optimizer(msgspec.Struct, frozen=True):
     iterations: int | None = None
     """How far its own count of steps moved since it was wrapped; None if that cannot be read."""
     remarks: tuple[Remark, ...] = ()
+    made: str = ""
+    """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known."""
+    never_handed: tuple[str, ...] = ()
+    """Variables of the model that became trainable after its step was traced, and with which the
+    model was trained on, that no optimizer was handed: see `tracer.recorder.handing`."""
 
 
 class Variable(msgspec.Struct, frozen=True):

@@ -38,6 +38,7 @@ class _Traced(NamedTuple):
     remarks: tuple[Remark, ...]
     settings: dict[str, Setting]
     straight: Collection[str]
+    made: str
 
 
 class Optimizers:
@@ -59,15 +60,17 @@ class Optimizers:
         kind: OptimizerKind,
         remarks: tuple[Remark, ...],
         straight: Collection[str] = (),
+        made: str = "",
     ) -> int:
         """Take in an optimizer; returns its index.
 
-        `straight` are the apply methods whose code does the same in each call.
+        `straight` are the apply methods whose code does the same in each call, `made` is the line
+        of the program that made it.
         """
         settings = _settings(optimizer)
         with self._lock:
             self._all.append(
-                _Traced(ref(optimizer), name, class_name, kind, remarks, settings, straight)
+                _Traced(ref(optimizer), name, class_name, kind, remarks, settings, straight, made)
             )
             return len(self._all) - 1
 
@@ -104,8 +107,13 @@ class Optimizers:
         """Their names, made distinct."""
         return distinct(each.name() for each in self._all)
 
-    def records(self, names: Sequence[str], before: dict[int, int]) -> Iterator[Optimizer]:
-        """What a trace says of each; `before` is how far each had moved already."""
+    def records(
+        self, names: Sequence[str], before: dict[int, int], never_handed: tuple[str, ...]
+    ) -> Iterator[Optimizer]:
+        """What a trace says of each; `before` is how far each had moved already.
+
+        `never_handed` is said of the root: it is what gets the gradients.
+        """
         moved = self.moved()
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
@@ -122,6 +130,8 @@ class Optimizers:
                 dict(traced.settings),
                 iterations,
                 traced.remarks + self._of_results(index),
+                traced.made,
+                never_handed if index == self.root else (),
             )
 
     def _of_results(self, index: int) -> tuple[Remark, ...]:

@@ -24,6 +24,7 @@ from tracer.model.records import Block, Graph, Method, Replica, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
+from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
@@ -81,6 +82,7 @@ class Reader:
         sites: SiteTable,
         calls_under_way: CallsUnderWay,
         blocks: Blocks,
+        handing: Handing,
         devices: Mapping[int, str],
         notes: Mapping[str, None],
     ) -> None:
@@ -96,6 +98,7 @@ class Reader:
         self._sites = sites
         self._calls_under_way = calls_under_way
         self._blocks = blocks
+        self._handing = handing
         self._devices = devices
         self._notes = notes
 
@@ -159,7 +162,9 @@ class Reader:
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
         return TraceData(
-            optimizers=tuple(optimizers.records(names, baseline.iterations)),
+            optimizers=tuple(
+                optimizers.records(names, baseline.iterations, self._handing.never_handed())
+            ),
             variables=tuple(self._variables.rows),
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),

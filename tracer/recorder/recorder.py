@@ -30,6 +30,7 @@ from weakref import ref
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying
+from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.reader import Reader
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
@@ -49,6 +50,7 @@ class Recorder:
         self._sites = SiteTable()
         self._devices: dict[int, str] = {}
         self._calls_under_way = CallsUnderWay()
+        self._handing = Handing(self._variables)
         self._blocks = Blocks(
             sites=self._sites,
             calls_under_way=self._calls_under_way,
@@ -56,6 +58,7 @@ class Recorder:
             kinds=self.optimizers.kinds,
             note=self.note,
             fault=self.fault,
+            called=self._handing.called,
         )
         self._notes: dict[str, None] = {}
         self.broken = False
@@ -65,6 +68,7 @@ class Recorder:
             sites=self._sites,
             calls_under_way=self._calls_under_way,
             blocks=self._blocks,
+            handing=self._handing,
             devices=self._devices,
             notes=self._notes,
         )
@@ -276,6 +280,8 @@ class Recorder:
         else:  # something between entered and left out of order
             stack[:] = [other for other in stack if other is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
+        if site is not None and parent is None and frame.place is not EAGER and not failed:
+            self._handing.traced(self._handed(sites))
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
         if site is not None:
             if ran:  # what raises after a part of its work ran was executed, as far as it came
@@ -293,6 +299,14 @@ class Recorder:
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
         frame.gradient = frame.stamps = frame.variable = frame.held = None
+
+    def _handed(self, sites: Iterable[int]) -> Iterator[Any]:
+        """The variables of which a step got a gradient, or None for one."""
+        for number in sites:
+            site = self._sites.sites[number]
+            if site.role == "request" and site.variable is not None:
+                variable = self._variables.objects[site.variable]
+                yield None if variable is None else variable()
 
     # Faults and notes.
 

@@ -1,10 +1,10 @@
 """The question, "How often did `_resource_apply_dense` run?", and its answer for one run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracer.model import measures
 from tracer.model.empty import every, reason
-from tracer.model.labels import replica_names
+from tracer.model.labels import program_lines, replica_names
 from tracer.model.measures import Measure
 from tracer.model.records import Method
 from tracer.model.tally import Tally, tallies_of
@@ -27,7 +27,8 @@ def answer(trace: Trace) -> str:
     """How often the apply methods ran, in two sentences; a line of two for each optimizer.
 
     The first sentence counts executions, the second the Python calls; neither is ever added to
-    the other. Of a trace that is not complete all counts are "at least".
+    the other. Of a trace that is not complete all counts are "at least". Where the program defines
+    a method that nothing calls, that is what was asked, and the answer begins with it.
     """
     return "\n".join(" ".join(pair) for pair in sentences(trace))
 
@@ -38,11 +39,45 @@ def sentences(trace: Trace) -> list[tuple[str, str]]:
     if not tallies:
         return [("No optimizer was traced.", "So there is nothing to count.")]
     if len(tallies) == 1:
-        return [(_executions(tallies[0]), _calls(tallies[0]))]
+        return [(_first(tallies[0]), _calls(tallies[0]))]
+    lines = program_lines(trace)
     return [
-        (f"{shown(tally.optimizers[0].name)}: {_executions(tally)}", _calls(tally))
+        (f"{shown(tally.optimizers[0].name)}{_of(lines, tally)}: {_first(tally)}", _calls(tally))
         for tally in tallies
     ]
+
+
+def _of(lines: Mapping[int, str], tally: Tally) -> str:
+    """` (train.py:30)`: the line that made the optimizer, if that must be said."""
+    return f" ({shown(lines[tally.root])})" if tally.root in lines else ""
+
+
+def _first(tally: Tally) -> str:
+    """The first sentence, and before it what of the program's own never ran."""
+    return " ".join([*never_reached(tally), _executions(tally)])
+
+
+def never_reached(tally: Tally) -> list[str]:
+    """A sentence for each method that the program defines to update, and that nothing calls."""
+    sentences = []
+    for optimizer in tally.optimizers:
+        for remark in optimizer.remarks:
+            if remark.code == "override-unreached":
+                where = f" ({shown(remark.where)})" if remark.where else ""
+                method, cls = shown(remark.method), shown(optimizer.class_name.rpartition(".")[2])
+                sentences.append(
+                    f"{method} of {cls}{where} never ran: {_CALLERS[optimizer.kind]} "
+                    f"{shown(remark.detail)}."
+                )
+    return list(dict.fromkeys(sentences))
+
+
+_CALLERS = {
+    "legacy": "a legacy optimizer of Keras calls",
+    "keras2": "Keras 2.11 and later calls",
+    "keras3": "Keras 3 calls",
+    "v1": "tf.compat.v1 calls",
+}
 
 
 def apply_methods(tally: Tally) -> list[int]:

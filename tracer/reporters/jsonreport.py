@@ -40,6 +40,7 @@ def render(trace: Trace, by: By | None = None) -> str:
                 "name": tally.optimizers[0].name,
                 "class": tally.optimizers[0].class_name,
                 "kind": tally.optimizers[0].kind,
+                "made": tally.optimizers[0].made,
                 "nested": [each.class_name for each in tally.optimizers[1:]],
                 "steps": tally.steps,
                 "tables": {

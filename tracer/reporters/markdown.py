@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tracer.findings.catalogue import to_report
+from tracer.model.labels import program_lines
 from tracer.model.programs import endings, runs
 from tracer.model.trace import Trace
 from tracer.model.wording import some
@@ -39,7 +40,9 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
             before = tally
             root = tally.optimizers[0]
             steps = some(tally.steps, "step")
-            yield f"\n### {_plain(root.name)} ({_plain(root.class_name)}), {steps}"
+            line = program_lines(trace).get(tally.root, "")
+            of = f" of {_plain(line)}" if line else ""
+            yield f"\n### {_plain(root.name)}{of} ({_plain(root.class_name)}), {steps}"
         if rows:
             yield f"\nBy {table}:\n"
             yield from _table(rows)

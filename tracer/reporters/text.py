@@ -9,13 +9,13 @@ from rich.text import Text
 
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
-from tracer.model.labels import only_worker
+from tracer.model.labels import only_worker, program_lines
 from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters.answer import question, sentences
+from tracer.reporters.answer import never_reached, question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, class_of, overview
@@ -86,6 +86,9 @@ def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
     for pair in sentences(trace) if answered else ():
         for sentence in pair:
             yield from paragraph(sentence, width, "  ")
+    unreached = [each for tally in tallies_of(trace) for each in never_reached(tally)]
+    for sentence in () if answered else dict.fromkeys(unreached):
+        yield from paragraph(sentence, width, "  ")
     if not trace.finished:
         yield Text()
         unfinished = "UNFINISHED: the run went on, or was killed, after this was written."
@@ -133,7 +136,10 @@ def headline(tally: Tally, named: bool) -> str:
         counts.append(some(workers, "worker"))
     if worker := only_worker(trace, tally.replicas):
         counts.append(f"in {shown(worker)}")
-    return f"{class_of(root)}{name}{around} ({_made_by(root, trace)}){under}: {', '.join(counts)}"
+    line = program_lines(trace).get(tally.root, "")
+    of = f" of {shown(line)}" if line else ""
+    by = _made_by(root, trace)
+    return f"{class_of(root)}{name}{of}{around} ({by}){under}: {', '.join(counts)}"
 
 
 def _made_by(root: Optimizer, trace: Trace) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
-from tracer.model.labels import only_worker, steps_label
+from tracer.model.labels import only_worker, program_lines, steps_label
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.stretches import Steps
@@ -44,17 +44,22 @@ _KINDS = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
 _BEHIND = Column("behind", drop=3, left=True)
 
 
+_LINE = 24  # cells of a line of the program, of which the end tells most
+
+
 def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
     several = any(len(tally.replicas) > 1 for tally in tallies)
+    lines = program_lines(tallies[0].trace)
     workers = [only_worker(tally.trace, tally.replicas) for tally in tallies]
     columns = (
-        *([Column("worker", drop=4, left=True)] if any(workers) else []),
+        *([Column("made in", drop=1, left=True)] if lines else []),
+        *([Column("worker", drop=5, left=True)] if any(workers) else []),
         Column("steps"),
         Column("updates"),
-        Column("per\nstep and\nreplica" if several else "per step", drop=2),
-        Column("Python\ncalls", drop=3),
-        Column("updates of", drop=1, left=True),
+        Column("per\nstep and\nreplica" if several else "per step", drop=3),
+        Column("Python\ncalls", drop=4),
+        Column("updates of", drop=2, left=True),
     )
     table = Table("optimizer", columns)
     for tally, worker in zip(tallies, workers, strict=True):
@@ -66,6 +71,8 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
         variables = "".join(cut(shown(name), 30, 15) for name in first) + more
         cells = (*_cells([tally.steps, made]), _made_in_a_step(tally), f"{calls:,}", variables)
         cells = (shown(worker), *cells) if any(workers) else cells
+        if lines:
+            cells = (cut(shown(lines.get(tally.root, "")), _LINE, _LINE - 2), *cells)
         name = f'{class_of(root)} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
     if asked.command:

@@ -16,6 +16,7 @@ from tracer.model.selection import Selection
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
+from tracer.reporters.answer import never_reached
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.testing.expected import IN_PYTHON, Expected, Wanted, concerned
 from tracer.testing.failure_rows import (
@@ -192,6 +193,8 @@ def _causes(
     failed: Sequence[Wanted],
     rows: Rows,
 ) -> Iterator[str]:
+    for tally in tallies:
+        yield from (each.removesuffix(".") for each in never_reached(tally))
     called = _calls(trace, selection)
     if not any(tally.steps for tally in tallies) and not any(called.values()):
         yield from _unused(trace, expected.words.scope)

@@ -36,10 +36,11 @@ _SIGNATURES = {
     explanation=(
         "Legacy Keras and tf.compat.v1 optimizers call `_resource_apply_dense` and "
         "`_resource_apply_sparse`; those of Keras 2.11 and later, and of Keras 3, call "
-        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none. "
-        "It is found when the optimizer is wrapped, before any training. Not reported is a class "
-        "that also defines the method that is called, as one for several versions of Keras does, "
-        "or that calls the method itself."
+        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none: "
+        "it is a warning in a class that has the right method, too, if no file of the program "
+        "calls it. It is found when the optimizer is wrapped, before any training. Not reported "
+        "is a class that also defines the method that is called, as one for several versions of "
+        "Keras does, or that calls the method itself."
     ),
 )
 def override_unreached(evidence: Evidence) -> Iterator[Case]:
@@ -51,6 +52,14 @@ def override_unreached(evidence: Evidence) -> Iterator[Case]:
             f"{_LABELS[optimizer.kind]}, calls {remark.detail}, and no other method of "
             f"{class_of(optimizer)} calls {remark.method}.",
             f"Define {_signature(remark.detail, optimizer.kind)} instead{_or(remark.method)}.",
+        )
+    for optimizer, remark in _remarked(evidence, "override-beside"):
+        yield Case(
+            "warning",
+            f"{class_of(optimizer)}.{remark.method} is called by nothing: the base class, "
+            f"{_LABELS[optimizer.kind]}, calls {remark.detail}, which the class has, too, and the "
+            f"program calls no {remark.method}.",
+            f"Delete it, or put its code into {remark.detail}.",
         )
 
 
@@ -67,16 +76,14 @@ def override_unreached(evidence: Evidence) -> Iterator[Case]:
         "The signature is compared with what the base class really passes: `indices` as the third "
         "argument of the sparse methods, `learning_rate` as that of Keras 3's `update_step`, and "
         "`apply_state` by name to a legacy method that has such a parameter. It is found when the "
-        "optimizer is wrapped. A sparse method is a warning while an `Embedding` layer is alive, "
-        "an error when a sparse gradient came, and no finding otherwise."
+        "optimizer is wrapped. A sparse method is a warning until a sparse gradient came. A method "
+        "that does nothing but raise an error is not reported."
     ),
 )
 def wrong_signature(evidence: Evidence) -> Iterator[Case]:
     """A method cannot be called with what its base class passes."""
     for optimizer, remark in _remarked(evidence, "wrong-signature"):
         sparse, _, embeddings = _sparse(evidence, optimizer, remark)
-        if "sparse" in remark.method and not sparse and not embeddings:
-            continue
         passed, _, error = remark.detail.partition("): ")
         certain = sparse or "sparse" not in remark.method
         when = (
@@ -169,10 +176,11 @@ def python_side_effect(evidence: Evidence) -> Iterator[Case]:
     ),
     advice="Use `self.iterations`, or move the variable once a step, in `apply_gradients`.",
     explanation=(
-        "The source of the apply methods is read for `self.NAME.assign_add(...)`, `assign_sub`, or "
-        "an `assign` of a value made of itself, where NAME says step, iteration, epoch, decay, "
-        "count, rate or the like, and nothing decides whether it runs. It takes two variables or "
-        "more."
+        "The source of the apply methods is read for `self.n.assign_add(...)`, `assign_sub`, or an "
+        "`assign` of a value made of itself, which nothing decides, and for a use of `self.n` in "
+        "what is assigned to anything else. It takes two variables or more. Left out is what is "
+        "counted and not used, or only logged; what a gradient goes into, for that is a sum over "
+        "the variables; what seeds random numbers; and what another method sets back."
     ),
 )
 def step_per_variable(evidence: Evidence) -> Iterator[Case]:
@@ -189,8 +197,8 @@ def step_per_variable(evidence: Evidence) -> Iterator[Case]:
         if len(variables) > 1:
             yield Case(
                 "warning",
-                f"{class_of(optimizer)}.{remark.method} moves `{remark.detail}` once for each "
-                f"variable: {len(variables):,} times a step, with "
+                f"{class_of(optimizer)}.{remark.method} moves `{remark.detail}`, which the update "
+                f"depends on, once for each variable: {len(variables):,} times a step, with "
                 f"{some(len(variables), 'variable')}.",
             )
 

@@ -49,10 +49,11 @@ class Blocks:
         kinds: Callable[[], set[str]],
         note: Callable[[str], None],
         fault: Callable[[BaseException], None],
+        called: Callable[[], None],
     ) -> None:
         """The first four are the recorder's and go on changing: `devices` says where the variables
         of each replica are, `kinds` gives those of the optimizers. `note` and `fault` are called
-        with what could not be counted.
+        with what could not be counted, `called` each time a function with a block in it is called.
         """
         self.counters = Counters()
         self.tracings = Tracings()
@@ -68,6 +69,7 @@ class Blocks:
         self._kinds = kinds
         self._note = note
         self._fault = fault
+        self._called = called
 
     def end(self) -> None:
         """Look at no more Sessions; what was traced goes on counting."""
@@ -187,6 +189,7 @@ class Blocks:
             place = current_place()
             if place is EAGER:
                 self.callers.add(threading.get_ident())
+                self._called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )

@@ -44,19 +44,28 @@ class VariableTable:
             argument = self._argument_name(variable, graph)
             if argument is not None:
                 return self._argument(argument, own)
-        path = None if variable is own else _path(variable)
+        path = None if variable is own else own_path(variable)
         known = self._index.get(id(own))
         if known is not None and known[0]() is own:
             if path and known[1] in self._raw:
                 self._rename(known[1], path)
             return known[1]
         with self._lock:
-            index = self._add(path or _path(own) or tensorflow_name(own), own, argument=False)
+            index = self._add(path or own_path(own) or tensorflow_name(own), own, argument=False)
             self._index[id(own)] = (ref(own), index)
             if not path:
                 self._raw.add(index)
                 self._unsearched.append(index)
         return index
+
+    def knows(self, key: int, variable: ref[Any]) -> bool:
+        """Whether a variable was ever handed over or updated; it may be gone since.
+
+        `key` is the id of what `canonical` gives of it, `variable` the plain reference to that, of
+        which Python makes only one.
+        """
+        known = self._index.get(key)
+        return known is not None and known[0] is variable
 
     @property
     def rows(self) -> list[Variable]:
@@ -170,7 +179,7 @@ def keras_path(variable: Any) -> str | None:
     """
     global _held
     own = canonical(variable)
-    path = _path(variable) or _path(own)
+    path = own_path(variable) or own_path(own)
     if path or own is None:
         return path
     number = _number(own)
@@ -189,7 +198,7 @@ def _search() -> _Held:
     base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
     paths: dict[int, tuple[ref[Any], str]] = {}
     for variable in instances([base]) if base else ():
-        own, path = canonical(variable), _path(variable)
+        own, path = canonical(variable), own_path(variable)
         if path and isinstance(own, compat.TensorFlowVariable):
             paths.setdefault(id(own), (ref(own), path))
     return _Held(before, paths)
@@ -209,7 +218,7 @@ def _is_keras3(variable: Any) -> bool:
     return any(base.__module__ == _KERAS3 for base in type(variable).__mro__)
 
 
-def _path(variable: Any) -> str | None:
+def own_path(variable: Any) -> str | None:
     """The path of a Keras 3 variable; None for what is none."""
     return str(variable.path) if _is_keras3(variable) else None
 

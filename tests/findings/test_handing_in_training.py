@@ -1,0 +1,428 @@
+"""Layers that are made trainable after the train step was traced: `never-handed`.
+
+That they are not trained is seen by their weights; in a near miss they are trained, or it was not
+meant that they are, or no step ran that could have trained them.
+"""
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, library_of, needs_keras3
+
+import tracer
+from tracer.api import CallTrace
+from tracer.findings.catalogue import Finding
+from tracer.hooks import registry
+from tracer.recorder import handing
+from tracer.reporters import formats
+
+pytestmark = pytest.mark.wide
+
+SGD: dict[str, Callable[[], Any]] = {
+    "legacy": lambda: keras2.optimizers.legacy.SGD(0.1),
+    "keras2": lambda: keras2.optimizers.SGD(0.1),
+    "keras3": lambda: keras3.optimizers.SGD(0.1),
+}
+KINDS = ("legacy", "keras2", "keras3")
+X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These steps take next to no time, of which a thousandth is nothing."""
+    monkeypatch.setattr(handing, "_REST", 0)
+
+
+class Transfer:
+    """A base that is frozen, and a head; both in a model that is compiled."""
+
+    def __init__(self, kind: str, *, compiled: bool = True) -> None:
+        self.kind = kind
+        layers = library_of(kind).layers
+        self.base = library_of(kind).Sequential(
+            [
+                layers.Input((3,)),
+                layers.Dense(4, name="first"),
+                layers.BatchNormalization(name="norm"),
+                layers.Dense(4, name="second"),
+            ],
+            name="base",
+        )
+        self.base.trainable = False
+        self.model = library_of(kind).Sequential(
+            [layers.Input((3,)), self.base, layers.Dense(1, name="head")]
+        )
+        self.optimizer = tracer.wrap(SGD[kind]())
+        if compiled:
+            self.compile()
+
+    def compile(self, **options: Any) -> None:
+        self.model.compile(optimizer=self.optimizer, loss="mse", **options)
+
+    def fit(self, **options: Any) -> None:
+        self.model.fit(X, Y, batch_size=4, verbose=0, **options)
+
+    def weights(self) -> list[Any]:
+        """Those of the base that training moves."""
+        return [np.array(each) for layer in self.base.layers for each in layer.get_weights()[:2]]
+
+    def learns(self, train: Callable[[], None]) -> bool:
+        before = self.weights()
+        train()
+        return any((a != b).any() for a, b in zip(before, self.weights(), strict=True))
+
+    @property
+    def trace(self) -> CallTrace:
+        return tracer.trace_of(self.optimizer)
+
+
+def reported(trace: CallTrace) -> list[Finding]:
+    return [each for each in trace.findings() if each.code == "never-handed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_base_that_is_made_trainable_without_compiling_again(kind: str, tmp_path: Any) -> None:
+    transfer = Transfer(kind)
+    transfer.fit()
+    assert not reported(transfer.trace)  # it is frozen on purpose
+    transfer.base.trainable = True
+    assert not reported(transfer.trace)  # no step ran since: it may be compiled next
+    assert not transfer.learns(transfer.fit)
+    (finding,) = reported(transfer.trace)
+    assert finding.severity == "warning"
+    assert len(finding.variables) == 6
+    assert "first/kernel" in finding.text
+    assert "no optimizer was ever handed them" in finding.text
+    transfer.trace.save(tmp_path / "run.json")
+    loaded = tracer.load(tmp_path / "run.json")
+    assert reported(loaded) == [finding]
+    for name in get_args(formats.Format):
+        if name in ("text", "markdown", "html", "json"):
+            assert "never-handed" in formats.render(loaded, name)
+    transfer.base.trainable = False
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_model_that_is_gone_when_the_trace_is_read(kind: str, compiled: bool) -> None:
+    def main() -> None:
+        transfer = Transfer(kind)
+        transfer.fit()
+        transfer.base.trainable = True
+        transfer.fit()
+        if compiled:
+            transfer.optimizer = SGD[kind]()
+            transfer.compile()
+            transfer.fit()
+
+    with tracer.record() as recording:
+        main()
+        library_of(kind).backend.clear_session()
+        gc.collect()
+        assert len(reported(recording.trace())) == (not compiled)
+    assert len(reported(recording.trace())) == (not compiled)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras3"])
+def test_only_one_layer_of_the_base(kind: str) -> None:
+    transfer = Transfer(kind)
+    transfer.fit()
+    transfer.base.trainable = True
+    for layer in transfer.base.layers[:-1]:
+        layer.trainable = False
+    assert not transfer.learns(transfer.fit)
+    (finding,) = reported(transfer.trace)
+    assert [name.rpartition("second/")[2] for name in finding.variables] == ["kernel", "bias"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_base_that_is_compiled_again(kind: str) -> None:
+    transfer = Transfer(kind)
+    transfer.fit()
+    transfer.base.trainable = True
+    transfer.optimizer = tracer.wrap(SGD[kind]())
+    transfer.compile()
+    assert transfer.learns(transfer.fit)
+    assert not reported(transfer.trace)
+
+
+def test_base_that_is_compiled_again_with_the_same_optimizer() -> None:
+    transfer = Transfer("legacy")  # the others refuse variables that they were not built for
+    transfer.fit()
+    transfer.base.trainable = True
+    transfer.compile()
+    assert transfer.learns(transfer.fit)
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_base_that_is_frozen_to_the_end(kind: str) -> None:
+    transfer = Transfer(kind)
+    transfer.fit(epochs=3)
+    transfer.model.evaluate(X, Y, verbose=0)
+    transfer.base.trainable = True  # to be saved, say
+    transfer.model.predict(X, verbose=0)
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("last", [False, True])
+def test_callback_that_makes_the_base_trainable(kind: str, last: bool) -> None:
+    transfer = Transfer(kind)
+    epochs = 4
+
+    class Thaw(library_of(kind).callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == (epochs - 1 if last else 0):
+                transfer.base.trainable = True
+
+    assert not transfer.learns(lambda: transfer.fit(epochs=epochs, callbacks=[Thaw()]))
+    assert len(reported(transfer.trace)) == (not last)
+
+
+@pytest.mark.parametrize("kind", ["keras2", "keras3"])
+def test_callback_that_traces_the_step_anew(kind: str) -> None:
+    transfer = Transfer(kind)
+    transfer.optimizer.build([*transfer.model.trainable_variables, *transfer.base.variables])
+
+    class Thaw(library_of(kind).callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 0:
+                transfer.base.trainable = True
+                self.model.make_train_function(force=True)
+
+    transfer.fit(epochs=1, callbacks=[Thaw()])
+    transfer.fit()
+    assert len(reported(transfer.trace)) == (not transfer.learns(transfer.fit))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("style", ["closure", "self", "argument", "branch"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_loop_of_ones_own(kind: str, style: str, anew: bool) -> None:
+    transfer = Transfer(kind, compiled=False)
+    model, optimizer = transfer.model, transfer.optimizer
+    if hasattr(optimizer, "build"):
+        optimizer.build([each for each in model.variables if "moving" not in each.name])
+
+    class Loop:
+        def __init__(self) -> None:
+            self.model = model
+
+        def step(self) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.model(X) - Y) ** 2)
+            gradients = tape.gradient(loss, self.model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, self.model.trainable_variables, strict=True))
+
+    def update(network: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((network(X) - Y) ** 2)
+        weights = network.trainable_weights
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    def given() -> None:
+        update(model)
+
+    def done() -> int:
+        closed()
+        return 1
+
+    def branch() -> None:
+        tf.cond(tf.reduce_sum(X) > 0, done, lambda: 0)
+
+    def closed() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(X) - Y) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(
+            [(g, v) for g, v in zip(gradients, model.trainable_variables, strict=True)]
+        )
+
+    steps: dict[str, Callable[[], Callable[[], Any]]] = {
+        "closure": lambda: tf.function(closed),
+        "self": lambda: tf.function(Loop().step),
+        "argument": lambda: tf.function(given),
+        "branch": lambda: tf.function(branch),
+    }
+    step = steps[style]()
+
+    def train() -> None:
+        for _ in range(3):
+            step()
+
+    train()
+    transfer.base.trainable = True
+    if anew:
+        step = steps[style]()
+    assert transfer.learns(train) == anew
+    assert len(reported(transfer.trace)) == (not anew)
+
+
+def gan(kind: str, toggled: bool) -> tuple[Any, Any, Any, Any]:
+    """A discriminator that is compiled, frozen, and a part of the model that trains a generator."""
+    library = library_of(kind)
+    layers = library.layers
+    discriminator = library.Sequential([layers.Input((3,)), layers.Dense(1)], name="discriminator")
+    discriminator.compile(optimizer=SGD[kind](), loss="mse")
+    discriminator.trainable = False
+    generator = library.Sequential([layers.Input((3,)), layers.Dense(3)], name="generator")
+    both = library.Sequential([layers.Input((3,)), generator, discriminator])
+    optimizer = tracer.wrap(SGD[kind]())
+    both.compile(optimizer=optimizer, loss="mse")
+    for number in range(4):
+        discriminator.trainable = True
+        discriminator.train_on_batch(X, Y)
+        if toggled or not number:  # what was when the step was traced is what counts
+            discriminator.trainable = False
+        both.train_on_batch(X, Y)
+    return optimizer, discriminator, generator, both
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("toggled", [False, True])
+def test_gan_of_two_compiled_models(kind: str, toggled: bool) -> None:
+    optimizer, discriminator, *_ = gan(kind, toggled)
+    discriminator.trainable = True
+    assert not [each for each in tracer.trace_of(optimizer).findings() if each.severity != "info"]
+
+
+@needs_keras3
+def test_two_optimizers_that_share_a_model() -> None:
+    transfer = Transfer("keras3", compiled=False)
+    head, base = transfer.model.layers[-1], transfer.base
+    other = SGD["keras3"]()  # not traced
+
+    @tf.function
+    def step(thawed: bool) -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean((transfer.model(X) - Y) ** 2)
+        pairs = zip(
+            tape.gradient(loss, head.trainable_variables), head.trainable_variables, strict=True
+        )
+        transfer.optimizer.apply_gradients(pairs)
+        if thawed:
+            weights = base.trainable_variables
+            other.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    step(False)
+    base.trainable = True
+    other.build(base.trainable_variables)
+
+    def train() -> None:
+        for _ in range(3):
+            step(True)
+
+    assert transfer.learns(train)
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_optimizer_that_trains_what_is_frozen(kind: str) -> None:
+    transfer = Transfer(kind, compiled=False)
+    head, other = transfer.model.layers[-1], SGD[kind]()
+    transfer.base.trainable = True
+    chosen = transfer.base.trainable_variables  # as they are before it is frozen
+    transfer.base.trainable = False
+    if hasattr(other, "build"):
+        other.build(chosen)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean((transfer.model(X) - Y) ** 2)
+        weights = head.trainable_variables
+        transfer.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        other.apply_gradients(zip(tape.gradient(loss, chosen), chosen, strict=True))
+
+    step()
+    transfer.base.trainable = True
+
+    def train() -> None:
+        for _ in range(3):
+            step()
+
+    assert transfer.learns(train)
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recording_knows_what_the_other_optimizer_trained(kind: str) -> None:
+    with tracer.record() as recording:
+        transfer = Transfer(kind)
+        transfer.fit()
+        transfer.base.trainable = True
+        first = transfer.model.train_function
+        transfer.optimizer = SGD[kind]()
+        transfer.compile()
+        transfer.fit()
+        assert first is not transfer.model.train_function
+    assert not reported(recording.trace())
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2"])  # Keras 3 refuses them
+def test_variables_made_after_training(kind: str) -> None:
+    transfer = Transfer(kind)
+    transfer.fit()
+    head = transfer.model.layers[-1]
+    late = head.add_weight(shape=(1,), name="late")
+    transfer.fit()
+    assert late is not None
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_feature_extractor_beside_the_model(kind: str) -> None:
+    transfer = Transfer(kind, compiled=False)
+    layers = library_of(kind).layers
+    head = library_of(kind).Sequential([layers.Input((4,)), layers.Dense(1)])
+    head.compile(optimizer=transfer.optimizer, loss="mse")
+    transfer.base.trainable = True
+    features = transfer.base.predict(X, verbose=0)
+    for _ in range(2):
+        head.fit(features, Y, verbose=0)
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eager_training_is_never_behind(kind: str) -> None:
+    transfer = Transfer(kind, compiled=False)
+    if hasattr(transfer.optimizer, "build"):
+        variables = transfer.model.variables
+        transfer.optimizer.build([each for each in variables if "moving" not in each.name])
+    transfer.compile(run_eagerly=True)
+    transfer.fit()
+    transfer.base.trainable = True
+    transfer.fit()
+    assert not reported(transfer.trace)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    look = handing.Handing._has_thawed
+    transfer = Transfer("legacy", compiled=False)
+    transfer.base.trainable = not frozen
+    transfer.compile()
+    transfer.fit()
+    monkeypatch.setattr(handing, "_REST", 1000)
+
+    def counted(self: handing.Handing) -> bool:
+        looks.append(1)
+        return look(self)
+
+    monkeypatch.setattr(handing.Handing, "_has_thawed", counted)
+    recorder = registry.recorder_of(transfer.optimizer)
+    assert recorder is not None
+    of = recorder._handing
+    begin = time.perf_counter()
+    while time.perf_counter() < begin + 0.2:
+        of.called()
+    assert bool(looks) == frozen
+    assert len(looks) < 100  # of some 100,000 calls; each takes more than 2 microseconds

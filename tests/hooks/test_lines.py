@@ -1,0 +1,133 @@
+"""Which line of the program made an optimizer, and who says it."""
+
+import inspect
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from libraries import keras2, keras3, library_of, needs_keras3
+from odometers import KINDS, ODOMETERS, gradients, make_variables
+
+import tracer
+from tracer.api import CallTrace
+from tracer.hooks import lines
+from tracer.model.labels import program_lines
+from tracer.reporters import formats
+
+HERE = os.path.relpath(__file__)
+
+
+def here(before: int = 1) -> str:
+    """The line so many lines before that of the call."""
+    frame = inspect.currentframe()
+    assert frame is not None and frame.f_back is not None
+    return f"{HERE}:{frame.f_back.f_lineno - before}"
+
+
+def made_in(trace: CallTrace) -> list[str]:
+    return [each.made for each in trace.optimizers]
+
+
+def step(kind: str, *optimizers: Any) -> None:
+    for optimizer in optimizers:
+        optimizer.apply_gradients(gradients(make_variables(kind)))
+
+
+def test_files_below_the_working_folder_are_named_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert lines.line(str(tmp_path / "nets" / "train.py"), 3) == os.path.join("nets", "train.py:3")
+    assert lines.line("nets/train.py", 3) == "nets/train.py:3"
+    assert lines.line(str(tmp_path.parent / "other" / "train.py"), 3) == "other/train.py:3"
+    assert lines.line("<stdin>", 1) == "<stdin>:1"
+    assert lines.line("/tmp/ipykernel_12/345.py", 7) == "line 7 of a cell"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrap_tells_its_line(kind: str) -> None:
+    optimizer = ODOMETERS[kind]()
+    tracer.wrap(optimizer)
+    expected = here()
+    step(kind, optimizer)
+    tracer.wrap(optimizer)
+    assert made_in(tracer.trace_of(optimizer)) == [expected]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recording_tells_the_line_of_the_constructor(kind: str) -> None:
+    base: Any = ODOMETERS[kind]
+
+    class Derived(base):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+            self.more = 1
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.optimizer = Derived()
+            self.line = here()
+
+    before = ODOMETERS[kind]()
+    with tracer.record() as recording:
+        first = ODOMETERS[kind]()
+        line = here()
+        trainer = Trainer()
+        step(kind, first, trainer.optimizer, before)
+    assert made_in(recording.trace()) == ["", line, trainer.line] or made_in(recording.trace()) == [
+        line,
+        trainer.line,
+        "",
+    ]
+
+
+@needs_keras3
+def test_an_optimizer_that_compile_makes_of_a_name() -> None:
+    with tracer.record() as recording:
+        model = library_of("keras3").Sequential([keras3.layers.Dense(1)])
+        model.compile(optimizer="adam", loss="mse")
+        line = here()
+        model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert made_in(recording.trace()) == [line]
+
+
+@pytest.mark.parametrize("classes", [("SGD", "SGD"), ("SGD", "Adam")])
+def test_reports_tell_them_apart_by_line(classes: tuple[str, str], tmp_path: Path) -> None:
+    with tracer.record() as recording:
+        first = getattr(keras2.optimizers, classes[0])()
+        second = getattr(keras2.optimizers, classes[1])()
+        above, below = here(2), here(1)
+        step("keras2", first, second)
+    trace = recording.trace()
+    trace.save(tmp_path / "run.json")
+    loaded = tracer.load(tmp_path / "run.json")
+    assert made_in(loaded) == [above, below]
+    same = classes[0] == classes[1]
+    assert program_lines(loaded) == ({0: above, 1: below} if same else {})
+    for name in cast("list[formats.Format]", ["text", "markdown", "html"]):
+        shown = " ".join(formats.render(loaded, name).replace("\\", "").split())
+        assert (above in shown and below in shown) == same, name
+    records = json.loads(formats.render(loaded, "json"))["optimizers"]
+    assert [each["made"] for each in records] == [above, below]
+
+
+def test_the_overview_of_many_has_a_column_of_lines() -> None:
+    with tracer.record() as recording:
+        optimizers = [keras2.optimizers.SGD(name=f"sgd_{number}") for number in range(4)]
+        line = here()
+        step("keras2", *optimizers)
+    shown = formats.render(recording.trace(), "text")
+    assert "made in" in shown
+    assert shown.count(line[-12:]) == 4
+
+
+def test_what_is_nested_has_the_line_of_its_root() -> None:
+    inner = keras2.optimizers.SGD()
+    outer = keras2.mixed_precision.LossScaleOptimizer(inner)
+    tracer.wrap(outer)
+    line = here()
+    step("keras2", outer)
+    assert made_in(tracer.trace_of(outer))[0] == line

@@ -1,0 +1,59 @@
+"""Lines of the program, as people name them: `train.py:12`. No TensorFlow."""
+
+import inspect
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any
+
+_NOT_THE_PROGRAM = ("contextlib", "functools", "keras", "tensorflow", "tf_keras", "tracer", "wrapt")
+_CELLS = ("<ipython-input-", "ipykernel_")
+
+
+def line(file: str, number: int) -> str:
+    """A line of a file, which is named from the working folder if it is below that.
+
+    >>> line("/elsewhere/models/train.py", 12)
+    'models/train.py:12'
+    >>> line("<ipython-input-3-8a5e>", 4)
+    'line 4 of a cell'
+    """
+    if any(each in file for each in _CELLS):
+        return f"line {number} of a cell"
+    path = os.path.normpath(file)
+    try:
+        below = os.path.relpath(path)
+    except (OSError, ValueError):  # no working folder any more, or on another drive
+        below = os.pardir
+    if file.startswith("<"):  # no file, but "<stdin>" or "<string>"
+        below = file
+    elif below.startswith(os.pardir):
+        below = os.path.join(*path.split(os.sep)[-2:])
+    return f"{below}:{number}"
+
+
+def line_of(code: CodeType) -> str:
+    """Where a function is defined."""
+    return line(code.co_filename, code.co_firstlineno)
+
+
+def line_of_caller(made: object) -> str:
+    """The line of the program that is running, past the constructors of `made`; empty if none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NOT_THE_PROGRAM and not _constructs(frame, made):
+            return line(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def _constructs(frame: FrameType, made: Any) -> bool:
+    """Whether a frame is that of an `__init__` of `made`, or of what decorates one."""
+    code = frame.f_code
+    if code.co_argcount:
+        return frame.f_locals.get(code.co_varnames[0]) is made
+    if not code.co_flags & inspect.CO_VARARGS:
+        return False
+    given = frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount])
+    return isinstance(given, tuple) and bool(given) and given[0] is made
