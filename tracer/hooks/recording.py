@@ -9,7 +9,7 @@ imported yet is patched when it is; until then no TensorFlow is imported here.
 import functools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
