@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tracer.model import measures
-from tracer.model.empty import every, reason
+from tracer.model.empty import every, reason, reason_for_all
 from tracer.model.labels import program_lines, replica_names
 from tracer.model.measures import Measure
 from tracer.model.records import Method
@@ -123,7 +123,8 @@ def _executions(tally: Tally) -> str:
             verb = "was not seen to run" if least else "never ran"
         else:
             verb = "was seen to run" if least else "ran"
-        return f"{subject} {verb}: {least}0 executions {in_steps}."
+        why = reason_for_all(tally)
+        return f"{subject} {verb}: {least}0 executions {in_steps}{f' ({why})' if why else ''}."
     outside = [tally.outside(measure) for measure in by_method]
     inside = [total - out for total, out in zip(totals, outside, strict=True)]
     beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
@@ -158,7 +159,10 @@ def _calls(tally: Tally) -> str:
         eager, tracing = eager + counts[0], tracing + counts[1]
         totals.append(sum(counts))
     graphs, idle = tally.graphs(measures.of_methods(chosen))
+    within = ""
     if tally.idle_as_usual:  # the details have it: the table of the methods
+        if idle == graphs and tally.idle_parts:
+            within = ", in a part that no step reached"
         idle = 0
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
     if not any(totals):
@@ -169,7 +173,7 @@ def _calls(tally: Tally) -> str:
     least = "" if tally.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    while_tracing = f"while tracing {some(graphs, 'graph')}{_never(graphs, idle)}"
+    while_tracing = f"while tracing {some(graphs, 'graph')}{within or _never(graphs, idle)}"
     if not tracing:
         return f"{called}, {_all(eager)}eagerly, and each call is one execution."
     if not eager:
