@@ -16,6 +16,7 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.findings import catalogue
 from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.records import Graph
@@ -276,19 +277,7 @@ def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
 
 
 def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
-    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 0, 1)
-    work, branch = [step(), request(0)], [update(0)]
-    blocks = (
-        block(work, graphs=1, idle=1),
-        block(work, Run(1, 1, 40), graphs=1),
-        block(branch, is_step=False, graphs=1, idle=1),
-        block(branch, is_step=False, graphs=1, idle=1),
-    )
-    calls = (called(1, (0,), tracing=2),)
-    trace = with_optimizer(
-        with_graphs(traces.keras3(("a",), blocks, calls), usual),
-        class_name="keras.LossScaleOptimizer",
-    )
+    trace = traces.all_skipped()
     assert "update_step never ran: 0 executions in 40 steps (skipped by the loss" in trace.answer()
     assert trace.answer().endswith("while tracing 2 graphs, in a part that no step reached.")
     text = render(trace, color=True)
@@ -300,11 +289,24 @@ def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
     assert "graphs that never ran are usual" not in told
 
 
+def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    work_out = catalogue._findings
+    times: Counter[str] = Counter()
+
+    def counted(trace: Trace) -> list[catalogue.Finding]:
+        times["worked out"] += 1
+        return work_out(trace)
+
+    monkeypatch.setattr(catalogue, "_findings", counted)
+    text = render(traces.all_skipped())
+    assert times["worked out"] == 1
+    assert text.count("warning[steps-skipped]") == 1
+
+
 def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
-    bad = traces.keras3(("a",), (block([step(), request(0)], Run(1, 1, 40)),), ())
-    bad = with_optimizer(bad, class_name="keras.LossScaleOptimizer")
+    bad = traces.all_skipped()
     calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
-    parts = [(each.data, [lambda: None] * len(each.variables)) for each in (bad, calm)]
+    parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
     one, other = tallies_of(Trace(combine(parts)[0]))
     assert cause(one) == ("skipped by the loss scale", False)
     assert cause(other) == ("skipped by the loss scale", True)
