@@ -284,19 +284,21 @@ def _users_of(
     handles = {id(handle) for handle in variables}
     seen: set[int] = set()
     for function in concretes:
-        if (handles and compat.writes_to(function.graph, handles)) or (
+        if (handles and not handles.isdisjoint(compat.written_by(function.graph).captured)) or (
             scope and any(map(by_name.search, compat.op_names(function.graph)))
         ):
             seen.add(id(function))
             yield function
     names = frozenset({*methods, "minimize"})
     for polymorphic in polymorphics:
-        traced = [f for f in compat.concrete_functions(polymorphic) if id(f) not in seen]
-        if traced and _names(polymorphic.python_function, optimizer, names):
-            for function in traced:
-                if compat.writes_to(function.graph, None):
-                    seen.add(id(function))
-                    yield function
+        writing = [
+            function
+            for function in compat.concrete_functions(polymorphic)
+            if id(function) not in seen and compat.written_by(function.graph).anything
+        ]
+        if writing and _names(polymorphic.python_function, optimizer, names):
+            seen.update(map(id, writing))
+            yield from writing
 
 
 def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
