@@ -77,7 +77,7 @@ def thawed(*names: str, steps: int = 20) -> CallTrace:
 
 
 def skipping(
-    *runs: Run, steps: int, initial_scale: float = 2.0**15, **settings: Setting
+    *runs: Run, steps: int, initial_scale: float = 2.0**15, dynamic_scale: float = 1.0
 ) -> CallTrace:
     """A loss scale that lets the steps of these runs through."""
     return trace(
@@ -85,7 +85,9 @@ def skipping(
         block([update(0, 1, optimizer=1)], *runs, is_step=False, graphs=1),
         optimizers=(
             optimizer(
-                class_name="keras.LossScaleOptimizer", initial_scale=initial_scale, **settings
+                class_name="keras.LossScaleOptimizer",
+                initial_scale=initial_scale,
+                dynamic_scale=dynamic_scale,
             ),
             optimizer(iterations=None),
         ),
@@ -572,7 +574,7 @@ def test_one_is_singular() -> None:
         block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1
     )
     (finding,) = one_row.findings()
-    assert finding.text.endswith("each update writes all 1 row.")
+    assert finding.text.endswith("with all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
     assert "), 1 step\n" in markdown.render(once)
     (progress,) = watch.progress(once, None, 1.0)

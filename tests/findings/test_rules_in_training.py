@@ -825,7 +825,7 @@ def test_rows_that_a_sparse_gradient_moves(kind: str, name: str) -> None:
     assert moved == [False, earlier, True]
 
 
-class OwnDense(LEGACY.SGD):
+class OwnDense(keras2.optimizers.legacy.SGD):  # type: ignore[misc]  # it has no types
     """Defines both methods; which of them runs is a matter of the gradients."""
 
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
