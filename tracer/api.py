@@ -96,6 +96,11 @@ class Recording:
         """A frozen trace of what ran since the block began, of every optimizer that was used."""
         return self._counted.trace().derived(_call_trace)  # after the block always the same one
 
+    @property
+    def used(self) -> bool:
+        """Whether any optimizer that is traced here was ever used; takes no lock."""
+        return self._counted.used
+
     def take(self, optimizer: object) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.
 
