@@ -174,7 +174,7 @@ def record() -> Iterator[Recording]:
 
     An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
     block does not count: steps are numbered from 1. Functions that were traced to graphs before,
-    with an optimizer that was not wrapped, are not counted; the trace then says so.
+    with an optimizer that was not wrapped, are traced again as by `wrap`.
 
     >>> import tensorflow as tf, tracer
     >>> weight = tf.Variable([1.0])
