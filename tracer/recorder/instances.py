@@ -1,5 +1,6 @@
 """Finds the living instances of some classes. No TensorFlow."""
 
+import copyreg
 import functools
 import gc
 import sys
@@ -115,11 +116,15 @@ class Living:
     def _being_copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def copying(copied: Any, *args: Any) -> Any:
-            self._complete = False
             try:
-                return original(copied, *args)
-            finally:  # somebody may have looked while there was no copy yet
+                way = original(copied, *args)
+            except BaseException:
                 self._complete = False
+                raise
+            made_by = way[0] if isinstance(way, tuple) else way
+            if made_by is way or getattr(made_by, "__module__", "") == copyreg.__name__:
+                self._complete = False  # it makes the copy by `__new__` alone, or has made it so
+            return way
 
         return copying
 
