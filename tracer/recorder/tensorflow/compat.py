@@ -490,6 +490,10 @@ def bound_to(value: Any) -> Any:
     return value.target if isinstance(value, tf_method_target.TfMethodTarget) else None
 
 
+_PATIENCE = 5
+"""Seconds for which a function that is being traced is waited for."""
+
+
 def trace_anew(function: Any) -> bool:
     """Let a `tf.function` forget its graphs, so that its next call traces it; False if it cannot.
 
@@ -499,8 +503,13 @@ def trace_anew(function: Any) -> bool:
     """
     if type(function) is not polymorphic_function.Function:
         return False
-    with function._lock:
+    # Another thread may be tracing it, and wrap an optimizer there whose function this one traces.
+    if not function._lock.acquire(timeout=_PATIENCE):
+        return False
+    try:
         function._function_cache.clear()
+    finally:
+        function._lock.release()
     return True
 
 
