@@ -118,7 +118,8 @@ def _halvings(scale: Optimizer) -> int:
     explanation=(
         "It is a warning if iterations stayed at 0, or moved several times for each step; and info "
         "if gradients are accumulated, or if iterations moved otherwise, as a checkpoint does it. "
-        "Steps that a loss scale skipped are reported by steps-skipped."
+        "What a checkpoint or a loaded model had set before the first step is left out. Steps that "
+        "a loss scale skipped are reported by steps-skipped."
     ),
 )
 def steps_differ(evidence: Evidence) -> Iterator[Case]:
