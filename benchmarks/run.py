@@ -14,7 +14,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("graph_mode", "graph_peers", "eager_mode", "graph_tracing", "fixed_costs", "files")
+NAMES = (
+    "graph_mode",
+    "graph_peers",
+    "eager_mode",
+    "graph_tracing",
+    "recording",
+    "fixed_costs",
+    "files",
+)
 
 PLOT = "performance.svg"
 """The picture that `files` draws, beside the page."""

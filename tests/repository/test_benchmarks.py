@@ -54,6 +54,16 @@ def test_graphs_and_memory_grow_with_nothing() -> None:
 
 
 @pytest.mark.long
+def test_only_the_first_block_walks_over_all_objects() -> None:
+    assert printed("recording") == [
+        ["1, the first block of a process", "2"],
+        ["1", "0"],
+        ["10", "0"],
+        ["100", "0"],
+    ]
+
+
+@pytest.mark.long
 def test_graph_tracing_adds_the_same_ops_to_every_kind() -> None:
     added = {number(row[3]) for row in printed("graph_tracing")}
     assert len(added) == 1

@@ -101,17 +101,18 @@ class Recording:
     def _begin(self) -> None:
         alive = _optimizers()
         if alive:
+            from tracer.hooks.family import family
             from tracer.recorder.tensorflow import older_functions
 
             older_functions.listen()
-            from tracer.hooks.family import family
 
             inner = {
                 id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
             }
-            for optimizer in alive:
-                if id(optimizer) not in inner:
-                    self._meet(optimizer)
+            with older_functions.one_moment():
+                for optimizer in alive:
+                    if id(optimizer) not in inner:
+                        self._meet(optimizer)
 
     def _finish(self) -> None:
         alive = _optimizers()

@@ -1,5 +1,6 @@
 """Finds the living instances of some classes. No TensorFlow."""
 
+import copyreg
 import functools
 import gc
 import sys
@@ -97,7 +98,9 @@ class Living:
     def _being_copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def __reduce_ex__(copied: Any, protocol: Any) -> Any:
-            self._complete = False
-            return original(copied, protocol)
+            way = original(copied, protocol)
+            if isinstance(way, str) or getattr(way[0], "__module__", "") == copyreg.__name__:
+                self._complete = False  # it makes the copy by `__new__` alone
+            return way
 
         return __reduce_ex__

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakMethod
+from weakref import WeakKeyDictionary, WeakMethod
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
@@ -533,29 +533,38 @@ _READS = (
 )
 
 
-def writes_to(graph: Any, handles: Collection[int] | None) -> bool:
-    """Whether `graph` writes to a variable of which the id of the handle is among `handles`.
+class Written(NamedTuple):
+    """What a graph writes to."""
 
-    None stands for any variable, also one that is an argument.
-    """
-    inside = {
-        id(inner) for outer, inner in graph.captures if handles is None or id(outer) in handles
+    captured: frozenset[int]
+    """The ids of the handles that it captured; they live as long as the graph."""
+    anything: bool
+    """Whether it writes to any variable, also to one that is an argument."""
+
+
+_written_by: WeakKeyDictionary[Any, Written] = WeakKeyDictionary()
+
+
+def written_by(graph: Any) -> Written:
+    """Which variables the finished graph of a function writes to: asked again, it is known."""
+    known = _written_by.get(graph)
+    if known is None:
+        known = _written_by[graph] = _find_written(graph)
+    return known
+
+
+def _find_written(graph: Any) -> Written:
+    outer_of = {id(inner): outer for outer, inner in graph.captures}
+    inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*outer_of}
+    written = {
+        id(tensor)
+        for op in graph.get_operations()
+        if inside and op.type not in _READS
+        for position, tensor in enumerate(op.inputs)
+        if id(tensor) in inside and tensor.dtype == tf.resource and position not in _read_only(op)
     }
-    if handles is None:
-        inside |= {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource}
-    if not inside:
-        return False
-    for op in graph.get_operations():
-        if op.type in _READS:
-            continue
-        for position, tensor in enumerate(op.inputs):
-            if (
-                id(tensor) in inside
-                and tensor.dtype == tf.resource
-                and position not in _read_only(op)
-            ):
-                return True
-    return False
+    captured = frozenset(id(outer_of[each]) for each in written if each in outer_of)
+    return Written(captured, bool(written))
 
 
 def _read_only(op: Any) -> Collection[int]:

@@ -21,10 +21,12 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
+from tracer.kinds import kind_of
 from tracer.recorder.instances import Living, instances
 from tracer.recorder.tensorflow import compat
 
@@ -86,7 +88,7 @@ class OlderFunctions:
         counted = {id(handle) for handle in ours}
         older = [
             function
-            for function in _users_of(optimizer, variables, methods, scope)
+            for function in _look().users_of(optimizer, variables, methods, scope)
             if not _captures(function, counted)
         ]
         for function in older:
@@ -97,8 +99,7 @@ class OlderFunctions:
     def _forget(self, index: int, older: Collection[int], retrace: bool) -> None:
         """Let the functions forget their graphs that are `older`; say which of them are running."""
         running = {id(function) for function in compat.running_functions()}
-        _, polymorphics = _functions()
-        for function in polymorphics:
+        for function in _look().polymorphics:
             graphs = [each for each in compat.concrete_functions(function) if id(each) in older]
             if graphs:
                 name = compat.function_name(graphs[0].graph)
@@ -275,43 +276,96 @@ def _functions() -> tuple[list[Any], list[Any]]:
     return concretes, [each for each in functions if not compat.is_concrete(each)]
 
 
-def _users_of(
-    optimizer: Any, variables: Collection[Any], methods: Collection[str], scope: str
-) -> Iterator[Any]:
-    """The concrete functions that use `optimizer`, each once."""
-    by_name = _updates_by(scope)
-    concretes, polymorphics = _functions()
-    handles = {id(handle) for handle in variables}
-    seen: set[int] = set()
-    for function in concretes:
-        if (handles and compat.writes_to(function.graph, handles)) or (
-            scope and any(map(by_name.search, compat.op_names(function.graph)))
-        ):
-            seen.add(id(function))
-            yield function
-    names = frozenset({*methods, "minimize"})
-    for polymorphic in polymorphics:
-        traced = [f for f in compat.concrete_functions(polymorphic) if id(f) not in seen]
-        if traced and _names(polymorphic.python_function, optimizer, names):
-            for function in traced:
-                if compat.writes_to(function.graph, None):
-                    seen.add(id(function))
-                    yield function
+class _Functions:
+    """The functions that are alive at one moment, asked which of them use an optimizer."""
+
+    def __init__(self) -> None:
+        self.concretes, self.polymorphics = _functions()
+        self._reached: dict[int, _Reached] = {}
+        self._by_handle: dict[int, list[Any]] = {}
+        for function in self.concretes:
+            for handle in compat.written_by(function.graph).captured:
+                self._by_handle.setdefault(handle, []).append(function)
+
+    def users_of(
+        self, optimizer: Any, variables: Collection[Any], methods: Collection[str], scope: str
+    ) -> Iterator[Any]:
+        """The concrete functions that use `optimizer`, each once."""
+        users = [each for handle in variables for each in self._by_handle.get(id(handle), ())]
+        if scope:
+            by_name = _updates_by(scope)
+            for function in self.concretes:
+                if any(map(by_name.search, compat.op_names(function.graph))):
+                    users.append(function)
+        seen: set[int] = set()
+        for function in users:
+            if id(function) not in seen:
+                seen.add(id(function))
+                yield function
+        names = frozenset({*methods, "minimize"})
+        for polymorphic in self.polymorphics:
+            writing = [
+                function
+                for function in compat.concrete_functions(polymorphic)
+                if id(function) not in seen and compat.written_by(function.graph).anything
+            ]
+            if writing and self._reach(polymorphic).uses(optimizer, names):
+                seen.update(map(id, writing))
+                yield from writing
+
+    def _reach(self, polymorphic: Any) -> "_Reached":
+        reached = self._reached.get(id(polymorphic))
+        if reached is None:
+            reached = self._reached[id(polymorphic)] = _reached_from(polymorphic.python_function)
+        return reached
 
 
-def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
-    """Whether the code of `function` names the optimizer, and a method to update by."""
-    todo, seen = [(function, 0)], set()
-    mentioned = updates = False
+_at_this_moment: _Functions | None = None
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Several optimizers are wrapped at one moment: the functions are looked at once."""
+    global _at_this_moment
+    _at_this_moment = _Functions()
+    try:
+        yield
+    finally:
+        _at_this_moment = None
+
+
+def _look() -> _Functions:
+    return _at_this_moment or _Functions()
+
+
+class _Reached(NamedTuple):
+    """What the code of a function reaches."""
+
+    objects: frozenset[int]
+    """The ids of the objects that it names, and functions that it calls."""
+    bound: frozenset[int]
+    """The ids of those of which it calls a method that is a `tf.function`."""
+    names: frozenset[str]
+    """The names in its code, and in that of the functions that it calls."""
+
+    def uses(self, optimizer: Any, methods: Collection[str]) -> bool:
+        """Whether it names the optimizer, and one of the methods by which it updates."""
+        by_name = id(optimizer) in self.objects and not self.names.isdisjoint(methods)
+        return by_name or id(optimizer) in self.bound
+
+
+def _reached_from(function: Any) -> _Reached:
+    todo: list[tuple[Any, int]] = [(function, 0)]
+    seen: dict[int, Any] = {}  # with the objects, so that no other one gets the id meanwhile
+    bound, every_name = set(), set[str]()
     while todo:
         value, depth = todo.pop()
         if id(value) in seen:
             continue
-        seen.add(id(value))
-        if value is optimizer:
-            mentioned = True
-        elif compat.bound_to(value) is optimizer:
-            return True  # a method of its own
+        seen[id(value)] = value
+        owner = compat.bound_to(value)
+        if owner is not None:
+            bound.add(id(owner))
         elif isinstance(value, functools.partial):
             todo += [(held, depth) for held in (value.func, *value.args, *value.keywords.values())]
         elif inspect.ismethod(value):
@@ -322,19 +376,17 @@ def _names(function: Any, optimizer: Any, methods: Collection[str]) -> bool:
             todo += [(held, depth) for held in value]
         elif isinstance(value, FunctionType) and depth < _DEEP:
             names = _code_names(value.__code__)
-            updates = updates or not names.isdisjoint(methods)
+            every_name |= names
             used = [*_cells(value), *_globals(value, names), *(value.__defaults__ or ())]
             used.append(getattr(value, "__wrapped__", None))
             for user in used:
                 todo.append((user, depth + 1))
                 todo += [(held, depth + 1) for held in _attributes(user, names)]
-        else:
+        elif kind_of(type(value)) is None:  # an optimizer is where the way ends
             inner = getattr(value, "python_function", None) if depth < _DEEP else None
             if inspect.isroutine(inner):
                 todo.append((inner, depth + 1))
-        if mentioned and updates:
-            return True
-    return False
+    return _Reached(frozenset(seen), frozenset(bound), frozenset(every_name))
 
 
 def _code_names(code: CodeType) -> set[str]:
