@@ -1626,6 +1626,21 @@ def two_optimizers_in_one_train_op(k):
             session.run(train)
 
 
+@add(kinds=("v1",))
+def target_network_in_one_graph(k):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 4))
+        online = tf.compat.v1.get_variable("online", (4, 1))
+        target = tf.compat.v1.get_variable("target", (4, 1))
+        wanted = tf.stop_gradient(0.9 * tf.matmul(x, target))
+        # Without a list it hands over every trainable variable of the graph.
+        train = V1.AdamOptimizer(0.01).minimize(square(tf.matmul(x, online) - wanted))
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train, {x: data(8)[0]})
+            session.run(target.assign(online))
+
+
 @add(kinds=("v1",), quick=True)
 def in_eager_mode(k):
     weight, optimizer = tf.Variable([1.0, 2.0]), V1.AdamOptimizer(0.1)
