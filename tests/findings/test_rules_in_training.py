@@ -971,6 +971,93 @@ def test_optimizer_that_is_built_and_never_used(kind: str) -> None:
     assert not tracer.trace_of(optimizer).findings()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_iterations_that_a_checkpoint_sets_before_the_first_step(
+    kind: str, late: bool, compiled: bool, tmp_path: Path
+) -> None:
+    """As many steps as the checkpoint has: its iterations are twice as many, and no step's."""
+
+    def train(optimizer: Any) -> None:
+        def step() -> None:
+            optimizer.apply_gradients(dense(kernel))
+
+        run = tf.function(step) if compiled else step
+        for _ in range(4):
+            run()
+
+    _, kernel = two_variables(kind)
+    first = SHIPPED[kind]()
+    train(first)
+    path = tf.train.Checkpoint(optimizer=first).save(str(tmp_path / "checkpoint"))
+    optimizer = wrapped(SHIPPED[kind]())
+    if kind != "legacy":  # it makes its iterations in the first step, and restores them then
+        optimizer.build([kernel])
+    restored = tf.train.Checkpoint(optimizer=optimizer)
+    if late:
+        restored.restore(path)
+    with tracer.record() as recording:
+        if not late:
+            restored.restore(path)
+        train(optimizer)
+    assert int(optimizer.iterations) == 8
+    for trace in (tracer.trace_of(optimizer), recording.trace()):
+        assert trace.steps == 4
+        moved = [each.iterations for each in trace.optimizers]
+        assert moved in ([4], [None] if kind == "legacy" else [4])
+        assert not trace.findings()
+
+
+def test_iterations_of_a_loss_scale_that_skips() -> None:
+    """Keras 2 moves them in a step that is skipped, too."""
+    _, kernel = two_variables("keras2")
+    optimizer = wrapped(with_loss_scale("keras2", ODOMETERS["keras2"]()))
+    optimizer.build([kernel])
+
+    @tf.function
+    def train(factor: Any) -> None:
+        optimizer.apply_gradients([(factor * tf.ones((2, 2)), kernel)])
+
+    for number in range(6):
+        train(tf.constant(np.inf if number == 2 else 1.0))
+    assert (int(optimizer.iterations), odometers.read(kernel)) == (6, (odometers.Reading(5),))
+    finding = one(tracer.trace_of(optimizer), "steps-differ")
+    assert finding.severity == "info"
+    assert "moved by 6, one for each step, also for those that were skipped" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("handed", "severity"), [("new", "info"), ("same", "warning"), ("parts", "warning")]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_in_a_row_in_one_function(kind: str, handed: str, severity: str) -> None:
+    """Those of a critic are as they should be; the same gradients or parts of them are not."""
+    table, kernel = two_variables(kind)
+    optimizer = wrapped(ODOMETERS[kind]())
+    if hasattr(optimizer, "build"):
+        optimizer.build([table, kernel])
+
+    @tf.function
+    def train_step() -> None:
+        first, second = dense(table, kernel), dense(table, kernel)
+        for pairs in {
+            "new": (first, second),
+            "same": (first, first),
+            "parts": (first[:1], first[1:]),
+        }[handed]:
+            optimizer.apply_gradients(pairs)
+
+    for _ in range(3):
+        train_step()
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 6
+    assert odometers.read(kernel) == (odometers.Reading(3 if handed == "parts" else 6),)
+    finding = one(trace, "apply-gradients-twice")
+    assert finding.severity == severity
+    assert "twice" in finding.text
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_step_that_calls_apply_gradients_twice(times: int) -> None:
     _, kernel = two_variables("legacy")

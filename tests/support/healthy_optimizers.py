@@ -442,3 +442,438 @@ class SumSquares(V1):
 
     def _apply_sparse(self, g, v):
         return v
+
+
+# Rules that were published, as people write them for themselves.
+
+
+class WithRate(K2):
+    """Where those for Keras 2.11 and later begin."""
+
+    def __init__(self, learning_rate=0.1, name="own", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self._learning_rate = self._build_learning_rate(learning_rate)
+
+
+@add
+class Lion(K3):
+    def __init__(self, learning_rate=0.1, beta_1=0.9, beta_2=0.99, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.beta_1, self.beta_2 = beta_1, beta_2
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums = [self.add_variable_from_reference(v, "momentum") for v in variables]
+
+    def update_step(self, gradient, variable, learning_rate):
+        rate = ops.cast(learning_rate, variable.dtype)
+        m = self._momentums[self._get_variable_index(variable)]
+        self.assign_sub(variable, rate * ops.sign(m * self.beta_1 + gradient * (1 - self.beta_1)))
+        self.assign(m, m * self.beta_2 + gradient * (1 - self.beta_2))
+
+
+@add
+class AdaBelief(WithRate):
+    def build(self, var_list):
+        super().build(var_list)
+        if hasattr(self, "_built") and self._built:
+            return
+        self._built = True
+        self._m = [self.add_variable_from_reference(v, "m") for v in var_list]
+        self._s = [self.add_variable_from_reference(v, "s") for v in var_list]
+
+    def update_step(self, gradient, variable):
+        step = tf.cast(self.iterations + 1, variable.dtype)
+        key = self._index_dict[self._var_key(variable)]
+        m, s = self._m[key], self._s[key]
+        m.assign(0.9 * m + 0.1 * gradient)
+        s.assign(0.999 * s + 0.001 * tf.square(gradient - m) + 1e-16)
+        rate = tf.cast(self.learning_rate, variable.dtype)
+        variable.assign_sub(rate * (m / (1 - 0.9**step)) / (tf.sqrt(s / (1 - 0.999**step)) + 1e-14))
+
+
+@add
+class SignOfGradient(L):
+    def __init__(self, learning_rate=0.1, name="SignOfGradient", **kwargs):
+        super().__init__(name, **kwargs)
+        self._set_hyper("learning_rate", learning_rate)
+
+    def _prepare_local(self, var_device, var_dtype, apply_state):
+        super()._prepare_local(var_device, var_dtype, apply_state)
+        apply_state[(var_device, var_dtype)]["minus"] = -self._decayed_lr(var_dtype)
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        known = (apply_state or {}).get((var.device, var.dtype.base_dtype))
+        known = known or self._fallback_apply_state(var.device, var.dtype.base_dtype)
+        return var.assign_add(known["minus"] * tf.sign(grad), use_locking=self._use_locking)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        rate = self._decayed_lr(var.dtype.base_dtype)
+        return self._resource_scatter_add(var, indices, -rate * tf.sign(grad))
+
+    def get_config(self):
+        return {**super().get_config(), "learning_rate": 0.1}
+
+
+@add
+class SlotsMadeLate(WithRate):  # when a variable is first seen
+    def __init__(self):
+        super().__init__()
+        self.velocities = {}
+
+    def build(self, var_list):
+        super().build(var_list)
+        for variable in var_list:
+            self.velocity(variable)
+
+    def velocity(self, variable):
+        key = self._var_key(variable)
+        if key not in self.velocities:
+            self.velocities[key] = self.add_variable_from_reference(variable, "velocity")
+        return self.velocities[key]
+
+    def update_step(self, gradient, variable):
+        velocity = self.velocity(variable)
+        velocity.assign(0.9 * velocity + gradient)
+        variable.assign_sub(self.learning_rate * velocity)
+
+
+@add
+class DictInTheApplyMethod(L):
+    def __init__(self):
+        super().__init__("late")
+        self.velocities = {}
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        if var.ref() not in self.velocities:
+            with tf.init_scope():
+                self.velocities[var.ref()] = tf.Variable(tf.zeros(var.shape), trainable=False)
+        velocity = self.velocities[var.ref()]
+        velocity.assign(0.9 * velocity + grad)
+        return var.assign_sub(0.1 * velocity)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        raise NotImplementedError("dense gradients only")
+
+    def get_config(self):
+        return {}
+
+
+@add
+class DictWithTry(V1):
+    def __init__(self):
+        super().__init__(False, "late")
+        self.kept = {}
+
+    def slot(self, var):
+        try:
+            return self.kept[var.ref()]
+        except KeyError:
+            with tf.init_scope():
+                self.kept[var.ref()] = tf.Variable(tf.zeros(var.shape), trainable=False)
+            return self.kept[var.ref()]
+
+    def _resource_apply_dense(self, grad, var):
+        velocity = self.slot(var)
+        moved = velocity.assign(0.9 * velocity + grad)
+        return var.assign_sub(0.1 * moved)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._resource_scatter_add(var, indices, -0.1 * grad)
+
+    _apply_dense = _resource_apply_dense
+
+    def _apply_sparse(self, grad, var):
+        return var
+
+
+@add
+class SlotsAsThePublished(V1):
+    def __init__(self, learning_rate=0.1):
+        super().__init__(False, "slots")
+        self._rate = learning_rate
+
+    def _prepare(self):
+        self._rate_t = tf.convert_to_tensor(self._rate)
+
+    def _create_slots(self, var_list):
+        for each in var_list:
+            self._zeros_slot(each, "m", self._name)
+
+    def _apply_dense(self, grad, var):
+        return self._resource_apply_dense(grad, var)
+
+    def _resource_apply_dense(self, grad, var):
+        m = self.get_slot(var, "m")
+        moved = m.assign(tf.maximum(0.9 * m, tf.abs(grad)))
+        update = var.assign_sub(self._rate_t * grad / (moved + 1e-8))
+        return tf.group(update, moved)
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._resource_apply_dense(
+            tf.convert_to_tensor(tf.IndexedSlices(grad, indices, tf.shape(var))), var
+        )
+
+    def _apply_sparse(self, grad, var):
+        return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+
+@add
+class CentralizedByApplyGradients(tf_keras.optimizers.legacy.SGD):
+    def __init__(self):
+        super().__init__(0.1, momentum=0.9)
+
+    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+        centred = []
+        for gradient, variable in grads_and_vars:
+            if gradient is not None and len(gradient.shape) > 1:
+                gradient -= tf.reduce_mean(gradient, axis=0, keepdims=True) * 0.5
+            centred.append((gradient, variable))
+        return super().apply_gradients(centred, name, **kwargs)
+
+
+@add
+class ClippedByApply(keras.optimizers.Adam if keras else object):
+    def apply(self, grads, trainable_variables=None):
+        grads = [None if g is None else ops.clip(g, -0.5, 0.5) for g in grads]
+        return super().apply(grads, trainable_variables)
+
+
+@add
+class ClippedByApplyGradients(tf_keras.optimizers.Adam):
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        return super().apply_gradients(
+            list(zip(gradients, variables, strict=True)), *args, **kwargs
+        )
+
+
+@add
+class CentralizedByGetGradients(tf_keras.optimizers.legacy.Adam):
+    def get_gradients(self, loss, params):
+        return [g - tf.reduce_mean(g) for g in super().get_gradients(loss, params)]
+
+    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+        pairs = super()._compute_gradients(loss, var_list, grad_loss, tape)
+        return [(g - tf.reduce_mean(g), v) for g, v in pairs]
+
+
+@add
+class DecayBeforeTheUpdate(keras.optimizers.SGD if keras else object):
+    def update_step(self, gradient, variable, learning_rate):
+        if "bias" not in variable.name:
+            self.assign_sub(variable, 0.01 * variable)
+        super().update_step(gradient, variable, learning_rate)
+
+
+@add
+class DecayOfSome(tf_keras.optimizers.legacy.Adam):  # as AdamW for BERT has it
+    def _do_decay(self, name):
+        return "b" not in name
+
+    def _decay(self, var):
+        if self._do_decay(var.name):
+            return var.assign_sub(0.01 * var, use_locking=self._use_locking)
+        return tf.no_op()
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        with tf.control_dependencies([self._decay(var)]):
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        with tf.control_dependencies([self._decay(var)]):
+            return super()._resource_apply_sparse(grad, var, indices, apply_state)
+
+
+@add
+class RateByVariable(tf_keras.optimizers.SGD):
+    def __init__(self):
+        super().__init__(0.1)
+        self.factors = {"a": 1.0, "b": 0.1}
+
+    def update_step(self, gradient, variable):
+        factor = self.factors.get(variable.name.split(":")[0], 0.5)
+        super().update_step(gradient * factor, variable)
+
+
+@add
+class LookaheadOfItsOwn(WithRate):
+    def build(self, var_list):
+        super().build(var_list)
+        if not getattr(self, "slow", None):
+            self.slow = [
+                self.add_variable_from_reference(v, "slow", initial_value=v) for v in var_list
+            ]
+
+    def update_step(self, gradient, variable):
+        variable.assign_sub(self.learning_rate * gradient)
+        slow = self.slow[self._index_dict[self._var_key(variable)]]
+
+        def sync():
+            slow.assign_add(0.5 * (variable - slow))
+            variable.assign(slow)
+
+        tf.cond((self.iterations + 1) % 3 == 0, sync, lambda: None)
+
+
+@add
+class Rectified(WithRate):  # warms up, and leaves the second moment out at first
+    def build(self, var_list):
+        super().build(var_list)
+        if getattr(self, "m", None):
+            return
+        self.m = [self.add_variable_from_reference(v, "m") for v in var_list]
+        self.v = [self.add_variable_from_reference(v, "v") for v in var_list]
+
+    def update_step(self, gradient, variable):
+        index = self._index_dict[self._var_key(variable)]
+        m, v = self.m[index], self.v[index]
+        t = tf.cast(self.iterations + 1, variable.dtype)
+        m.assign_add(0.1 * (gradient - m))
+        v.assign_add(0.001 * (gradient * gradient - v))
+        last = 2.0 / (1 - 0.999) - 1
+        rho = last - 2 * t * 0.999**t / (1 - 0.999**t)
+        plain = m / (1 - 0.9**t)
+        rated = plain / (tf.sqrt(v / (1 - 0.999**t)) + 1e-7)
+        variable.assign_sub(self.learning_rate * tf.where(rho >= 5, rated, plain))
+
+
+@add
+class ProdigyLike(K3):  # its distance is one number for all variables, made anew in each step
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.d = self.add_variable((), name="d", initializer="ones")
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self.d.assign(self.d * 1.01)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.assign_sub(variable, learning_rate * self.d * gradient)
+
+
+@add
+class OwnCountByHand(L):  # as TF 1 code does it: in _finish
+    def __init__(self):
+        super().__init__("powers")
+        self.power = tf.Variable(0.9, trainable=False)
+
+    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
+        done = super().apply_gradients(grads_and_vars, name, **kwargs)
+        self.power.assign(self.power * 0.9)
+        return done
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        return var.assign_sub(0.1 * grad / (1 - self.power))
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        return self._resource_scatter_add(var, indices, -0.1 * grad)
+
+    def get_config(self):
+        return {}
+
+
+@add
+class PowersInFinish(V1):
+    def __init__(self):
+        super().__init__(False, "finish")
+        self.power = tf.Variable(0.9, trainable=False)
+
+    def _resource_apply_dense(self, grad, var):
+        return var.assign_sub(0.1 * grad / (1 - self.power))
+
+    def _resource_apply_sparse(self, grad, var, indices):
+        return self._resource_scatter_add(var, indices, -0.1 * grad)
+
+    def _finish(self, update_ops, name_scope):
+        with tf.control_dependencies(update_ops):
+            moved = self.power.assign(self.power * 0.9)
+        return tf.group(*update_ops, moved, name=name_scope)
+
+    _apply_dense = _resource_apply_dense
+
+    def _apply_sparse(self, grad, var):
+        return var
+
+
+@add
+class Raw(tf_keras.optimizers.legacy.Optimizer):  # by the op itself, with keyword arguments
+    def __init__(self):
+        super().__init__("raw")
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=var.handle, alpha=tf.constant(0.1), delta=grad, use_locking=True
+        )
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        return tf.raw_ops.ResourceScatterSub(
+            resource=var.handle, indices=indices, updates=0.1 * grad
+        )
+
+    def get_config(self):
+        return {}
+
+
+@add
+class RawScatter(K3):  # by the variable beneath
+    def update_step(self, gradient, variable, learning_rate):
+        beneath = variable.value if hasattr(variable, "path") else variable
+        rows = tf.range(tf.shape(beneath)[0])
+        beneath.scatter_sub(tf.IndexedSlices(learning_rate * gradient, rows))
+
+
+@add
+class InAHelperFunction(WithRate):
+    def update_step(self, gradient, variable):
+        return _descend(variable, gradient, self.learning_rate)
+
+
+def _descend(variable, gradient, rate):
+    variable.assign(variable - rate * gradient)
+
+
+@add
+class ByLoops(WithRate):  # row by row
+    def update_step(self, gradient, variable):
+        for row in range(variable.shape[0]):
+            variable[row].assign(variable[row] - self.learning_rate * gradient[row])
+
+
+@add
+class Noisy(keras.optimizers.SGD if keras else object):
+    def __init__(self, learning_rate=0.1, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.generator = keras.random.SeedGenerator(1)
+
+    def update_step(self, gradient, variable, learning_rate):
+        noise = keras.random.normal(ops.shape(gradient), seed=self.generator)
+        super().update_step(gradient + 0.01 * noise, variable, learning_rate)
+
+
+@add
+class ReadsItsSettings(L):  # keeps what the method works out for a later look
+    def __init__(self):
+        super().__init__("kept")
+        self._set_hyper("learning_rate", 0.1)
+        self._is_first = True
+
+    def _prepare(self, var_list):
+        self._is_first = False
+        return super()._prepare(var_list)
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        rate = self._get_hyper("learning_rate", var.dtype.base_dtype)
+        return tf.compat.v1.assign_sub(var, rate * grad)
+
+    def _resource_apply_sparse(self, grad, var, indices, **kwargs):
+        rate = self._get_hyper("learning_rate", var.dtype.base_dtype)
+        return tf.compat.v1.scatter_sub(var, indices, rate * grad)
+
+    def get_config(self):
+        return {}

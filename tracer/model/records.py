@@ -146,6 +146,9 @@ class Graph(msgspec.Struct, frozen=True):
     """How often its code calls `apply_gradients`; a loop's body counts once."""
     failed: int = 0
     """How many of those that never ran an error ended while they were traced, in the optimizer."""
+    parted: bool = True
+    """Whether, of several calls of `apply_gradients`, one has other variables than the one before,
+    or the same gradients. If not, they are steps in a row: each for all variables."""
 
 
 class Calls(msgspec.Struct, frozen=True):

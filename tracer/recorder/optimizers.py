@@ -4,6 +4,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -41,6 +42,14 @@ class _Traced(NamedTuple):
     made: str
 
 
+class Iterations(NamedTuple):
+    """An optimizer's own count of its steps at some moment."""
+
+    steps: int
+    stepping: bool
+    """Whether its first step had begun."""
+
+
 class Optimizers:
     """A root optimizer and those nested in it, by index."""
 
@@ -51,6 +60,8 @@ class Optimizers:
         self._nothing: dict[tuple[int, str], None] = {}
         self.older = OlderFunctions()
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
+        self.stepping: dict[int, int | None] = {}
+        """The iterations of each when its first step began; None if it had none yet."""
 
     def add(
         self,
@@ -108,27 +119,26 @@ class Optimizers:
         return distinct(each.name() for each in self._all)
 
     def records(
-        self, names: Sequence[str], before: dict[int, int], never_handed: tuple[str, ...]
+        self,
+        names: Sequence[str],
+        before: Mapping[int, Iterations],
+        never_handed: tuple[str, ...],
     ) -> Iterator[Optimizer]:
-        """What a trace says of each; `before` is how far each had moved already.
+        """What a trace says of each; `before` is what `iterations` gave when the trace began.
 
         `never_handed` is said of the root: it is what gets the gradients.
         """
-        moved = self.moved()
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
             if optimizer is not None:
                 traced.settings.update(_settings(optimizer))
-            iterations = moved.get(index)
-            if iterations is not None:
-                iterations -= before.get(index, 0)
             yield Optimizer(
                 name,
                 traced.class_name,
                 traced.kind.name,
                 self.root,
                 dict(traced.settings),
-                iterations,
+                self._moved(index, optimizer, before.get(index)),
                 traced.remarks + self._of_results(index),
                 traced.made,
                 never_handed if index == self.root else (),
@@ -183,14 +193,38 @@ class Optimizers:
         """Tracing of this one ends, at least for a while."""
         self.older.let_go(index)
 
-    def moved(self) -> dict[int, int]:
-        """How far each optimizer's own count of steps has moved since it was wrapped."""
-        moved = {}
+    def first_step(self, index: int) -> None:
+        """The first step of one begins, also if it is only traced.
+
+        What moved its iterations until then, as a model that is loaded, was no step.
+        """
+        iterations = None
+        with suppress(Exception):
+            iterations = iterations_of(self._all[index].optimizer())
+        self.stepping.setdefault(index, iterations)
+
+    def iterations(self) -> dict[int, Iterations]:
+        """Each optimizer's own count of its steps, where it has one."""
+        counts = {}
         for index, traced in enumerate(self._all):
             steps = iterations_of(traced.optimizer())
             if steps is not None:
-                moved[index] = steps - self._started.get(index, 0)
-        return moved
+                counts[index] = Iterations(steps, index in self.stepping)
+        return counts
+
+    def _moved(self, index: int, optimizer: Any, before: Iterations | None) -> int | None:
+        """How far its own count of its steps has moved since `before`, or since it was wrapped."""
+        now = iterations_of(optimizer)
+        if now is None:
+            return None
+        if before is not None and before.stepping:
+            return now - before.steps
+        first = self.stepping.get(index)
+        if first is not None:
+            return now - first
+        if index in self.stepping and _is_restored(optimizer):
+            return None  # they were made in the first step, and set
+        return now - (self._started.get(index, 0) if before is None else before.steps)
 
     def missed(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
         """Notes on what ran in functions and graphs that were traced before the tracer came.
@@ -224,6 +258,11 @@ def iterations_of(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
     number = _number_in(getattr(optimizer, "_iterations", None))
     return None if number is None else int(number)
+
+
+def _is_restored(optimizer: Any) -> bool:
+    """Whether a checkpoint has set its iterations, as it does when they are made after it."""
+    return getattr(canonical(optimizer._iterations), "_update_uid", -1) >= 0
 
 
 def _number_in(variable: Any) -> float | None:

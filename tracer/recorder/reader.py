@@ -25,7 +25,7 @@ from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
-from tracer.recorder.optimizers import Optimizers
+from tracer.recorder.optimizers import Iterations, Optimizers
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.tensorflow import compat
@@ -51,8 +51,8 @@ class Baseline(NamedTuple):
     """How often each function that is older than the tracer had been called."""
     anew: dict[Older, int]
     """How many such functions of each name had been traced again."""
-    iterations: dict[int, int]
-    """How far each optimizer's own count of steps had moved."""
+    iterations: dict[int, Iterations]
+    """Each optimizer's own count of its steps."""
     notes: frozenset[str] = frozenset()
     """What a trace would have said by then."""
 
@@ -126,9 +126,9 @@ class Reader:
             graphs = self._blocks.tracings.figures(_totals(counts))
             ran = self._ran(counts, _THE_BEGINNING)
             said = frozenset([*_remarks(self.where), *self._notes, *ran.notes])
-            moved = self._optimizers.moved()
+            iterations = self._optimizers.iterations()
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
-            return Baseline(counts, calls, graphs, older, anew, moved, said)
+            return Baseline(counts, calls, graphs, older, anew, iterations, said)
 
     # The lock of the counters is held by whoever calls these.
 
@@ -245,6 +245,7 @@ class Reader:
                 max(0, figures.after - past),
                 figures.step_calls,
                 max(0, figures.failed - old.failed),
+                figures.parted,
             )
             if new.tracings or new.steps:
                 records.append(new.record(self._optimizers.root, key, replicas))

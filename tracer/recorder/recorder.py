@@ -103,6 +103,8 @@ class Recorder:
             self._drop_interrupted()
         locate(frame, role, stack, self._calls_under_way)
         if role == "step":
+            if optimizer not in self.optimizers.stepping:
+                self.optimizers.first_step(optimizer)
             frame.site = self._sites.number(optimizer, method, "step", None, None, frame.replica)
             if frame.place is not EAGER:
                 self._sites.traced(frame.site)

@@ -30,21 +30,31 @@ _LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
     advice="Call apply_gradients once, with all gradients, or use an optimizer for each part.",
     explanation=(
         "Counted in the graph of the function: the body of a loop counts once, and of the branches "
-        "of a condition the one that has most."
+        "of a condition the one that has most. It is info if each call has all the variables and "
+        "gradients of its own, as where a critic makes several steps for one of the generator."
     ),
 )
 def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     most: dict[str, int] = {}
+    parted = set()
     for graph in _graphs(evidence):
         if graph.step_calls > 1:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
+            if graph.parted:
+                parted.add(graph.function)
     for function, calls in most.items():
-        yield Case(
-            "warning",
-            f"{function} calls apply_gradients{of_optimizer(evidence)} {times(calls)}: each time "
-            f"it runs, that is {calls:,} steps.",
-        )
+        called = f"{function} calls apply_gradients{of_optimizer(evidence)} {times(calls)}"
+        steps = f"each time it runs, that is {calls:,} steps."
+        if function in parted:
+            yield Case("warning", f"{called}: {steps}")
+        else:
+            yield Case(
+                "info",
+                f"{called}, with all the variables and new gradients in each call: {steps}",
+                "If they are steps in a row, as those of a critic for one of its generator, there "
+                "is nothing to do. If not, call it once, with the sum of the gradients.",
+            )
 
 
 @rule(
@@ -91,7 +101,12 @@ def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
     text = f"{which}: {graphs} that its tracing gave never ran."
     if ran:
         return Case("info", text)
-    return Case("warning", text, "Call the function: tracing it alone trains nothing.")
+    return Case(
+        "warning",
+        text,
+        "If it was only traced, call the function: tracing it alone trains nothing. If it was "
+        "called, it ended before its first step: look for an error, or for data without a batch.",
+    )
 
 
 @rule(

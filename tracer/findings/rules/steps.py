@@ -149,7 +149,8 @@ def _halvings(scale: Optimizer) -> int:
     explanation=(
         "It is a warning if iterations stayed at 0, or moved several times for each step; and info "
         "if gradients are accumulated, or if iterations moved otherwise, as a checkpoint does it. "
-        "Steps that a loss scale skipped are reported by steps-skipped."
+        "What a checkpoint or a loaded model had set before the first step is left out. Steps that "
+        "a loss scale skipped are reported by steps-skipped."
     ),
 )
 def steps_differ(evidence: Evidence) -> Iterator[Case]:
@@ -174,7 +175,8 @@ def steps_differ(evidence: Evidence) -> Iterator[Case]:
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         else:
-            yield Case("info", f"{begin}moved by {moved:,}{_why(moved, applied)}.", _FINE)
+            why = _why(moved, applied, steps if index != evidence.root else 0)
+            yield Case("info", f"{begin}moved by {moved:,}{why}.", _FINE)
     every = accumulated_steps(evidence)
     meant = every > 1 or not any(map(is_loss_scale, evidence.optimizers))
     if applied < steps and meant and not evidence.total(vain):
@@ -209,10 +211,12 @@ def _made(evidence: Evidence, replica: int) -> dict[int, int]:
 _FINE = "If that is what you meant, there is nothing to do."
 
 
-def _why(moved: int, applied: int) -> str:
+def _why(moved: int, applied: int, of_loss_scale: int) -> str:
     if moved == applied:
         return ", one for each step that updated anything"
-    return " (a checkpoint, or an assignment, sets them too)"
+    if moved == of_loss_scale:
+        return ", one for each step, also for those that were skipped"
+    return " (a step that failed, a checkpoint or an assignment moves them too)"
 
 
 @rule(

@@ -36,8 +36,9 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
     explanation=(
         "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
-        "variable out, and Keras warns once. That of a frozen layer is not handed over at all, so "
-        "it is not reported."
+        "variable out, and Keras warns once. It is info for a tf.compat.v1 optimizer, of which "
+        "`minimize` hands over every trainable variable of the graph. That of a frozen "
+        "layer is not handed over at all, so it is not reported."
     ),
 )
 def no_gradient(evidence: Evidence) -> Iterator[Case]:
@@ -61,7 +62,17 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
             f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated: "
             f"the gradient was None each time, in {steps}"
         )
-        yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables), step=1)
+        names = names_of(evidence, fact.variables)
+        if any(each.kind == "v1" for each in evidence.optimizers):
+            yield Case("info", f"{text}.", _OF_THE_GRAPH, names, 1)
+        else:
+            yield Case("warning", f"{text}.", variables=names, step=1)
+
+
+_OF_THE_GRAPH = (
+    "minimize without var_list hands over every trainable variable of the graph, also those of "
+    "other networks. Of one that should learn, look for what cuts it from the loss."
+)
 
 
 @rule(

@@ -31,7 +31,7 @@ from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
-from tracer.recorder.tensorflow.graph_tracings import Tracings
+from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
 from tracer.recorder.tensorflow.ledger import Ledger
 from tracer.recorder.tensorflow.places import current_place, parent_of
 from tracer.recorder.tensorflow.sessions import PartsOfSteps
@@ -101,6 +101,12 @@ class Blocks:
             else:
                 self._count_in_session(block, frame)
 
+    def _handed(self, block: CountedBlock, frame: Frame) -> Handed:
+        """What a step that is traced was handed."""
+        sites = [self._sites.sites[number] for number in block.sites]
+        variables = frozenset(site.variable for site in sites if site.role == "request")
+        return Handed(variables, str(getattr(frame.gradient, "name", "")))
+
     def _ran(self, block: CountedBlock, frame: Frame) -> None:
         """A block in eager mode has just been executed, a step or a call outside of every step."""
         with self.counters.lock:  # who reads finds the number in the log, or not taken
@@ -123,7 +129,8 @@ class Blocks:
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
             steps_so_far = self.counters.steps
-            self.tracings.add(graph, block.replica, block.step, use, steps_so_far, failed)
+            step = self._handed(block, frame) if block.step else None
+            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed)
 
     def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.

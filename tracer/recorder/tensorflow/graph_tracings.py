@@ -39,6 +39,7 @@ class Figures:
     after: int = 0
     step_calls: int = 0
     failed: int = 0
+    parted: bool = False
 
     def record(self, root: int, key: Key, replicas: dict[int, int]) -> Graph:
         """The record of a trace in which `replicas` has the indices of the replicas."""
@@ -54,6 +55,14 @@ class _BlockInGraph(NamedTuple):
     """The same number for the blocks of one function's graph inside the outermost one."""
 
 
+class Handed(NamedTuple):
+    """What a step was handed."""
+
+    variables: frozenset[int | None]
+    gradient: str
+    """The name of the first gradient in the graph; empty if that is not known."""
+
+
 class _Tracing:
     """An outermost graph with the blocks in it."""
 
@@ -66,17 +75,22 @@ class _Tracing:
         self.blocks: list[_BlockInGraph] = []
         self.failed = False
         self.step_calls = 0
-        self._steps_in: WeakKeyDictionary[Any, Counter[int]] = WeakKeyDictionary()
+        self.parted = False
+        self._steps_in: WeakKeyDictionary[Any, dict[int, list[Handed]]] = WeakKeyDictionary()
         self._places: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def add(self, graph: Any, replica: int, step: bool, use: Use) -> None:
+    def add(self, graph: Any, replica: int, step: Handed | None, use: Use) -> None:
         place = self._places.setdefault(compat.called_graph(graph), len(self.blocks))
-        block = _BlockInGraph(replica, step, use, place)
-        self.blocks.append(block)
-        if block.step:  # a branch of a condition is a graph of its own, which another one excludes
-            steps = self._steps_in.setdefault(graph, Counter())
-            steps[block.replica] += 1
-            self.step_calls = max(self.step_calls, steps[block.replica])
+        self.blocks.append(_BlockInGraph(replica, step is not None, use, place))
+        if step is not None:
+            # A branch of a condition is a graph of its own, which another one excludes.
+            steps = self._steps_in.setdefault(graph, {}).setdefault(replica, [])
+            steps.append(step)
+            self.step_calls = max(self.step_calls, len(steps))
+            if len(steps) > 1:
+                before = steps[-2]
+                again = bool(step.gradient) and step.gradient == before.gradient
+                self.parted |= again or step.variables != before.variables
 
     def follow(self, root: Any, gone: "deque[_Tracing]") -> None:
         """Put it into `gone` when the graph is."""
@@ -100,6 +114,7 @@ class _Tracing:
         figures.failed += idle and self.failed
         figures.steps += sum(steps) if steps else max(times for _, times in ran)
         figures.step_calls = max(figures.step_calls, self.step_calls)
+        figures.parted |= self.parted
         figures.after = min(figures.after, self.after)
 
     def _idle_inside(self, ran: list[tuple[_BlockInGraph, int]]) -> int:
@@ -128,14 +143,15 @@ class Tracings:
         self,
         graph: Any,
         replica: int,
-        step: bool,
+        step: Handed | None,
         use: Use,
         steps_so_far: Callable[[], int],
         failed: bool,
     ) -> None:
         """The block that makes `use` of a counter on `replica` was traced into `graph`.
 
-        `failed` if an error ended it, which as a rule ends the tracing.
+        `step` is what it was handed, if it is one; `failed` if an error ended it, which as a rule
+        ends the tracing.
         """
         root = compat.graphs_around(graph)[-1]
         tracing = self._alive.get(id(root))

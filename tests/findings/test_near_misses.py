@@ -1,0 +1,55 @@
+"""Healthy training programs in many styles: no rule calls one of them an error or a warning.
+
+`support/healthy_loops.py` has the programs, and `test_healthy_optimizers_in_training.py` does the
+same with optimizers.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import healthy_loops
+import pytest
+from healthy_loops import Kit
+from libraries import needs_keras3
+
+import tracer
+
+CASES = [
+    pytest.param(
+        program,
+        kind,
+        id=f"{program.__name__}-{kind}",
+        marks=[] if program.__name__ in healthy_loops.QUICK and kind == first else pytest.mark.long,
+    )
+    for program, kind in healthy_loops.ALL
+    for first in [next(k for p, k in healthy_loops.ALL if p is program)]
+]
+"""Those that are quick, with one kind of optimizer each; all others are long."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of Keras: gradients are missing
+
+MAKES_NO_UPDATE = {"accumulation_that_never_comes_to_a_step"}
+
+
+@pytest.fixture(autouse=True)
+def clean_keras() -> Iterator[None]:
+    yield
+    for kind in healthy_loops.KINDS:
+        Kit(kind).keras.backend.clear_session()
+
+
+@pytest.mark.parametrize(("program", "kind"), CASES)
+def test_nothing_is_said(program: Callable[[Any], None], kind: str) -> None:
+    with tracer.record() as recording:
+        program(Kit(kind))
+    trace = recording.trace()
+    assert trace.complete, trace.notes
+    assert trace.steps
+    assert trace.updates() or program.__name__ in MAKES_NO_UPDATE
+    assert not [each for each in trace.findings() if each.severity != "info"]
+
+
+@needs_keras3
+def test_every_program_is_there_for_each_kind() -> None:
+    assert len({program for program, _ in healthy_loops.ALL}) >= 100
+    assert {kind for _, kind in healthy_loops.ALL} == {"keras3", "keras2", "legacy", "v1"}

@@ -1,0 +1,1662 @@
+"""Training programs in many styles, all of them healthy: no rule may warn of one.
+
+Each is a function that takes a `Kit` and trains something tiny. Many do what looks like a fault
+that a rule looks for: they freeze, skip, accumulate, step twice for one batch, or leave variables
+out on purpose.
+"""
+# mypy: ignore-errors
+# ruff: noqa: B905
+# Bodies as people write them: without types.
+
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from libraries import keras2, keras3
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A Keras and the kind of optimizers that a program is to take from it."""
+
+    kind: str
+
+    @property
+    def keras(self) -> Any:
+        return keras3 if self.kind == "keras3" else keras2
+
+    @property
+    def optimizers(self) -> Any:
+        return keras2.optimizers.legacy if self.kind == "legacy" else self.keras.optimizers
+
+    @property
+    def layers(self) -> Any:
+        return self.keras.layers
+
+    def sgd(self, rate=0.1, **options):
+        return self.optimizers.SGD(rate, **options)
+
+    def adam(self, rate=0.01, **options):
+        return self.optimizers.Adam(rate, **options)
+
+    def mlp(self, *units, inputs=4):
+        layers = [self.layers.Input((inputs,))]
+        for index, each in enumerate(units):
+            last = index == len(units) - 1
+            layers.append(self.layers.Dense(each, activation=None if last else "relu"))
+        return self.keras.Sequential(layers)
+
+    def schedules(self):
+        return self.keras.optimizers.schedules
+
+
+ALL: list[tuple[Any, str]] = []
+KINDS = ("keras3", "keras2", "legacy") if keras3 else ("keras2", "legacy")
+QUICK: set[str] = set()
+"""Programs that take well under a second."""
+
+
+def add(function=None, *, kinds=KINDS, quick=False):
+    """Keeps a program, for all kinds or some."""
+
+    def keep(function):
+        ALL.extend((function, kind) for kind in kinds if kind in (*KINDS, "v1"))
+        if quick:
+            QUICK.add(function.__name__)
+        return function
+
+    return keep(function) if function else keep
+
+
+KERAS = tuple(kind for kind in KINDS if kind != "legacy")
+
+
+def data(n=24, inputs=4, outputs=1, seed=0):
+    random = np.random.default_rng(seed)
+    return random.normal(size=(n, inputs)).astype("f4"), random.normal(size=(n, outputs)).astype(
+        "f4"
+    )
+
+
+def batches(n=24, size=8, **options):
+    return tf.data.Dataset.from_tensor_slices(data(n, **options)).batch(size)
+
+
+def square(difference):
+    return tf.reduce_mean(tf.square(difference))
+
+
+# fit, as most people train.
+
+
+@add
+def plain_fit(k):
+    model = k.mlp(8, 1)
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def fit_for_one_step(k):
+    model = k.mlp(8, 1)
+    model.compile(k.adam(), "mse")
+    model.fit(*data(8), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def fit_with_a_smaller_last_batch(k):
+    model = k.mlp(8, 1)
+    model.compile(k.sgd(momentum=0.9, nesterov=True), "mse")
+    model.fit(*data(21), batch_size=8, epochs=3, validation_split=0.2, verbose=0)
+
+
+@add
+def fit_in_eager_mode(k):
+    model = k.mlp(8, 1)
+    model.compile(k.adam(), "mse", run_eagerly=True)
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def fit_evaluate_predict_and_fit_again(k):
+    model = k.mlp(8, 1)
+    model.compile(k.optimizers.RMSprop(0.01), "mse", metrics=["mae"])
+    for _ in range(3):
+        model.fit(*data(), batch_size=8, verbose=0)
+        model.evaluate(*data(), verbose=0)
+        model.predict(data()[0], verbose=0)
+
+
+@add
+def train_on_batch_of_growing_size(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse")
+    for size in (4, 4, 8, 8, 16, 16, 16, 16):
+        model.train_on_batch(*data(size))
+
+
+@add
+def several_steps_an_execution(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse", steps_per_execution=3)
+    model.fit(batches(28, 4), epochs=2, verbose=0)
+
+
+@add
+def fit_on_a_generator(k):
+    def endless():
+        while True:
+            yield data(8)
+
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse")
+    model.fit(endless(), steps_per_epoch=5, epochs=2, verbose=0)
+
+
+@add(kinds=KERAS)
+def compiled_by_xla(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse", jit_compile=True)
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+# Callbacks.
+
+
+@add
+def callbacks_that_change_the_rate(k):
+    model = k.mlp(4, 1)
+    model.compile(k.sgd(), "mse")
+    callbacks = [
+        k.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
+        k.keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=10.0),
+    ]
+    model.fit(*data(), batch_size=8, epochs=4, callbacks=callbacks, verbose=0)
+
+
+@add
+def rate_that_falls_to_zero(k):
+    model = k.mlp(4, 1)
+    schedule = k.schedules().PolynomialDecay(0.1, 6, end_learning_rate=0.0)
+    model.compile(k.sgd(schedule), "mse")
+    model.fit(*data(), batch_size=8, epochs=4, verbose=0)
+
+
+@add
+def cosine_with_warm_up(k):
+    model = k.mlp(4, 1)
+    schedule = k.schedules().CosineDecayRestarts(0.1, 5)
+    model.compile(k.adam(schedule), "mse")
+    model.fit(*data(), batch_size=8, epochs=4, verbose=0)
+
+
+@add
+def early_stopping_with_the_best_weights(k):
+    model = k.mlp(4, 1)
+    model.compile(k.sgd(), "mse")
+    stop = k.keras.callbacks.EarlyStopping(
+        monitor="loss", patience=0, min_delta=10.0, restore_best_weights=True
+    )
+    model.fit(*data(), batch_size=8, epochs=9, callbacks=[stop], verbose=0)
+
+
+@add
+def stopped_in_the_first_batch(k):
+    class Stop(k.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+
+    model = k.mlp(4, 1)
+    model.compile(k.sgd(), "mse")
+    model.fit(*data(), batch_size=8, epochs=9, callbacks=[Stop()], verbose=0)
+
+
+@add
+def callback_that_freezes_in_eager_mode(k):
+    class Freeze(k.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.layers[0].trainable = False
+
+    model = k.mlp(4, 4, 1)
+    model.compile(k.sgd(), "mse", run_eagerly=True)
+    model.fit(*data(), batch_size=8, epochs=3, callbacks=[Freeze()], verbose=0)
+
+
+@add
+def best_checkpoint_of_each_epoch(k):
+    with tempfile.TemporaryDirectory() as folder:
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+        save = k.keras.callbacks.ModelCheckpoint(
+            folder + "/{epoch}.weights.h5", save_weights_only=True
+        )
+        model.fit(*data(), batch_size=8, epochs=3, callbacks=[save], verbose=0)
+
+
+# Freezing.
+
+
+@add
+def frozen_base(k):
+    base = k.mlp(6, 4)
+    base.trainable = False
+    model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def head_first_then_all_at_a_low_rate(k):
+    base = k.mlp(6, 4)
+    base.trainable = False
+    model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    base.trainable = True
+    model.compile(k.adam(1e-5), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def layer_by_layer_with_recompiles(k):
+    model = k.mlp(6, 5, 4, 1)
+    for layer in model.layers:
+        layer.trainable = False
+    for layer in reversed(model.layers):
+        layer.trainable = True
+        model.compile(k.sgd(0.01), "mse")
+        model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def frozen_half_way_with_a_recompile(k):
+    model = k.mlp(6, 4, 1)
+    optimizer = k.sgd(0.01)
+    model.compile(optimizer, "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    model.layers[0].trainable = False
+    model.compile(k.sgd(0.01), "mse")
+    model.fit(*data(), batch_size=8, epochs=3, verbose=0)
+
+
+@add
+def made_trainable_after_training_for_the_export(k):
+    model = k.mlp(6, 1)
+    model.layers[0].trainable = False
+    model.compile(k.sgd(0.01), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    model.trainable = True
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_weights(folder + "/all.weights.h5")
+    model.predict(data()[0], verbose=0)
+    model.evaluate(*data(), verbose=0)
+
+
+@add
+def batch_norm_that_stays_frozen(k):
+    layers = [k.layers.Input((4,)), k.layers.Dense(4), k.layers.BatchNormalization()]
+    base = k.keras.Sequential([*layers, k.layers.Dense(4)])
+    for layer in base.layers:
+        layer.trainable = not isinstance(layer, k.layers.BatchNormalization)
+    model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def low_rank_adapters(k):
+    class Adapted(k.layers.Layer):
+        def __init__(self, dense, rank=2):
+            super().__init__()
+            self.dense = dense
+            self.dense.trainable = False
+            self.down = k.layers.Dense(rank, use_bias=False)
+            self.up = k.layers.Dense(dense.units, use_bias=False, kernel_initializer="zeros")
+
+        def call(self, x):
+            return self.dense(x) + self.up(self.down(x))
+
+    inputs = k.layers.Input((4,))
+    outputs = Adapted(k.layers.Dense(1))(Adapted(k.layers.Dense(6))(inputs))
+    model = k.keras.Model(inputs, outputs)
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+# Models.
+
+
+@add
+def batch_norm_and_dropout(k):
+    layers = [k.layers.Dense(4), k.layers.BatchNormalization(), k.layers.Dropout(0.5)]
+    model = k.keras.Sequential([k.layers.Input((4,)), *layers, k.layers.Dense(1)])
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=3, verbose=0)
+
+
+@add
+def embeddings_and_a_recurrent_layer(k):
+    layers = [k.layers.Embedding(20, 3), k.layers.LSTM(4), k.layers.Dense(1)]
+    model = k.keras.Sequential([k.layers.Input((5,), dtype="int32"), *layers])
+    model.compile(k.adam(), "mse")
+    tokens = np.random.default_rng(0).integers(0, 20, (24, 5))
+    model.fit(tokens, data()[1], batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def one_table_for_two_inputs(k):
+    left, right = k.layers.Input((3,), dtype="int32"), k.layers.Input((3,), dtype="int32")
+    table = k.layers.Embedding(10, 4)
+    both = k.layers.Concatenate()([k.layers.Flatten()(table(each)) for each in (left, right)])
+    model = k.keras.Model([left, right], k.layers.Dense(1)(both))
+    model.compile(k.adam(), "mse")
+    tokens = np.random.default_rng(0).integers(0, 10, (24, 3))
+    model.fit([tokens, tokens[::-1]], data()[1], batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def table_that_is_the_output_layer_too(k):
+    class Tied(k.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.table = k.layers.Embedding(12, 4)
+            self.mix = k.layers.Dense(4)
+
+        def call(self, tokens):
+            hidden = self.mix(self.table(tokens))
+            return tf.matmul(hidden, tf.convert_to_tensor(self.table.embeddings), transpose_b=True)
+
+    model = Tied()
+    loss = k.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(k.adam(), loss)
+    tokens = np.random.default_rng(0).integers(0, 12, (16, 5))
+    model.fit(tokens, tokens, batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def stateful_recurrent_layer(k):
+    inputs = k.layers.Input(batch_shape=(4, 3, 2))
+    model = k.keras.Model(inputs, k.layers.Dense(1)(k.layers.GRU(3, stateful=True)(inputs)))
+    model.compile(k.adam(), "mse")
+    x = np.random.default_rng(0).normal(size=(12, 3, 2)).astype("f4")
+    for _ in range(3):
+        model.fit(x, x[:, 0, :1], batch_size=4, shuffle=False, verbose=0)
+        for layer in model.layers:
+            if hasattr(layer, "reset_states"):
+                layer.reset_states()
+            elif hasattr(layer, "reset_state"):
+                layer.reset_state()
+
+
+@add
+def two_outputs_that_are_both_trained(k):
+    inputs = k.layers.Input((4,))
+    hidden = k.layers.Dense(4)(inputs)
+    one, other = k.layers.Dense(1, name="one")(hidden), k.layers.Dense(2, name="other")(hidden)
+    model = k.keras.Model(inputs, [one, other])
+    model.compile(k.adam(), ["mse", "mse"], loss_weights=[1.0, 0.1])
+    x, y = data()
+    model.fit(x, [y, np.concatenate([y, y], 1)], batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def output_with_the_weight_zero(k):
+    inputs = k.layers.Input((4,))
+    hidden = k.layers.Dense(4)(inputs)
+    one, other = k.layers.Dense(1, name="one")(hidden), k.layers.Dense(1, name="other")(hidden)
+    model = k.keras.Model(inputs, [one, other])
+    model.compile(k.adam(), ["mse", "mse"], loss_weights=[1.0, 0.0])
+    x, y = data()
+    model.fit(x, [y, y], batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def regularized_and_constrained(k):
+    dense = k.layers.Dense(
+        4, kernel_regularizer="l2", kernel_constraint=k.keras.constraints.MaxNorm(1.0)
+    )
+    model = k.keras.Sequential([k.layers.Input((4,)), dense, k.layers.Dense(1)])
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def two_towers(k):
+    user, item = k.mlp(4, 2), k.mlp(4, 2)
+    left, right = k.layers.Input((4,)), k.layers.Input((4,))
+    model = k.keras.Model([left, right], k.layers.Dot(1)([user(left), item(right)]))
+    model.compile(k.optimizers.Adagrad(0.1), "mse")
+    x, y = data()
+    model.fit([x, x[::-1]], y, batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def siamese_with_a_predictor(k):
+    encoder, predictor = k.mlp(4, 4), k.mlp(2, 4)
+    optimizer = k.sgd(momentum=0.9)
+    variables = encoder.trainable_variables + predictor.trainable_variables
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            one, other = encoder(x), encoder(x + 0.1)
+            loss = square(predictor(one) - tf.stop_gradient(other))
+            loss += square(predictor(other) - tf.stop_gradient(one))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    for x, _ in batches():
+        step(x)
+
+
+# Loops of one's own.
+
+
+@add
+def eager_loop(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+    for _ in range(2):
+        for x, y in batches():
+            with tf.GradientTape() as tape:
+                loss = square(model(x, training=True) - y)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+@add
+def loop_in_a_function(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x, training=True) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    for _ in range(3):
+        for x, y in batches():
+            step(x, y)
+
+
+@add
+def whole_epoch_in_a_function(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    @tf.function
+    def epoch(dataset):
+        total = 0.0
+        for x, y in dataset:
+            with tf.GradientTape() as tape:
+                loss = square(model(x, training=True) - y)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            total += loss
+        return total
+
+    for _ in range(3):
+        epoch(batches())
+
+
+@add
+def first_step_eager_and_the_others_in_a_graph(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    step(*data(8))
+    compiled = tf.function(step)
+    for x, y in batches():
+        compiled(x, y)
+
+
+@add
+def function_with_a_flag_that_is_a_python_value(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    @tf.function
+    def step(x, y, training):
+        with tf.GradientTape() as tape:
+            loss = square(model(x, training=training) - y)
+        if training:
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    for _ in range(3):
+        for x, y in batches():
+            step(x, y, True)
+        for x, y in batches():
+            step(x, y, False)
+
+
+@add
+def new_function_for_each_stage(k):
+    model = k.mlp(4, 1)
+    for rate in (0.1, 0.01, 0.001):
+        optimizer = k.adam(rate)
+
+        @tf.function
+        def step(x, y, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = square(model(x) - y)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+        for x, y in batches():
+            step(x, y)
+
+
+@add(quick=True)
+def minimize_with_a_loss_function(k):
+    weight = tf.Variable([3.0, -2.0])
+    if k.kind == "keras3":
+        weight = k.keras.Variable([3.0, -2.0])
+        optimizer = k.sgd()
+        for _ in range(5):
+            with tf.GradientTape() as tape:
+                loss = square(weight.value)
+            optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+        return
+    optimizer = k.sgd()
+    for _ in range(5):
+        optimizer.minimize(lambda: square(weight), [weight])
+
+
+@add
+def one_gradient_list_for_two_models(k):
+    one, other, optimizer = k.mlp(3, 2), k.mlp(3, 1, inputs=2), k.adam()
+    variables = one.trainable_variables + other.trainable_variables
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(other(one(x)) - y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def clipped_by_hand(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, model.trainable_variables), 0.5)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def missing_gradients_made_zeros(k):
+    model, unused, optimizer = k.mlp(4, 1), tf.Variable([1.0, 2.0]), k.sgd()
+    if k.kind == "keras3":
+        unused = k.keras.Variable([1.0, 2.0])
+    variables = [*model.trainable_variables, unused]
+    raw = [getattr(each, "value", each) if k.kind == "keras3" else each for each in variables]
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, raw, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        optimizer.apply_gradients(zip(gradients, variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def missing_gradients_filtered(k):
+    model, spare, optimizer = k.mlp(4, 1), k.mlp(2), k.sgd()
+    variables = model.trainable_variables + spare.trainable_variables
+    optimizer_built = getattr(optimizer, "build", None)
+    if optimizer_built:
+        optimizer_built(variables)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, variables)
+        pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
+        optimizer.apply_gradients(pairs)
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def non_finite_loss_is_left_out_by_hand(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+    for index, (x, y) in enumerate(batches(48)):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y) * (float("nan") if index == 2 else 1.0)
+        if not bool(tf.math.is_finite(loss)):
+            continue
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+@add(kinds=("keras2", "legacy"))
+def step_under_a_condition_in_the_graph(k):
+    model, optimizer = k.mlp(4, 1), k.sgd()
+    if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if loss > 0.5:
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    for x, y in batches(48):
+        step(x, y)
+
+
+@add
+def jit_compiled_step(k):
+    model, optimizer = k.mlp(4, 1), k.sgd()
+
+    @tf.function(jit_compile=True)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def step_as_a_method(k):
+    class Trainer(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.optimizer = k.mlp(4, 1), k.adam()
+
+        @tf.function(
+            input_signature=[tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1))],
+        )
+        def step(self, x, y):
+            with tf.GradientTape() as tape:
+                loss = square(self.model(x) - y)
+            gradients = tape.gradient(loss, self.model.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
+
+    trainer = Trainer()
+    for x, y in batches(21):
+        trainer.step(x, y)
+
+
+@add
+def step_that_is_traced_before_to_look_at_it(k):
+    model, optimizer = k.mlp(4, 1), k.sgd()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    concrete = step.get_concrete_function(tf.TensorSpec((8, 4)), tf.TensorSpec((8, 1)))
+    assert concrete.graph.get_operations()
+    for x, y in batches():
+        step(x, y)
+
+
+# Accumulation.
+
+
+@add
+def accumulation_by_hand(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+    sums = [tf.Variable(tf.zeros(each.shape)) for each in model.trainable_variables]
+
+    @tf.function
+    def collect(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        for total, each in zip(sums, tape.gradient(loss, model.trainable_variables)):
+            total.assign_add(each / 4)
+
+    @tf.function
+    def apply():
+        optimizer.apply_gradients(
+            [(s.read_value(), v) for s, v in zip(sums, model.trainable_variables)]
+        )
+        for each in sums:
+            each.assign(tf.zeros_like(each))
+
+    for index, (x, y) in enumerate(batches(64, 4)):
+        collect(x, y)
+        if index % 4 == 3:
+            apply()
+
+
+@add(kinds=("keras3",))
+def accumulation_by_keras(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(gradient_accumulation_steps=3), "mse")
+    model.fit(*data(40), batch_size=4, epochs=2, verbose=0)
+
+
+@add(kinds=("keras3",))
+def accumulation_that_never_comes_to_a_step(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(gradient_accumulation_steps=8), "mse")
+    model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def accumulation_in_train_step(k):
+    class Accumulating(k.keras.Model):
+        def __init__(self, every):
+            super().__init__()
+            self.every, self.dense = every, k.layers.Dense(1)
+            self.count = tf.Variable(0, trainable=False)
+
+        def build(self, shape):
+            self.dense.build(shape)
+            self.sums = [
+                tf.Variable(tf.zeros(each.shape), trainable=False)
+                for each in self.dense.trainable_variables
+            ]
+            self.built = True
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = square(self(x, training=True) - y)
+            variables = self.dense.trainable_variables
+            for total, each in zip(self.sums, tape.gradient(loss, variables)):
+                total.assign_add(each)
+            self.count.assign_add(1)
+            tf.cond(self.count % self.every == 0, self.apply, lambda: None)
+            return {"loss": loss}
+
+        def apply(self):
+            self.optimizer.apply_gradients(
+                [(s.read_value(), v) for s, v in zip(self.sums, self.dense.trainable_variables)]
+            )
+            for each in self.sums:
+                each.assign(tf.zeros_like(each))
+
+    model = Accumulating(4)
+    model.build((None, 4))
+    model.compile(k.sgd())
+    if k.kind != "legacy":
+        model.optimizer.build(model.dense.trainable_variables)
+    else:
+        model.optimizer._create_all_weights(model.dense.trainable_variables)
+    model.fit(*data(48), batch_size=4, epochs=2, verbose=0)
+
+
+# Two optimizers and more.
+
+
+@add
+def adversarial_pair(k):
+    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
+    of_maker, of_judge = k.adam(), k.adam()
+
+    @tf.function
+    def step(noise, real):
+        with tf.GradientTape() as tape, tf.GradientTape() as other:
+            fake = maker(noise)
+            loss_of_judge = square(judge(real) - 1) + square(judge(fake))
+            loss_of_maker = square(judge(fake) - 1)
+        gradients = tape.gradient(loss_of_maker, maker.trainable_variables)
+        of_maker.apply_gradients(zip(gradients, maker.trainable_variables))
+        gradients = other.gradient(loss_of_judge, judge.trainable_variables)
+        of_judge.apply_gradients(zip(gradients, judge.trainable_variables))
+
+    for x, _ in batches():
+        step(x, x[:, :2])
+
+
+@add
+def adversarial_pair_by_freezing(k):
+    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
+    judge.compile(k.adam(), "mse")
+    judge.trainable = False
+    both = k.keras.Sequential([k.layers.Input((4,)), maker, judge])
+    both.compile(k.adam(), "mse")
+    for _ in range(4):
+        x, y = data(8)
+        fake = maker.predict(x, verbose=0)
+        judge.trainable = True
+        judge.train_on_batch(np.concatenate([x[:, :2], fake]), np.concatenate([y * 0 + 1, y * 0]))
+        judge.trainable = False
+        both.train_on_batch(x, y * 0 + 1)
+
+
+@add
+def adversarial_model_with_more_steps_of_the_critic(k):
+    class Pair(k.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.maker, self.critic = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
+
+        def compile(self, maker, critic):
+            super().compile()
+            self.of_maker, self.of_critic = maker, critic
+
+        def call(self, x):
+            return self.critic(self.maker(x))
+
+        def train_step(self, batch):
+            noise, real = batch
+            for _ in range(3):
+                with tf.GradientTape() as tape:
+                    loss = square(self.critic(real) - 1) + square(self.critic(self.maker(noise)))
+                gradients = tape.gradient(loss, self.critic.trainable_variables)
+                self.of_critic.apply_gradients(zip(gradients, self.critic.trainable_variables))
+            with tf.GradientTape() as tape:
+                loss = square(self(noise) - 1)
+            gradients = tape.gradient(loss, self.maker.trainable_variables)
+            self.of_maker.apply_gradients(zip(gradients, self.maker.trainable_variables))
+            return {"loss": loss}
+
+    x, _ = data()
+    pair = Pair()
+    pair.compile(k.adam(), k.adam())
+    if k.kind != "legacy":
+        pair.of_maker.build(pair.maker.trainable_variables)
+        pair.of_critic.build(pair.critic.trainable_variables)
+    pair.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def critic_trained_more_often_in_python(k):
+    maker, critic = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
+    of_maker, of_critic = k.adam(), k.adam()
+
+    @tf.function
+    def train_critic(noise, real):
+        with tf.GradientTape() as tape:
+            loss = square(critic(real) - 1) + square(critic(maker(noise)))
+        gradients = tape.gradient(loss, critic.trainable_variables)
+        of_critic.apply_gradients(zip(gradients, critic.trainable_variables))
+
+    @tf.function
+    def train_maker(noise):
+        with tf.GradientTape() as tape:
+            loss = square(critic(maker(noise)) - 1)
+        gradients = tape.gradient(loss, maker.trainable_variables)
+        of_maker.apply_gradients(zip(gradients, maker.trainable_variables))
+
+    for x, _ in batches():
+        for _ in range(5):
+            train_critic(x, x[:, :2])
+        train_maker(x)
+
+
+@add
+def rate_for_each_layer(k):
+    model = k.mlp(5, 4, 1)
+    optimizers = [k.sgd(0.1 / 2**index) for index, _ in enumerate(model.layers)]
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape(persistent=True) as tape:
+            loss = square(model(x) - y)
+        for optimizer, layer in zip(optimizers, model.layers):
+            gradients = tape.gradient(loss, layer.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add(quick=True)
+def one_optimizer_for_kernels_and_one_for_biases(k):
+    model, of_kernels, of_biases = k.mlp(5, 1), k.adam(), k.sgd(0.2)
+    kernels = [each for each in model.trainable_variables if len(each.shape) > 1]
+    biases = [each for each in model.trainable_variables if len(each.shape) == 1]
+    for x, y in batches():
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        of_one, of_other = tape.gradient(loss, [kernels, biases])
+        of_kernels.apply_gradients(zip(of_one, kernels))
+        of_biases.apply_gradients(zip(of_other, biases))
+
+
+@add
+def actor_and_critic_with_a_target(k):
+    actor, critic, target = k.mlp(4, 2), k.mlp(4, 1), k.mlp(4, 1)
+    target.set_weights(critic.get_weights())
+    of_actor, of_critic = k.adam(), k.adam()
+
+    @tf.function
+    def step(x, reward):
+        with tf.GradientTape() as tape:
+            loss = square(reward + 0.9 * tf.stop_gradient(target(x)) - critic(x))
+        gradients = tape.gradient(loss, critic.trainable_variables)
+        of_critic.apply_gradients(zip(gradients, critic.trainable_variables))
+        with tf.GradientTape() as tape:
+            advantage = tf.stop_gradient(reward - critic(x))
+            loss = -tf.reduce_mean(tf.nn.log_softmax(actor(x))[:, :1] * advantage)
+        gradients = tape.gradient(loss, actor.trainable_variables)
+        of_actor.apply_gradients(zip(gradients, actor.trainable_variables))
+        for slow, fast in zip(target.trainable_variables, critic.trainable_variables):
+            slow.assign(0.9 * tf.convert_to_tensor(slow) + 0.1 * tf.convert_to_tensor(fast))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def actor_that_is_trained_each_second_step(k):
+    actor, critic = k.mlp(4, 1), k.mlp(4, 1, inputs=5)
+    of_actor, of_critic = k.adam(), k.adam()
+    for index, (x, y) in enumerate(batches(64)):
+        with tf.GradientTape() as tape:
+            loss = square(critic(tf.concat([x, y], 1)) - y)
+        gradients = tape.gradient(loss, critic.trainable_variables)
+        of_critic.apply_gradients(zip(gradients, critic.trainable_variables))
+        if index % 2:
+            with tf.GradientTape() as tape:
+                loss = -tf.reduce_mean(critic(tf.concat([x, actor(x)], 1)))
+            gradients = tape.gradient(loss, actor.trainable_variables)
+            of_actor.apply_gradients(zip(gradients, actor.trainable_variables))
+
+
+@add
+def episodes_of_different_lengths(k):
+    policy, optimizer = k.mlp(4, 2), k.adam()
+    random = np.random.default_rng(0)
+    for _ in range(8):
+        x = random.normal(size=(int(random.integers(3, 12)), 4)).astype("f4")
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(tf.nn.log_softmax(policy(x))[:, 0])
+        gradients = tape.gradient(loss, policy.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, policy.trainable_variables))
+
+
+# Methods of training.
+
+
+@add
+def sharpness_aware(k):
+    model, optimizer = k.mlp(4, 1), k.sgd()
+
+    @tf.function
+    def step(x, y):
+        variables = model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, variables)
+        norm = tf.linalg.global_norm(gradients)
+        offsets = [0.05 * each / (norm + 1e-12) for each in gradients]
+        for variable, offset in zip(variables, offsets):
+            variable.assign_add(offset)
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, variables)
+        for variable, offset in zip(variables, offsets):
+            variable.assign_sub(offset)
+        optimizer.apply_gradients(zip(gradients, variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def sharpness_aware_model(k):
+    class Sharp(k.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = k.mlp(4, 1)
+
+        def call(self, x):
+            return self.inner(x)
+
+        def train_step(self, batch):
+            x, y = batch
+            variables = self.trainable_variables
+            with tf.GradientTape() as tape:
+                loss = square(self(x) - y)
+            offsets = [0.05 * each for each in tape.gradient(loss, variables)]
+            for variable, offset in zip(variables, offsets):
+                variable.assign_add(offset)
+            with tf.GradientTape() as tape:
+                loss = square(self(x) - y)
+            gradients = tape.gradient(loss, variables)
+            for variable, offset in zip(variables, offsets):
+                variable.assign_sub(offset)
+            self.optimizer.apply_gradients(zip(gradients, variables))
+            return {"loss": loss}
+
+    model = Sharp()
+    model.compile(k.sgd())
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def slow_weights_that_follow(k):
+    model, optimizer = k.mlp(4, 1), k.sgd()
+    slow = model.get_weights()
+    for index, (x, y) in enumerate(batches(64)):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        if index % 4 == 3:
+            slow = [s + 0.5 * (f - s) for s, f in zip(slow, model.get_weights())]
+            model.set_weights(slow)
+
+
+@add(kinds=KERAS)
+def average_kept_by_the_optimizer(k):
+    model = k.mlp(4, 1)
+    model.compile(k.sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3), "mse")
+    model.fit(*data(), batch_size=4, epochs=2, verbose=0)
+
+
+@add
+def average_kept_by_hand(k):
+    model, optimizer = k.mlp(4, 1), k.sgd()
+    average = tf.train.ExponentialMovingAverage(0.9)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    raw = [each.value if k.kind == "keras3" else each for each in model.trainable_variables]
+    for x, y in batches():
+        step(x, y)
+        average.apply(raw)
+
+
+@add(kinds=KERAS)
+def decay_with_exceptions(k):
+    optimizer = k.optimizers.AdamW(0.01, weight_decay=0.1)
+    model = k.mlp(4, 1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model.compile(optimizer, "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def clipping_options(k):
+    for options in ({"clipnorm": 1.0}, {"clipvalue": 0.5}, {"global_clipnorm": 1.0}):
+        model = k.mlp(4, 1)
+        model.compile(k.sgd(**options), "mse")
+        model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def clipped_embedding(k):
+    layers = [k.layers.Embedding(20, 3), k.layers.Flatten(), k.layers.Dense(1)]
+    model = k.keras.Sequential([k.layers.Input((5,), dtype="int32"), *layers])
+    model.compile(k.adam(clipnorm=1.0), "mse")
+    tokens = np.random.default_rng(0).integers(0, 20, (24, 5))
+    model.fit(tokens, data()[1], batch_size=8, epochs=2, verbose=0)
+
+
+@add(kinds=KERAS)
+def every_optimizer_of_keras(k):
+    abstract = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer", "MuonOptimizer"}
+    for name, cls in vars(k.keras.optimizers).items():
+        if not isinstance(cls, type) or name in abstract or not name[0].isupper():
+            continue
+        if not issubclass(cls, k.keras.optimizers.Optimizer):
+            continue
+        model = k.mlp(4, 1)
+        model.compile(cls(), "mse")
+        model.fit(*data(16), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def teacher_and_student(k):
+    class Distiller(k.keras.Model):
+        def __init__(self, teacher, student):
+            super().__init__()
+            self.teacher, self.student = teacher, student
+
+        def call(self, x):
+            return self.student(x)
+
+        def train_step(self, batch):
+            x, y = batch
+            soft = self.teacher(x, training=False)
+            with tf.GradientTape() as tape:
+                guess = self.student(x, training=True)
+                loss = square(guess - y) + square(guess - soft)
+            variables = self.student.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            return {"loss": loss}
+
+    teacher = k.mlp(8, 1)
+    teacher.compile(k.adam(), "mse")
+    teacher.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    model = Distiller(teacher, k.mlp(2, 1))
+    model.compile(k.adam())
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def variational_autoencoder(k):
+    class Autoencoder(k.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.decoder = k.mlp(4, 4), k.mlp(4, 4, inputs=2)
+
+        def call(self, x):
+            mean, spread = tf.split(self.encoder(x), 2, -1)
+            return self.decoder(mean + tf.exp(spread) * tf.random.normal(tf.shape(mean)))
+
+        def train_step(self, x):
+            x = x[0] if isinstance(x, tuple) else x
+            with tf.GradientTape() as tape:
+                loss = square(self(x, training=True) - x)
+            weights = self.trainable_weights
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+            return {"loss": loss}
+
+    model = Autoencoder()
+    model.compile(k.adam())
+    model.fit(data()[0], batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def meta_learning_by_hand(k):
+    model, outer = k.mlp(4, 1), k.adam()
+    variables = model.trainable_variables
+    for _ in range(4):
+        before = model.get_weights()
+        inner = k.sgd(0.05)
+        for _ in range(3):
+            x, y = data(8)
+            with tf.GradientTape() as tape:
+                loss = square(model(x) - y)
+            inner.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        away = [old - new for old, new in zip(before, model.get_weights())]
+        model.set_weights(before)
+        outer.apply_gradients(zip(map(tf.constant, away), variables))
+
+
+@add
+def inner_steps_without_an_optimizer(k):
+    weight = tf.Variable(tf.ones((4, 1)))
+    if k.kind == "keras3":
+        weight = k.keras.Variable(np.ones((4, 1), "f4"))
+    outer = k.adam()
+    raw = weight.value if k.kind == "keras3" else weight
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                loss = square(tf.matmul(x, raw) - y)
+            fast = raw - 0.1 * inner.gradient(loss, raw)
+            loss = square(tf.matmul(x, fast) - y)
+        outer.apply_gradients([(tape.gradient(loss, raw), weight)])
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add
+def gradient_penalty(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                out = model(x)
+            slope = tf.norm(inner.gradient(out, x), axis=1)
+            loss = tf.reduce_mean(out) + square(slope - 1)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        # The last bias is in no slope, and in the mean.
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for x, _ in batches():
+        step(x)
+
+
+@add
+def branches_that_take_turns(k):
+    shared, heads, optimizer = k.mlp(3, 3), [k.mlp(1, inputs=3) for _ in range(2)], k.adam()
+    everything = shared.trainable_variables + [v for h in heads for v in h.trainable_variables]
+    if hasattr(optimizer, "build"):
+        optimizer.build(everything)
+    for index, (x, y) in enumerate(batches(64)):
+        with tf.GradientTape() as tape:
+            loss = square(heads[index % 2](shared(x)) - y)
+        variables = shared.trainable_variables + heads[index % 2].trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+@add
+def branches_that_take_turns_with_none(k):
+    shared, heads, optimizer = k.mlp(3, 3), [k.mlp(1, inputs=3) for _ in range(2)], k.adam()
+    variables = shared.trainable_variables + [v for h in heads for v in h.trainable_variables]
+    for index, (x, y) in enumerate(batches(64)):
+        with tf.GradientTape() as tape:
+            loss = square(heads[index % 2](shared(x)) - y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+@add
+def layers_that_are_dropped_by_chance(k):
+    first, second, head, optimizer = k.mlp(4), k.mlp(4), k.mlp(1), k.sgd()
+    variables = [v for each in (first, second, head) for v in each.trainable_variables]
+    random = np.random.default_rng(3)
+    for x, y in batches(240):
+        with tf.GradientTape() as tape:
+            hidden = x
+            for layer in (first, second):
+                hidden = hidden + layer(hidden) if random.random() < 0.5 else hidden
+            loss = square(head(hidden) - y)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+@add
+def curriculum_with_a_list_for_each_phase(k):
+    model = k.mlp(5, 4, 1)
+    for phase in (1, 2, 3):
+        optimizer = k.sgd()
+        variables = [v for layer in model.layers[-phase:] for v in layer.trainable_variables]
+        for x, y in batches():
+            with tf.GradientTape() as tape:
+                loss = square(model(x) - y)
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+@add(kinds=("keras3", "legacy"))
+def one_optimizer_for_growing_lists(k):
+    model, optimizer = k.mlp(5, 4, 1), k.sgd()
+    if k.kind == "keras3":
+        optimizer.build(model.trainable_variables)
+    for phase in (1, 2, 3):
+        variables = [v for layer in model.layers[-phase:] for v in layer.trainable_variables]
+        for x, y in batches():
+            with tf.GradientTape() as tape:
+                loss = square(model(x) - y)
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+
+@add
+def style_transfer_of_one_image(k):
+    image = tf.Variable(tf.random.uniform((1, 4, 4, 3)))
+    if k.kind == "keras3":
+        image = k.keras.Variable(np.zeros((1, 4, 4, 3), "f4"))
+    raw = image.value if k.kind == "keras3" else image
+    optimizer = k.adam()
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = square(raw - 0.5)
+        optimizer.apply_gradients([(tape.gradient(loss, raw), image)])
+        raw.assign(tf.clip_by_value(raw, 0.0, 1.0))
+
+    for _ in range(8):
+        step()
+
+
+# Precision.
+
+
+@add(kinds=KERAS)
+def mixed_precision(k):
+    k.keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    finally:
+        k.keras.mixed_precision.set_global_policy("float32")
+
+
+@add(kinds=("keras2", "legacy"))
+def mixed_precision_in_a_loop(k):
+    optimizer = k.keras.mixed_precision.LossScaleOptimizer(k.sgd())
+    model = k.mlp(4, 1)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+            scaled = optimizer.get_scaled_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        gradients = optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add(kinds=("keras3",))
+def mixed_precision_in_a_loop_of_keras3(k):
+    optimizer = k.optimizers.LossScaleOptimizer(k.sgd())
+    model = k.mlp(4, 1)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = optimizer.scale_loss(square(model(x) - y))
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    for x, y in batches():
+        step(x, y)
+
+
+@add(kinds=("keras3",))
+def scale_that_is_too_high_at_first(k):
+    optimizer = k.optimizers.LossScaleOptimizer(k.sgd(), initial_scale=2.0**126)
+    model = k.mlp(4, 1)
+    model.compile(optimizer, "mse")
+    model.fit(*data(64), batch_size=4, epochs=2, verbose=0)
+
+
+# Interruptions.
+
+
+@add
+def run_that_an_error_ends(k):
+    model, optimizer = k.mlp(4, 1), k.adam()
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    try:
+        for index, (x, y) in enumerate(batches()):
+            step(x, y)
+            if index == 1:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+
+
+@add
+def fit_that_an_error_in_the_data_ends(k):
+    def broken():
+        yield data(8)
+        yield data(8)
+        raise RuntimeError("no more data")
+
+    spec = (tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1)))
+    dataset = tf.data.Dataset.from_generator(broken, output_signature=spec)
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse")
+    try:
+        model.fit(dataset, epochs=1, verbose=0)
+    except tf.errors.OpError:
+        pass
+    else:
+        raise AssertionError("the data is whole")
+
+
+@add(quick=True)
+def restored_from_a_checkpoint(k):
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(2):
+            model, optimizer = k.mlp(4, 1), k.adam()
+            checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+            manager = tf.train.CheckpointManager(checkpoint, folder, 2)
+            if turn and hasattr(optimizer, "build"):
+                optimizer.build(model.trainable_variables)
+            checkpoint.restore(manager.latest_checkpoint)
+            for x, y in batches():
+                with tf.GradientTape() as tape:
+                    loss = square(model(x) - y)
+                gradients = tape.gradient(loss, model.trainable_variables)
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            manager.save()
+
+
+@add
+def saved_loaded_and_trained_on(k):
+    with tempfile.TemporaryDirectory() as folder:
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        path = folder + "/model." + ("h5" if k.kind == "legacy" else "keras")
+        model.save(path)
+        model = k.keras.models.load_model(path)
+        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def best_weights_taken_back_half_way(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    kept = model.get_weights()
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    model.set_weights(kept)
+    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def folds_each_with_a_model_of_its_own(k):
+    for fold in range(3):
+        k.keras.backend.clear_session()
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+        model.fit(*data(seed=fold), batch_size=8, epochs=2, verbose=0)
+
+
+@add
+def search_for_a_rate(k):
+    for rate in (0.1, 0.01, 0.001):
+        model = k.mlp(3, 1)
+        model.compile(k.sgd(rate), "mse")
+        model.fit(*data(16), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def cloned_model(k):
+    model = k.mlp(4, 1)
+    model.compile(k.adam(), "mse")
+    model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+    clone = k.keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    clone.compile(k.adam(), "mse")
+    clone.fit(*data(), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def optimizer_given_to_the_next_model(k):
+    optimizer = k.sgd()
+    for index in range(2):
+        model = k.mlp(4, 1)
+        if k.kind != "legacy" and index:
+            optimizer = type(optimizer).from_config(optimizer.get_config())
+        model.compile(optimizer, "mse")
+        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+# Strategies.
+
+
+def mirrored():
+    return tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+@add(kinds=("keras2", "legacy"))
+def fit_on_two_replicas(k):
+    with mirrored().scope():
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+    model.fit(batches(32, 8), epochs=2, verbose=0)
+
+
+@add(kinds=("keras3",))
+def fit_on_two_replicas_of_keras3(k):
+    with mirrored().scope():
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+    model.fit(batches(32, 8), epochs=2, verbose=0)
+
+
+@add
+def fit_on_two_replicas_with_an_uneven_end(k):
+    with mirrored().scope():
+        model = k.mlp(4, 1)
+        model.compile(k.sgd(), "mse")
+    model.fit(batches(27, 8), epochs=2, verbose=0)
+
+
+@add
+def loop_on_two_replicas(k):
+    strategy = mirrored()
+    with strategy.scope():
+        model, optimizer = k.mlp(4, 1), k.sgd()
+        if hasattr(optimizer, "build"):
+            optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y) / 2
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    @tf.function
+    def run(x, y):
+        return strategy.run(step, (x, y))
+
+    for x, y in strategy.experimental_distribute_dataset(batches(32, 8)):
+        run(x, y)
+
+
+@add
+def one_device(k):
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        model = k.mlp(4, 1)
+        model.compile(k.sgd(), "mse")
+    model.fit(batches(), epochs=2, verbose=0)
+
+
+# The optimizers of TensorFlow 1.
+
+V1 = tf.compat.v1.train
+
+
+@add(kinds=("v1",), quick=True)
+def session_with_minimize(k):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 4))
+        weight = tf.compat.v1.get_variable("weight", (4, 1))
+        step = V1.get_or_create_global_step()
+        train = V1.AdamOptimizer(0.01).minimize(square(tf.matmul(x, weight)), global_step=step)
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train, {x: data(8)[0]})
+
+
+@add(kinds=("v1",))
+def session_with_clipping(k):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weight = tf.compat.v1.get_variable("weight", (4, 1))
+        bias = tf.compat.v1.get_variable("bias", (1,))
+        optimizer = V1.MomentumOptimizer(0.1, 0.9)
+        pairs = optimizer.compute_gradients(square(tf.matmul(tf.ones((2, 4)), weight) + bias))
+        train = optimizer.apply_gradients([(tf.clip_by_norm(g, 1.0), v) for g, v in pairs])
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train)
+
+
+@add(kinds=("v1",))
+def monitored_session(k):
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable("weight", (4, 1))
+        step = V1.get_or_create_global_step()
+        train = V1.GradientDescentOptimizer(0.1).minimize(square(weight), global_step=step)
+        hooks = [V1.StopAtStepHook(last_step=6)]
+        with V1.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                session.run(train)
+
+
+@add(kinds=("v1",))
+def two_optimizers_in_one_train_op(k):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = tf.compat.v1.get_variable("table", (9, 2))
+        weight = tf.compat.v1.get_variable("weight", (2, 1))
+        rows = tf.nn.embedding_lookup(table, [1, 2, 2])
+        loss = square(tf.matmul(rows, weight))
+        train = tf.group(
+            V1.AdagradOptimizer(0.1).minimize(loss, var_list=[table]),
+            V1.FtrlOptimizer(0.1).minimize(loss, var_list=[weight]),
+        )
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train)
+
+
+@add(kinds=("v1",))
+def target_network_in_one_graph(k):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 4))
+        online = tf.compat.v1.get_variable("online", (4, 1))
+        target = tf.compat.v1.get_variable("target", (4, 1))
+        wanted = tf.stop_gradient(0.9 * tf.matmul(x, target))
+        # Without a list it hands over every trainable variable of the graph.
+        train = V1.AdamOptimizer(0.01).minimize(square(tf.matmul(x, online) - wanted))
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train, {x: data(8)[0]})
+            session.run(target.assign(online))
+
+
+@add(kinds=("v1",), quick=True)
+def in_eager_mode(k):
+    weight, optimizer = tf.Variable([1.0, 2.0]), V1.AdamOptimizer(0.1)
+    for _ in range(4):
+        optimizer.minimize(lambda: square(weight), var_list=[weight])
+
+
+@add(kinds=("v1",))
+def in_a_function(k):
+    weight, optimizer = tf.Variable([1.0, 2.0]), V1.RMSPropOptimizer(0.1)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = square(weight)
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    for _ in range(4):
+        step()
