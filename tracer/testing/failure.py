@@ -256,12 +256,14 @@ def _never_ran(tally: Tally, selection: Selection) -> Iterator[str]:
     """That what is selected was traced, and no graph of it ran."""
     graphs, idle = tally.graphs(selection.count)
     ended = sum(each.failed for each in tally.trace.graphs if each.root == tally.root)
-    if not graphs or graphs > idle or tally.total(selection.count):
+    if not graphs or tally.total(selection.count):
         return
-    if ended >= idle:
+    if idle and ended >= idle:
         yield "an error ended the tracing in the optimizer, so there is no graph to run"
     else:
         never = "which never ran" if graphs == 1 else "none of which ever ran"
+        if idle < graphs:
+            never = "in a part that never ran"
         traced = some(graphs, "graph")
         yield f"traced but never executed: called while tracing {traced}, {never}"
 
