@@ -1186,13 +1186,18 @@ def test_counts(name: str, kind: str) -> None:
     run_cell(name, kind, traced=True)
 
 
+def goes_on(name: str) -> bool:
+    """Whether a way calls a function again after its first reading, with all of its variables.
+
+    One device and three replicas do nothing there that two do not.
+    """
+    few = name == "cond of subsets" or name.startswith(("one device", "mirrored 3"))
+    return not (few or name.endswith("eager") or WAYS[name].session)
+
+
 @pytest.mark.parametrize(
     ("used_before", "kind"),
-    [
-        each
-        for each in cells(refused=False)
-        if not WAYS[str(each.values[0])].session and each.values[0] != "cond of subsets"
-    ],
+    [each for each in cells(refused=False) if goes_on(str(each.values[0]))],
 )
 def test_counts_of_an_optimizer_that_was_used_before(used_before: str, kind: str) -> None:
     """Functions that were traced before are traced again, and what they run from then on counts.

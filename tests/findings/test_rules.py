@@ -76,13 +76,19 @@ def thawed(*names: str, steps: int = 20) -> CallTrace:
     return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
 
 
-def skipping(*runs: Run, steps: int, initial_scale: float = 2.0**15) -> CallTrace:
+def skipping(
+    *runs: Run, steps: int, initial_scale: float = 2.0**15, dynamic_scale: float = 1.0
+) -> CallTrace:
     """A loss scale that lets the steps of these runs through."""
     return trace(
         block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
         block([update(0, 1, optimizer=1)], *runs, is_step=False, graphs=1),
         optimizers=(
-            optimizer(class_name="keras.LossScaleOptimizer", initial_scale=initial_scale),
+            optimizer(
+                class_name="keras.LossScaleOptimizer",
+                initial_scale=initial_scale,
+                dynamic_scale=dynamic_scale,
+            ),
             optimizer(iterations=None),
         ),
     )
@@ -232,6 +238,17 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "some steps skipped": lambda: skipping(Run(1, 1, 32), Run(36, 1, 29), steps=64),
     "steps skipped from the start": lambda: skipping(Run(5, 1, 60), steps=64, initial_scale=8.0),
     "steps skipped in turns": lambda: skipping(Run(1, 4, 16), steps=64),
+    "all steps skipped": lambda: skipping(steps=3),
+    "a scale that falls": lambda: skipping(Run(1, 1, 2), steps=22, dynamic_scale=2.0**-5),
+    "a scale of 0": lambda: skipping(Run(1, 1, 2), steps=152, dynamic_scale=0.0),
+    "gradients in skipped steps only": lambda: traces.changed(
+        skipping(Run(3, 1, 8), steps=10),
+        blocks=(
+            block([step(), request(0, 1)], Run(1, 1, 2), graphs=1),
+            block([step(), request(0)], Run(3, 1, 8), graphs=1),
+            block([update(0, optimizer=1)], Run(3, 1, 8), is_step=False, graphs=1),
+        ),
+    ),
     "accumulating, and steps skipped": lambda: trace(
         block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
         block([update(0, 1, optimizer=1)], Run(5, 4, 15), is_step=False, graphs=1),
@@ -495,7 +512,7 @@ def test_streaks_of_skipped_steps(runs: list[Run], steps: int) -> None:
         assert f"{len(skipped):,} step" in found[0].text
         said = re.search(r"(\d+) of them in a row|all in a row", found[0].text)
         assert int(said[1] or len(skipped) if said else 1) == longest
-        assert found[0].severity == ("warning" if longest > 15 else "info")
+        assert found[0].severity == ("warning" if longest > min(15, steps - 1) else "info")
 
 
 # Large traces.
@@ -557,7 +574,7 @@ def test_one_is_singular() -> None:
         block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1
     )
     (finding,) = one_row.findings()
-    assert finding.text.endswith("each update writes all 1 row.")
+    assert finding.text.endswith("with all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
     assert "), 1 step\n" in markdown.render(once)
     (progress,) = watch.progress(once, None, 1.0)

@@ -802,8 +802,58 @@ def test_sparse_gradient_that_becomes_dense(
     assert bool(found(trace, "densified")) != sparse_to_the_end
     for finding in found(trace, "densified"):
         assert "words/embeddings: the gradient was sparse" in finding.text
-        assert "writes all 5,000 rows" in finding.text
+        assert "with all 5,000 rows" in finding.text
         assert f"({next(iter(options))} is set)" in finding.text
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adagrad", "momentum", "Adam", "Adamax"])
+def test_rows_that_a_sparse_gradient_moves(kind: str, name: str) -> None:
+    """What the rule `densified` says of the rows that were in an earlier batch only."""
+    options = {"momentum": 0.9} if name == "momentum" else {}
+    library = LEGACY if kind == "legacy" else library_of(kind).optimizers
+    cls = library.SGD if name == "momentum" else getattr(library, name)
+    optimizer = cls(learning_rate=0.1, **options)
+    table = (keras3 if kind == "keras3" else tf).Variable(np.ones((3, 2), "f"))
+    if kind != "legacy":
+        optimizer.build([table])
+    seen = []
+    for row in (1, 2):
+        gradient = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([row]), tf.constant([3, 2]))
+        optimizer.apply_gradients([(gradient, table)])
+        seen.append(table.numpy().copy())
+    moved = (seen[0] != seen[1]).any(axis=1).tolist()
+    earlier = name == "Adam" or (kind != "legacy" and name in ("momentum", "Adamax"))
+    assert moved == [False, earlier, True]
+
+
+class OwnDense(keras2.optimizers.legacy.SGD):  # type: ignore[misc]  # it has no types
+    """Defines both methods; which of them runs is a matter of the gradients."""
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return var.assign_add(grad)
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> Any:
+        return var.scatter_add(tf.IndexedSlices(grad, indices))
+
+
+@pytest.mark.parametrize("which", ["sparse", "dense", "both"])
+def test_dense_method_of_ones_own_that_had_no_dense_gradient(which: str) -> None:
+    table, other = tf.Variable(tf.zeros((4, 2))), tf.Variable(tf.zeros((4, 2)))
+    optimizer = wrapped(OwnDense())
+    gradients = {"sparse": sparse(table), "dense": dense(table), "both": sparse(table)}[which]
+    optimizer.apply_gradients(gradients + (dense(other) if which == "both" else []))
+    trace = tracer.trace_of(optimizer)
+    line = inspect.getsourcelines(OwnDense._resource_apply_dense)[1]
+    said = (
+        f"_resource_apply_dense of OwnDense (tests/findings/{Path(__file__).name}:{line}) never "
+        "ran: every gradient that was applied was sparse. _resource_apply_sparse"
+    )
+    assert trace.answer().startswith(said) == (which == "sparse")
+    assert ("never ran" in trace.answer()) == (which == "sparse")
+    assert not trace.findings()
 
 
 # The steps.
@@ -829,6 +879,47 @@ def test_steps_that_a_loss_scale_skips(kind: str, bad_steps: int, severity: str)
         finding = one(trace, "steps-skipped")
         assert f"{bad_steps} steps of 22 were skipped" in finding.text
         assert f"all in a row, from step 3 to {bad_steps + 2}" in finding.text
+
+
+@needs_keras3
+@pytest.mark.parametrize("bad_steps", [15, 20, 150])
+def test_what_comes_of_a_scale_that_falls(bad_steps: int) -> None:
+    kernel = keras3.Variable(np.ones((2, 2), "float32"))
+    scaled = keras3.optimizers.LossScaleOptimizer(keras3.optimizers.SGD(0.5))
+    optimizer = wrapped(scaled)
+
+    @tf.function
+    def train(factor: Any) -> None:
+        optimizer.apply_gradients([(factor * tf.ones((2, 2)), kernel)])
+
+    train(tf.constant(0.0))
+    for _ in range(bad_steps):
+        train(tf.constant(np.inf))
+    scale = float(scaled.dynamic_scale.numpy())
+    finding = one(tracer.trace_of(optimizer), "steps-skipped")
+    train(tf.constant(0.0))  # the gradient of a loss of which nothing is left
+    assert (scale == 0) == (bad_steps == 150) == bool(np.isnan(kernel.numpy()).all())
+    said = {15: "to 16.", 20: "the scale is 0.03125 now, and each further step"}
+    assert said.get(bad_steps, "which makes the weights NaN.") in finding.text
+    assert ("checkpoint" in finding.advice) == (scale == 0)
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_variable_that_has_gradients_in_skipped_steps_only(kind: str) -> None:
+    bias, kernel = two_variables(kind)
+    optimizer = wrapped(with_loss_scale(kind, ODOMETERS[kind]()))
+    if kind != "legacy":
+        optimizer.build([bias, kernel])
+    for number in range(9):
+        gradients = [(tf.ones(kernel.shape), kernel)]
+        if number % 3 == 1:
+            gradients.append((np.inf * tf.ones(bias.shape), bias))
+        optimizer.apply_gradients(gradients)
+    assert odometers.read(kernel) == (odometers.Reading(6),)
+    assert odometers.read(bias) == (odometers.Reading(0),)
+    finding = one(tracer.trace_of(optimizer), "never-updated")
+    assert "got a gradient 3 times, in steps that the loss scale skipped." in finding.text
+    assert finding.advice.startswith("Look for what makes the gradients infinite")
 
 
 class Counting(odometers.Keras2Odometer):

@@ -165,6 +165,15 @@ def test_a_healthy_run_has_nothing_yellow() -> None:
     assert shade in charts.LIGHT["calm"] and charts.SKIPPED not in drawn["states"]
 
 
+def test_a_page_names_the_loss_scale_that_skipped_all_steps() -> None:
+    page = html.render(traces.all_skipped())
+    drawn = data_of(page)["optimizers"][0]
+    assert (drawn["calm"], drawn["cause"]) == ("", "skipped by the loss scale")
+    assert not drawn["updated"]  # then the page says it of each variable
+    assert charts.SKIPPED in drawn["states"]
+    assert "what else never ran is in a part of a graph that no step reached." in page
+
+
 def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
     drawn = data_of(html.render(traces.embedding_on_two_replicas()))["optimizers"][0]
     assert drawn["calm"] == ""

@@ -16,13 +16,17 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.findings import catalogue
 from tracer.model.measures import updates
+from tracer.model.merge import combine
 from tracer.model.records import Graph
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, tallies_of
+from tracer.model.trace import Trace
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
+from tracer.reporters.calm import cause
 from tracer.reporters.layout import distinct, shown
 from tracer.reporters.rows import By, by_variable
 from tracer.reporters.text import render
@@ -270,6 +274,42 @@ def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
     )
     trace = with_optimizer(traces.keras3(("a",), blocks, ()), class_name="keras.LossScaleOptimizer")
     assert "\x1b[1;33m11-40" in render(trace, color=True)
+
+
+def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
+    trace = traces.all_skipped()
+    assert "update_step never ran: 0 executions in 40 steps (skipped by the loss" in trace.answer()
+    assert trace.answer().endswith("while tracing 2 graphs, in a part that no step reached.")
+    text = render(trace, color=True)
+    assert "never updated: skipped by the loss scale" in text
+    assert re.search(r"\x1b\[1;33m1-40 .*skipped by the loss scale", text)
+    assert "gradients came" not in text
+    told = " ".join(render(trace).split())
+    assert "what else never ran is in a part of a graph that no step reached)" in told
+    assert "graphs that never ran are usual" not in told
+
+
+def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    work_out = catalogue._findings
+    times: Counter[str] = Counter()
+
+    def counted(trace: Trace) -> list[catalogue.Finding]:
+        times["worked out"] += 1
+        return work_out(trace)
+
+    monkeypatch.setattr(catalogue, "_findings", counted)
+    text = render(traces.all_skipped())
+    assert times["worked out"] == 1
+    assert text.count("warning[steps-skipped]") == 1
+
+
+def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
+    bad = traces.all_skipped()
+    calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
+    parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
+    one, other = tallies_of(Trace(combine(parts)[0]))
+    assert cause(one) == ("skipped by the loss scale", False)
+    assert cause(other) == ("skipped by the loss scale", True)
 
 
 def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:

@@ -57,9 +57,10 @@ MEANT = {
 SECONDS = 300
 """How long the commands of a block may take. A command that trains takes ten."""
 
+NOISE = r"(?m)^(WARNING: All log messages before absl|[IWE]\d{4} ).*\n"
+"""What TensorFlow's C++ says on standard error, before its level is known."""
+
 OPEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    # What TensorFlow's C++ says on standard error, before its level is known.
-    (r"(?m)^(WARNING: All log messages before absl|[IWE]\d{4} ).*\n", ""),
     # Where a line ends depends on the numbers below.
     (r"(?ms)^Ran: .+?(?=\n\n|\n?\Z)", lambda found: " ".join(found[0].split())),
     (r"\b\d{4}-\d\d-\d\d( at)? \d\d:\d\d:\d\d\b", "DATE"),
@@ -301,16 +302,21 @@ class _Program:
         if shown == now:
             return None
         if os.environ.get(UPDATE):
-            self._written.append((block, now))
+            self._written.append((block, self._tidy(printed)))
             return None
         before, after = (each.splitlines(keepends=True) for each in (shown, now))
         return "".join(difflib.unified_diff(before, after, "on the page", "printed"))
 
     def _plain(self, text: str) -> str:
-        """A text without what is another one each time; without blanks at the end of lines."""
-        text = text.replace(f"{self._folder}{os.sep}", "")
+        """A text without what is another one each time."""
+        text = self._tidy(text)
         for pattern, plain in OPEN:
             text = re.sub(pattern, plain, text)
+        return text
+
+    def _tidy(self, text: str) -> str:
+        """A text as a page has it, without blanks at the end of lines."""
+        text = re.sub(NOISE, "", text.replace(f"{self._folder}{os.sep}", ""))
         # Sybil takes away what all lines of a block are indented by.
         lines = textwrap.dedent(text).strip("\n").splitlines()
         return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -14,6 +14,7 @@ from tracer.model.records import (
     Block,
     Calls,
     Entry,
+    Graph,
     Kind,
     Method,
     Optimizer,
@@ -337,6 +338,22 @@ def loss_scaled() -> CallTrace:
         inner, name="loss_scale_optimizer", class_name="keras.optimizers.LossScaleOptimizer"
     )
     return changed(trace, optimizers=(outer, inner))
+
+
+def all_skipped() -> CallTrace:
+    """40 steps in Keras 3 that a loss scale skipped; the first of two tracings made variables."""
+    branch = [update(0, optimizer=1)]
+    blocks = (
+        block([step(), request(0)], graphs=1, idle=1),
+        block([step(), request(0)], Run(1, 1, 40), graphs=1),
+        block(branch, is_step=False, graphs=1, idle=1),
+        block(branch, is_step=False, graphs=1, idle=1),
+    )
+    made = keras3(("kernel",), blocks, (called(1, (0,), tracing=2, optimizer=1),))
+    (inner,) = made.optimizers
+    outer = Optimizer("scale", "keras.LossScaleOptimizer", inner.kind, 0)
+    graph = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 0, 1)
+    return changed(made, optimizers=(outer, inner), graphs=(graph,))
 
 
 def applied_twice() -> CallTrace:

@@ -27,6 +27,7 @@ from tracer.recorder.instances import instances
 from tracer.recorder.optimizers import OWN_STEP
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
+_DENSE = "_resource_apply_dense"
 _SPARSE = "_resource_apply_sparse"
 _DUPLICATES = "_resource_apply_sparse_duplicate_indices"
 
@@ -54,6 +55,9 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
 BESIDE = "override-beside"
 """The code of a method that nothing calls in a class that has the one that is called, too."""
 
+OWN_DENSE = "own-dense"
+"""The code of the remark that the program defines `_resource_apply_dense`, and where."""
+
 FAILING = ("override-unreached", BESIDE, "wrong-signature", "sparse-missing")
 """The codes of what cannot work: worth a warning before training begins."""
 
@@ -70,11 +74,12 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     The codes are `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect`
     and `step-per-variable`, which are rules of `tracer.findings`; `override-beside`, which is the
     first of them where the class has the right method, too; `embedding`, which tells those rules
-    which `Embedding` layers are alive, if a sparse gradient is what would fail; and `own-step`, for
-    a method that may update variables past the apply methods.
+    which `Embedding` layers are alive, if a sparse gradient is what would fail; `own-step`, for a
+    method that may update variables past the apply methods; and `own-dense`, for the method that
+    people ask for if it never runs.
     """
     try:
-        remarks = tuple(dict.fromkeys(_remarks(cls, kind)))
+        remarks = (*dict.fromkeys(_remarks(cls, kind)), *_own_dense(cls, kind))
         if any("sparse" in each.method for each in remarks if each.code in FAILING):
             layers = ", ".join(_embeddings())
             remarks += (Remark("embedding", "", layers),) if layers else ()
@@ -84,7 +89,7 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
 
 
 def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
-    own = [each for each in cls.__mro__ if each.__module__.split(".")[0] not in _FRAMEWORKS]
+    own = [each for each in cls.__mro__ if not _ships(each)]
     if own:
         yield from _unreached(cls, kind, own)
         yield from _signatures(cls, kind, own)
@@ -97,6 +102,11 @@ def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
                 yield from moved_and_used(function, kind, own)
 
 
+def _ships(cls: type) -> bool:
+    """Whether a class comes with a framework."""
+    return cls.__module__.split(".")[0] in _FRAMEWORKS
+
+
 def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
     """The methods between `apply_gradients` and the apply methods that the program defines."""
     called = {apply.name for apply in kind.apply_methods}
@@ -105,6 +115,14 @@ def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[
         for name in vars(base):
             if name not in called and (name in known or _ON_THE_WAY.search(name)):
                 yield Remark(OWN_STEP, name)
+
+
+def _own_dense(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
+    """The method for dense gradients, if the program defines it and the base class calls it."""
+    owner = _owner(cls, _DENSE)
+    if owner is not None and not _ships(owner) and _DENSE in _PASSED[kind.name]:
+        where = next((line_of(code) for code in _codes(vars(owner)[_DENSE])), "")
+        yield Remark(OWN_DENSE, _DENSE, where=where)
 
 
 def _owner(cls: type, name: str) -> type | None:

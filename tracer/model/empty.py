@@ -1,4 +1,7 @@
-"""Why steps update nothing by design: a loss scale skips them, or gradients are accumulated."""
+"""Why steps update nothing: a loss scale skips them, or gradients are accumulated.
+
+These are the words for it, in all that is said to people.
+"""
 
 from typing import NamedTuple
 
@@ -13,26 +16,46 @@ class Reason(NamedTuple):
 
     text: str
     """`accumulating`; empty if the trace does not show it."""
+    clause: str
+    """The same as a clause: `gradients are being accumulated`."""
     everywhere: bool
     """Whether all steps that updated nothing got gradients, so that it holds for each of them."""
+
+
+_SCALED = "skipped by the loss scale", "skipped by the loss scale: a gradient was not finite"
+_ACCUMULATING = "accumulating", "gradients are being accumulated"
+_BOTH = (
+    "accumulating, or skipped",
+    "gradients are being accumulated, or the loss scale skipped them",
+)
+_IT_SEEMS = "accumulating, it seems", "gradients are being accumulated, it seems"
+_UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 
 
 def reason(tally: Tally) -> Reason:
     """Why steps in which gradients came updated nothing, as far as the trace shows it."""
     in_steps = tally.spread(measures.tries, measures.requests)
-    return Reason(_text(tally), all(came for made, came in in_steps if not made))
+    return Reason(*_words(tally), all(came for made, came in in_steps if not made))
 
 
-def _text(tally: Tally) -> str:
+def reason_for_all(tally: Tally) -> str:
+    """Why no step of a whole run updated anything; empty if one did, or if it is not known."""
+    if not tally.steps or tally.total(measures.tries):
+        return ""
+    why = reason(tally)
+    return why.text if why.everywhere else ""
+
+
+def _words(tally: Tally) -> tuple[str, str]:
     scaled = any(map(is_loss_scale, tally.optimizers))
     if accumulated_steps(tally) > 1:
-        return "accumulating, or skipped" if scaled else "accumulating"
+        return _BOTH if scaled else _ACCUMULATING
     if scaled:
-        return "skipped by the loss scale"
+        return _SCALED
     first = tally.replicas[0] if tally.replicas else None
     if first is not None and every(tally, measures.tries, first):
-        return "accumulating, it seems"
-    return ""
+        return _IT_SEEMS
+    return _UNKNOWN
 
 
 def is_loss_scale(optimizer: Optimizer) -> bool:

@@ -44,7 +44,8 @@ class Optimizer(msgspec.Struct, frozen=True):
     root: int
     """The index of the outermost optimizer that it is nested in; its own if it is the root."""
     settings: dict[str, Setting] = {}
-    """What it was told that changes the counts: `{"gradient_accumulation_steps": 4, ...}`."""
+    """What it was told that changes the counts: `{"gradient_accumulation_steps": 4, ...}`; and
+    `dynamic_scale`, what the loss scale of Keras 3 has come to."""
     iterations: int | None = None
     """How far its own count of steps moved since it was wrapped; None if that cannot be read."""
     remarks: tuple[Remark, ...] = ()

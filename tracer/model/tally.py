@@ -213,6 +213,25 @@ class Tally:
         workers = {self.trace.replicas[replica].worker for replica in self.replicas}
         return never_ran == len(workers) < traced
 
+    @cached_property
+    def idle_parts(self) -> bool:
+        """Whether parts of graphs never ran, beyond those of first tracings (`idle_as_usual`).
+
+        A part is a branch or a loop's body. The graph that it is in may well have run.
+        """
+        first: Counter[str] = Counter()  # tracings that never ran, by worker
+        for graph in self.trace.graphs:
+            if graph.root == self.root:
+                first[self.trace.replicas[graph.replica].worker] += graph.idle
+        idle: Counter[tuple[int, tuple[Entry, ...]]] = Counter()
+        for block in self.blocks:
+            if not block.step:
+                idle[block.replica, block.entries] += block.idle
+        return any(
+            number > (first[self.trace.replicas[replica].worker] if first else 1)
+            for (replica, _), number in idle.items()
+        )
+
     def calls(self, method: int) -> tuple[int, int]:
         """How often Python called the method: eagerly, and while tracing a graph."""
         counts = self._calls.get(method, {}).values()

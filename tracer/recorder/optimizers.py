@@ -206,13 +206,23 @@ class Optimizers:
 
 def iterations_of(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
-    iterations = canonical(getattr(optimizer, "_iterations", None))
-    handle = getattr(getattr(iterations, "_primary", iterations), "handle", None)
-    if not isinstance(handle, compat.EagerTensor):
-        return None  # it has none, or one in a v1 graph
-    with compat.outside_of_graphs():
-        return int(iterations.numpy())
+    number = _number_in(getattr(optimizer, "_iterations", None))
+    return None if number is None else int(number)
 
+
+def _number_in(variable: Any) -> float | None:
+    """What a variable of an optimizer holds; None if there is none, or it cannot be read now."""
+    whole = canonical(variable)
+    handle = getattr(getattr(whole, "_primary", whole), "handle", None)
+    if not isinstance(handle, compat.EagerTensor):
+        return None  # there is none, or one in a v1 graph
+    with compat.outside_of_graphs():
+        number: float = whole.numpy().item()
+        return number
+
+
+_SCALE = "dynamic_scale"
+"""The variable of Keras 3's loss scale, of which a trace has the value that it had then."""
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
 """Attributes with variables that others write to as well: schedules, and other optimizers."""
@@ -246,10 +256,12 @@ def _settings(optimizer: Any) -> dict[str, Setting]:
     mixins = {base.__name__ for base in type(optimizer).__mro__}
     delegating = "DelegatingTrackableMixin" in mixins
     settings: dict[str, Setting] = {}
-    for name in SETTINGS:
+    for name in (*SETTINGS, _SCALE):
         value = own.get(name, own.get(f"_{name}"))
         if value is None and delegating and hasattr(type(optimizer), name):
             value = getattr(optimizer, name, None)  # a property, in the loss scale of tf_keras
+        if name == _SCALE:
+            value = _number_in(value)
         if isinstance(value, float) and not math.isfinite(value):
             value = str(value)
         if isinstance(value, bool | int | float | str):

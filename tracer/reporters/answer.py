@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from tracer.model import measures
-from tracer.model.empty import every, reason
+from tracer.model.empty import every, reason, reason_for_all
 from tracer.model.labels import program_lines, replica_names
 from tracer.model.measures import Measure
-from tracer.model.records import Method
+from tracer.model.records import Method, Optimizer
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some, times
@@ -58,18 +58,37 @@ def _first(tally: Tally) -> str:
 
 
 def never_reached(tally: Tally) -> list[str]:
-    """A sentence for each method that the program defines to update, and that nothing calls."""
+    """A sentence for each method that the program defines to update, and that never ran.
+
+    Nothing calls it; or it is for dense gradients, and there were none.
+    """
     sentences = []
     for optimizer in tally.optimizers:
         for remark in optimizer.remarks:
             if remark.code == "override-unreached":
-                where = f" ({shown(remark.where)})" if remark.where else ""
-                method, cls = shown(remark.method), shown(optimizer.class_name.rpartition(".")[2])
-                sentences.append(
-                    f"{method} of {cls}{where} never ran: {_CALLERS[optimizer.kind]} "
-                    f"{shown(remark.detail)}."
-                )
+                why = f"{_CALLERS[optimizer.kind]} {shown(remark.detail)}"
+            elif remark.code == "own-dense" and _only_sparse(tally, optimizer, remark.method):
+                why = "every gradient that was applied was sparse"
+            else:
+                continue
+            where = f" ({shown(remark.where)})" if remark.where else ""
+            method, cls = shown(remark.method), shown(optimizer.class_name.rpartition(".")[2])
+            sentences.append(f"{method} of {cls}{where} never ran: {why}.")
     return list(dict.fromkeys(sentences))
+
+
+def _only_sparse(tally: Tally, optimizer: Optimizer, method: str) -> bool:
+    """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
+    trace = tally.trace
+    index = trace.optimizers.index(optimizer)
+    done = {
+        (entry.kind, trace.methods[entry.method].name)
+        for block in tally.blocks
+        for entry in block.entries
+        if block.total and entry.optimizer == index and entry.role in ("update", "vain", "apply")
+    }
+    kinds, methods = {kind for kind, _ in done}, {name for _, name in done}
+    return trace.complete and kinds == {"sparse"} and method not in methods
 
 
 _CALLERS = {
@@ -123,7 +142,8 @@ def _executions(tally: Tally) -> str:
             verb = "was not seen to run" if least else "never ran"
         else:
             verb = "was seen to run" if least else "ran"
-        return f"{subject} {verb}: {least}0 executions {in_steps}."
+        why = reason_for_all(tally)
+        return f"{subject} {verb}: {least}0 executions {in_steps}{f' ({why})' if why else ''}."
     outside = [tally.outside(measure) for measure in by_method]
     inside = [total - out for total, out in zip(totals, outside, strict=True)]
     beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
@@ -158,7 +178,10 @@ def _calls(tally: Tally) -> str:
         eager, tracing = eager + counts[0], tracing + counts[1]
         totals.append(sum(counts))
     graphs, idle = tally.graphs(measures.of_methods(chosen))
+    within = ""
     if tally.idle_as_usual:  # the details have it: the table of the methods
+        if idle == graphs and tally.idle_parts:
+            within = ", in a part that no step reached"
         idle = 0
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
     if not any(totals):
@@ -169,7 +192,7 @@ def _calls(tally: Tally) -> str:
     least = "" if tally.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    while_tracing = f"while tracing {some(graphs, 'graph')}{_never(graphs, idle)}"
+    while_tracing = f"while tracing {some(graphs, 'graph')}{within or _never(graphs, idle)}"
     if not tracing:
         return f"{called}, {_all(eager)}eagerly, and each call is one execution."
     if not eager:

@@ -1,18 +1,51 @@
 """What is as it should be, so that a report tells of it without alarm."""
 
-from tracer.findings.catalogue import to_report
+from typing import NamedTuple
+
+from tracer.findings.histories import Evidence
+from tracer.findings.rules.steps import steps_skipped
 from tracer.model.empty import reason
 from tracer.model.tally import Tally
 
 FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
 """What is said of graphs if `Tally.idle_as_usual`."""
 
+_PARTS = (
+    "a first tracing that never ran is usual: it only makes the variables; what else never ran is "
+    "in a part of a graph that no step reached"
+)
 
-def calm_reason(tally: Tally, *, everywhere: bool = False) -> str:
-    """Why steps in which gradients came updated nothing; empty if that is unknown, or a fault.
 
-    If it has to hold `everywhere`, it is also empty if no gradient came in any of them.
+class Cause(NamedTuple):
+    """Why steps in which gradients came updated nothing."""
+
+    text: str = ""
+    """`skipped by the loss scale`; empty if it is not known."""
+    usual: bool = False
+    """Whether that is as it should be: known, and no fault."""
+
+    @property
+    def calm(self) -> str:
+        """The text, if it is no fault."""
+        return self.text if self.usual else ""
+
+
+def cause(tally: Tally, *, everywhere: bool = False) -> Cause:
+    """Why steps in which gradients came updated nothing.
+
+    If it has to hold `everywhere`, it is not known if no gradient came in any of them.
     """
     why = reason(tally)
-    wrong = any(each.code == "steps-skipped" for each in to_report(tally.trace))
-    return "" if wrong or (everywhere and not why.everywhere) else why.text
+    if not why.text or (everywhere and not why.everywhere):
+        return Cause()
+    if tally.trace.only:  # of a part of a trace no rule can say what is a fault
+        return Cause(why.text, True)
+    skipped = steps_skipped.find(Evidence(tally.trace, tally.root))
+    return Cause(why.text, all(case.severity == "info" for case in skipped))
+
+
+def why_idle(tally: Tally) -> str:
+    """Why graphs never ran, if no other than usual ones did not; else empty."""
+    if not tally.idle_as_usual:
+        return ""
+    return _PARTS if tally.idle_parts else FIRST_TRACING

@@ -14,7 +14,7 @@ import vl_convert
 
 from tracer.model.tally import Tally
 from tracer.model.wording import some
-from tracer.reporters.calm import calm_reason
+from tracer.reporters.calm import cause
 from tracer.reporters.heatmap import Cell, HeatMap, View
 from tracer.reporters.layout import distinct, shown
 
@@ -281,7 +281,7 @@ def picture(tally: Tally) -> bytes | None:
     It has at most 20 rows, in which variables with the same updates are one, and 120 columns.
     """
     heat = HeatMap(tally)
-    calm = calm_reason(tally, everywhere=True)
+    calm = cause(tally, everywhere=True).calm
     view = heat.views[0] if heat.views else None
     if view is None or not view.steps or not heat.levels:
         return None

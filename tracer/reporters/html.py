@@ -24,7 +24,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters import charts
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.calm import FIRST_TRACING, calm_reason
+from tracer.reporters.calm import FIRST_TRACING, cause, why_idle
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
@@ -162,6 +162,7 @@ def _tables(tally: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str,
         "graphs_left": max(0, len(graphs) - most),
         "idle": 0 if tally.idle_as_usual else sum(each.idle for each in graphs),
         "usual": tally.idle_as_usual,
+        "why_idle": why_idle(tally) if not graphs or tally.idle_parts else "",
         "traced": any(row.calls_tracing for row in methods),
     }
 
@@ -178,11 +179,14 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
         table.append([*values, heat.patterns[index]])
     grain = _grain(heat.lanes, tally.steps, share)
     names = replica_names(tally.trace)
-    calm = calm_reason(tally, everywhere=True)
+    why = cause(tally, everywhere=True)
+    calm = why.calm
     return {
         "views": [graph._asdict() for graph in heat.views],
         "levels": heat.levels,
         "calm": calm,
+        "cause": why.text,
+        "updated": bool(heat.levels),
         "states": charts.states(heat.levels, calm),
         "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
         "grain": grain,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
+from tracer.model.empty import reason_for_all
 from tracer.model.labels import only_worker, program_lines, steps_label
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
@@ -15,7 +16,7 @@ from tracer.model.tally import Group, Tally, Weights
 from tracer.model.wording import some
 from tracer.reporters import rows
 from tracer.reporters.answer import apply_methods
-from tracer.reporters.calm import FIRST_TRACING, calm_reason
+from tracer.reporters.calm import Cause, cause, why_idle
 from tracer.reporters.layout import Column, Row, Table, cut, paragraph, shown
 from tracer.reporters.rows import By, StepRow, VariableRow
 
@@ -132,7 +133,8 @@ class _Extra(NamedTuple):
     differ; `?` where the steps are not known."""
     by_replica: str
     why: str
-    """`no gradient in 3 steps`, or `nothing was assigned`; empty if all gradients were applied."""
+    """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything; empty
+    if all gradients were applied."""
 
 
 def _extras(tally: Tally) -> dict[int, _Extra]:
@@ -140,6 +142,7 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
     extras: dict[int, _Extra] = {}
     known: dict[Weights, str] = {}
     rates: dict[Weights, str] = {}
+    unapplied = reason_for_all(tally)
     for group in tally.groups:
         weights = group.weights("request", "none")
         if weights not in known:
@@ -147,6 +150,8 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
         why = known[weights]
         if group.weights("vain", "dense", "sparse"):
             why = "nothing was assigned" + (f", {why}" if why else "")
+        elif unapplied and group.weights("request", "dense", "sparse"):
+            why = f"{why}, else {unapplied}" if why else unapplied
         updates: Counter[int] = Counter()
         for number, times in group.weights("update", "dense", "sparse"):
             block = tally.blocks[number]
@@ -195,8 +200,8 @@ def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> 
 
 def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    calm = calm_reason(tally)
-    all_rows = [_step_row(row, tally, calm) for row in rows.by_step(tally)]
+    why = cause(tally)
+    all_rows = [_step_row(row, tally, why) for row in rows.by_step(tally)]
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
     header = "per step,\nall replicas" if len(tally.replicas) > 1 else "per step"
@@ -219,21 +224,21 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     return lines
 
 
-def _step_row(row: StepRow, tally: Tally, calm: str) -> Row:
-    """The row; `calm` is why gradients that came were not applied, if that is as it should be."""
+def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
+    """The row; `why` gradients that came were not applied, is said beside it."""
     notes = []
     odd = True
     missing, requested = row.requests_without_gradient, row.requests > row.requests_without_gradient
     if not row.on_replicas:
         notes.append("not recorded")
     elif not row.updates:
-        reason = calm or "gradients came, none was applied"
+        reason = why.text or "gradients came, none was applied"
         if not requested:
             reason = "no gradient came" if missing else "nothing was handed over"
         elif tally.total(measures.vain):
-            calm, reason = "", "nothing was assigned"
+            reason = "nothing was assigned"
         notes.append(reason)
-        odd = not (requested and calm)
+        odd = not (why.usual and reason == why.text)
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(tally.replicas):
@@ -319,8 +324,8 @@ def by_method(tally: Tally, width: int, asked: Asked) -> list[Text]:
         style = "" if figures[0] else WRONG
         table.rows.append(Row(shown(name), _cells(figures), style=style))
     lines = table.lines(width)
-    if tally.idle_as_usual:
-        lines += paragraph(f"({FIRST_TRACING})", width, style="dim")
+    if why := why_idle(tally):
+        lines += paragraph(f"({why})", width, style="dim")
     return lines
 
 

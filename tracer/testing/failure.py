@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
-from tracer.model.empty import accumulated_steps, is_loss_scale
+from tracer.model.empty import reason
 from tracer.model.labels import replica_names
 from tracer.model.measures import Measure, vain
 from tracer.model.names import near_patterns
@@ -295,14 +295,10 @@ def _in_vain(tallies: Sequence[Tally], selection: Selection) -> Iterator[str]:
 
 
 def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
-    scaled = any(is_loss_scale(each) for tally in tallies for each in tally.optimizers)
-    why = "gradients are being accumulated, or a condition skipped them"
-    if max(map(accumulated_steps, tallies)) > 1:
-        why = "gradients are being accumulated" + ", or the loss scale skipped them" * scaled
-    elif scaled:
-        why = "skipped by the loss scale: a gradient was not finite"
+    reasons = [reason(tally) for tally in tallies]
+    clauses = dict.fromkeys(each.clause for each in reasons if each.text) or [reasons[0].clause]
     steps = "step" if length(spans) == 1 else "steps"
-    return f"gradients of {steps} {label(spans, 3)} were not applied: {why}"
+    return f"gradients of {steps} {label(spans, 3)} were not applied: {', or '.join(clauses)}"
 
 
 def _not_called(trace: Trace) -> Iterator[str]:

@@ -29,7 +29,9 @@ _HALVINGS = 15
     ),
     explanation=(
         "It is info until more steps in a row were skipped than halve the initial scale to 1 (15 "
-        "for the default of 2**15), a warning from then on."
+        "for the default of 2**15), a warning from then on, and if all steps were skipped. A "
+        "scale that goes on falling stays at 1 in tf_keras. In Keras 3 it becomes 0, 2**15 after "
+        "142 steps, and then a gradient that is finite is divided by 0."
     ),
 )
 def steps_skipped(evidence: Evidence) -> Iterator[Case]:
@@ -57,8 +59,34 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
             f"{some(number, 'step')} of {evidence.steps_on[replica]:,}{of_optimizer(evidence)} "
             f"{'was' if number == 1 else 'were'} skipped by the loss scale, {which}"
         )
-        hopeless = longest > _halvings(scales[0])
-        yield Case("warning" if hopeless else "info", f"{text}.", step=streaks[0][0])
+        lost = scales[0].settings.get("dynamic_scale") == 0
+        hopeless = lost or longest > _halvings(scales[0]) or longest == evidence.steps_on[replica]
+        yield Case(
+            "warning" if hopeless else "info",
+            f"{text}{_coming(scales[0]) if hopeless else ''}.",
+            _NO_SCALE if lost else "",
+            step=streaks[0][0],
+        )
+
+
+_NO_SCALE = (
+    "Begin again from a checkpoint with finite weights and a scale above 0, and look for the layer "
+    "that gives inf or NaN: tf.debugging.check_numerics, a lower learning rate, that layer in "
+    "float32."
+)
+
+
+def _coming(scale: Optimizer) -> str:
+    """What a scale that has fallen too low does next: that of Keras 3 has no lower limit."""
+    now = scale.settings.get("dynamic_scale")
+    if not isinstance(now, int | float) or now >= 1:
+        return ""
+    if now == 0:
+        return (
+            "; the scale is 0 now, and stays 0: a gradient that is finite is divided by it, which "
+            "makes the weights NaN"
+        )
+    return f"; the scale is {now:g} now, and each further step that is skipped halves it, down to 0"
 
 
 def _skipped_while_accumulating(evidence: Evidence) -> Iterator[Case]:
@@ -110,7 +138,10 @@ def _halvings(scale: Optimizer) -> int:
     "steps-differ",
     severity="warning",
     title="steps, updates and iterations differ",
-    why="Learning-rate schedules, the bias correction of Adam and logs go by iterations.",
+    why=(
+        "The bias correction of Adam, logs and learning-rate schedules go by iterations. Only the "
+        "schedules of Keras 3 with gradient_accumulation_steps go by batches."
+    ),
     advice=(
         "Call the apply_gradients of the base class, or do `self.iterations.assign_add(1)` in your "
         "own."

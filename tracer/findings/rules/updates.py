@@ -16,7 +16,9 @@ from tracer.findings.cases import (
 )
 from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
+from tracer.model.empty import accumulated_steps, is_loss_scale
 from tracer.model.labels import replica_names
+from tracer.model.measures import counting, tries
 from tracer.model.wording import listed, some, some_between, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
@@ -115,20 +117,41 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
     every = evidence.histories
     if not any(history.count("update") for history in every):
         return
-    facts = [
-        fact_of(
-            history.variables,
-            max(history.count("request", replica=r) for r in history.replicas),
-        )
-        for history in every
-        if history.count("request") and not history.count("update") and not history.count("vain")
-    ]
-    for fact in folded(facts):
-        text = (
-            f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
-            f"though apply_gradients got a gradient {_times(fact.numbers[0])}{_by_itself(evidence)}"
-        )
-        yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables), step=1)
+    facts: dict[bool, list[Fact]] = {False: [], True: []}
+    for history in every:
+        if history.count("request") and not history.count("update") and not history.count("vain"):
+            most = max(history.count("request", replica=r) for r in history.replicas)
+            facts[_only_skipped(evidence, history)].append(fact_of(history.variables, most))
+    for skipped, of in facts.items():
+        for fact in folded(of):
+            text = (
+                f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
+                f"though apply_gradients got a gradient {_times(fact.numbers[0])}"
+            )
+            text += ", in steps that the loss scale skipped" if skipped else _by_itself(evidence)
+            yield Case(
+                "warning",
+                f"{text}.",
+                _INFINITE if skipped else "",
+                names_of(evidence, fact.variables),
+                1,
+            )
+
+
+_INFINITE = (
+    "Look for what makes the gradients infinite or NaN in the steps in which it has one: "
+    "tf.debugging.check_numerics."
+)
+
+
+def _only_skipped(evidence: Evidence, history: History) -> bool:
+    """Whether a loss scale skipped each step in which these variables had a gradient."""
+    if not any(map(is_loss_scale, evidence.optimizers)) or accumulated_steps(evidence) > 1:
+        return False
+    if evidence.unplaced(tries):
+        return False
+    asked = counting(["request"], variable=history.variables[0])
+    return not any(made and came for made, came in evidence.spread(tries, asked))
 
 
 def _by_itself(evidence: Evidence) -> str:
@@ -371,8 +394,8 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
     severity="warning",
     title="a sparse gradient was applied as a dense one",
     why=(
-        "A sparse update writes the rows that a batch used, a dense one all of them, and the "
-        "gradient takes the memory of the whole table."
+        "A sparse gradient holds the rows that a batch used, a dense one all rows: it takes the "
+        "memory of the whole table, and the time to work through it, in each update."
     ),
     advice=(
         "Clip or accumulate in a way that keeps tf.IndexedSlices, or take the embedding's gradient "
@@ -382,7 +405,9 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
         "Every gradient of the variable reached apply_gradients as `tf.IndexedSlices` and every "
         "update was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` do "
         "this; `clipnorm`, `clipvalue` and `LossScaleOptimizer` do not, and none of them does in "
-        "tf_keras 2.21, as the tests show."
+        "tf_keras 2.21, as the tests show. A sparse gradient does not mean that the other rows "
+        "stay as they are: with Adam, Adamax, Nadam, and SGD with momentum, rows of earlier "
+        "batches move too. Of the legacy optimizers only Adam does that."
     ),
 )
 def densified(evidence: Evidence) -> Iterator[Case]:
@@ -397,8 +422,8 @@ def densified(evidence: Evidence) -> Iterator[Case]:
     for fact in folded(facts):
         text = (
             f"{subject(evidence, fact.variables)}: the gradient was sparse when it reached "
-            f"apply_gradients and dense when it was applied{_densifier(evidence)}, so each update "
-            f"writes all {some_between(fact.numbers[0], 'row')}"
+            f"apply_gradients and dense when it was applied{_densifier(evidence)}, with all "
+            f"{some_between(fact.numbers[0], 'row')}"
         )
         yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables))
 

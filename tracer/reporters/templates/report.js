@@ -143,8 +143,9 @@ function classify(lane, cell, first, last) {
 
 function say(cell, kind) {
   const all = cell.dense + cell.sparse;
-  if (kind === data.words.never) return "none: the variable was never updated";
-  if (kind === data.words.skipped) return cell.steps === 1 ? "none: the step updated nothing"
+  const { cause, updated } = optimizer();
+  if (kind === data.words.never) return "none: the variable was never updated" + (cause && !updated ? `, ${cause}` : "");
+  if (kind === data.words.skipped) return cause ? `none: ${cause}` : cell.steps === 1 ? "none: the step updated nothing"
     : "none: these steps updated nothing";
   if (kind === optimizer().calm) return `none: ${kind}`;
   if (!all) return "none, while other variables were updated";
