@@ -173,6 +173,8 @@ class Tally:
             traced = idle = 0
             for function, (blocks, blocks_idle) in by_function.items():
                 most, most_idle = self._tracings.get((worker, function), (blocks, blocks_idle))
+                if blocks == blocks_idle:  # nothing of what counts ran, whatever else did
+                    most_idle = most
                 traced, idle = traced + min(blocks, most), idle + min(blocks_idle, most_idle)
             of_worker[worker] = max(of_worker.get(worker, (0, 0)), (traced, idle))
         return sum(t for t, _ in of_worker.values()), sum(i for _, i in of_worker.values())

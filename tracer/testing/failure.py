@@ -262,8 +262,9 @@ def _never_ran(tally: Tally, selection: Selection) -> Iterator[str]:
         yield "an error ended the tracing in the optimizer, so there is no graph to run"
     else:
         never = "which never ran" if graphs == 1 else "none of which ever ran"
-        if idle < graphs:
-            never = "in a part that never ran"
+        known = [each.idle for each in tally.trace.graphs if each.root == tally.root]
+        if known and idle > sum(known):  # the graph ran, and not the branch in it
+            never = "in a part that no step reached"
         traced = some(graphs, "graph")
         yield f"traced but never executed: called while tracing {traced}, {never}"
 
