@@ -97,6 +97,11 @@ class Recording:
         """A frozen trace of what ran since the block began, of every optimizer that was used."""
         return self._counted.trace().derived(_call_trace)  # after the block always the same one
 
+    @property
+    def used(self) -> bool:
+        """Whether any optimizer that is traced here was ever used; takes no lock."""
+        return self._counted.used
+
     def take(self, optimizer: object) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.
 
@@ -170,7 +175,7 @@ def record() -> Iterator[Recording]:
 
     An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
     block does not count: steps are numbered from 1. Functions that were traced to graphs before,
-    with an optimizer that was not wrapped, are not counted; the trace then says so.
+    with an optimizer that was not wrapped, are traced again as by `wrap`.
 
     >>> import tensorflow as tf, tracer
     >>> weight = tf.Variable([1.0])

@@ -145,6 +145,33 @@ def test_the_workers_of_a_pool(tmp_path: Path, method: str) -> None:
     assert all("PoolWorker-" in each.command for each in trace.programs if each.worker)
 
 
+INITIALIZED = """
+import multiprocessing, time
+from train import train
+
+def begin(ready):
+    train(3)
+    ready.release()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    ready = context.Semaphore(0)
+    with context.Pool(2, begin, [ready]):
+        ready.acquire()
+        ready.acquire()
+        time.sleep(0.5)  # the file is written after the initializer, and is 5 s late otherwise
+"""
+
+
+@pytest.mark.long
+def test_what_the_initializer_of_a_pool_does(tmp_path: Path) -> None:
+    """It is kept, also of a worker that gets no task."""
+    done = run(tmp_path, INITIALIZED)
+    assert done.returncode == 0, done.stderr
+    trace = tracer.load(tmp_path / "traces")
+    assert (steps_of(trace), trace.finished) == ([3, 3], True)
+
+
 SCRIPTS = """
 import os, subprocess, sys
 
@@ -215,6 +242,44 @@ def test_forks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     trace = tracer.load(tmp_path / "traces")
     assert (steps_of(trace), trace.complete) == ([2, 3, 4], True)
+
+
+FORK_OF_THREADS = """
+import os, threading, time
+import tensorflow as tf
+
+weight = tf.Variable([0.0, 0.0])
+optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+stop = threading.Event()
+
+def train():
+    while not stop.is_set():
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+
+thread = threading.Thread(target=train, daemon=True)
+thread.start()
+time.sleep(0.5)
+for _ in range(200):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    end = time.monotonic() + 20
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            os._exit(1)
+        time.sleep(0.001)
+stop.set()
+thread.join()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_beside_a_thread_that_trains(tmp_path: Path) -> None:
+    """It has the locks that the thread held, and not the thread."""
+    done = run(tmp_path, FORK_OF_THREADS)
+    assert done.returncode == 0, done.stderr
 
 
 CLUSTER = """

@@ -16,7 +16,7 @@ from libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.older_functions import OlderFunctions
+from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions
 
 v1 = tf.compat.v1
 SGD: Any = keras2.optimizers.legacy.SGD
@@ -350,12 +350,12 @@ def test_two_recorders_that_watch_one_older_function() -> None:
     function = applying(optimizer, weight).get_concrete_function(one())
     captured = list(function._captured_inputs)
     first, second = OlderFunctions(), OlderFunctions()
-    first._watch(0, function)
-    second._watch(0, function)
+    first._watch(Older(0, "f"), function)
+    second._watch(Older(0, "f"), function)
     function(one())
     first.let_go(0)
     function(one())
-    first._watch(0, function)
+    first._watch(Older(0, "f"), function)
     function(one())
     assert (ran(weight), first.calls.total(), second.calls.total()) == (3, 2, 3)
     second.let_go(0)

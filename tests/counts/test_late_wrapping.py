@@ -8,6 +8,7 @@ variable must be true in any case.
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -358,3 +359,143 @@ def test_a_late_wrap_leaves_training_as_it_is(kind: str, compiled: dict[str, boo
         np.testing.assert_array_equal(left, right)
     trace = tracer.trace_of(model.optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (8, 32, True)
+
+
+# Graphs that are counted in part.
+
+
+def test_a_function_that_calls_what_is_older_is_told_of_in_each_block(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Also where the optimizer stays wrapped, and through functions between them."""
+    held = tf.function(apply).get_concrete_function()
+    held()
+
+    @tf.function
+    def step() -> None:
+        apply()
+        held()
+
+    @tf.function
+    def steps() -> None:
+        for _ in tf.range(2):
+            step()
+
+    tracer.wrap(optimizer)
+    for function, counts in (step, 1), (step, 1), (steps, 2), (steps, 2), (apply, 1):
+        before = readings(variables)
+        with tracer.record() as recording:
+            function()
+        trace = recording.trace()
+        assert counted(trace, variables["kernel"]) == Reading(counts)
+        truth = minus(readings(variables), before)
+        assert truth["kernel"] == Reading(counts if function is apply else 2 * counts)
+        assert trace.complete == (function is apply), trace.notes
+
+
+def test_an_uncounted_step_beside_a_function_that_counts(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """A graph that calls a counted function is not counted for that."""
+    step = tf.function(apply)
+    with tracer.record():
+        step()
+
+    @tf.function
+    def steps() -> None:
+        step()
+        apply()
+
+    @tf.function
+    def only() -> None:
+        step()
+
+    steps()
+    only()
+    before = readings(variables)
+    with tracer.record() as recording:
+        steps()
+        steps()
+        only()
+    truth = minus(readings(variables), before)
+    assert truth["kernel"] == Reading(5)
+    assert_right(recording.trace(), variables, truth)
+    (note,) = recording.trace().notes
+    assert ": steps, traced before the tracer came, was traced again" in note
+
+
+def test_wrapped_while_a_function_is_traced(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """What was traced of it before is not counted, and that is said in each block."""
+    tf.function(apply)()  # slot variables are made in the first call of a function
+
+    @tf.function
+    def steps() -> None:
+        apply()
+        tracer.wrap(optimizer)
+        apply()
+
+    steps()
+    assert not tracer.trace_of(optimizer).complete
+    for _ in range(2):
+        with tracer.record() as recording:
+            steps()
+        trace = recording.trace()
+        assert (counted(trace, variables["kernel"]), trace.complete) == (Reading(1), False)
+    tracer.unwrap(optimizer)
+    with tracer.record() as recording:
+        steps()
+    assert counted(recording.trace(), variables["kernel"]) == Reading(2)
+
+
+def test_a_block_that_begins_in_a_call(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    blocks = ExitStack()
+    recordings: list[Any] = []
+
+    def begin() -> None:
+        if before:
+            recordings.append(blocks.enter_context(tracer.record()))
+
+    @tf.function
+    def steps() -> None:
+        apply()
+        tf.py_function(begin, [], [])
+        apply()
+
+    before: dict[str, Reading] = {}
+    steps()
+    before = readings(variables)
+    with blocks:
+        steps()
+    assert minus(readings(variables), before)["kernel"] == Reading(2)
+    (recording,) = recordings
+    assert not recording.trace().complete
+    assert "1 call of 'steps', a function traced before" in recording.trace().notes[0]
+
+
+def test_a_dataset_that_steps(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """It runs the function that it was made with, and nobody is told when."""
+
+    def step(element: Any) -> Any:
+        apply()
+        return element
+
+    tf.function(apply)()
+    data = tf.data.Dataset.range(3).map(step)
+    tracer.wrap(optimizer)
+    before = readings(variables)
+    for _ in range(2):
+        with tracer.record() as recording:
+            assert len(list(data)) == 3
+        (note,) = recording.trace().notes
+        assert "'Dataset_map_step', which a dataset runs, was traced before the tracer" in note
+        assert not recording.trace().complete
+    assert minus(readings(variables), before)["kernel"] == Reading(6)
+    with tracer.record() as recording:
+        assert len(list(tf.data.Dataset.range(3).map(step))) == 3
+    assert counted(recording.trace(), variables["kernel"]) == Reading(3)

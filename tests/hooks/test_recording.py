@@ -1,7 +1,9 @@
 """`tracer.record` finds every optimizer that is used in its block, however it was made."""
 
 import copy
+import functools
 import gc
+import pickle
 import sys
 import weakref
 from collections.abc import Callable
@@ -238,6 +240,44 @@ def test_a_copy_is_said_to_be_unseen() -> None:
     with tracer.record() as recording:
         _step(twin, weight)
     assert (recording.trace().updates(), recording.trace().complete) == (1, True)
+
+
+_sgd: Any = legacy.SGD
+
+
+class Copied(_sgd):  # type: ignore[misc]
+    """Has a way of its own to be copied."""
+
+    def __copy__(self) -> Any:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+
+COPIES: dict[str, Callable[[], Any]] = {
+    "a deep copy": lambda: copy.deepcopy(legacy.SGD(1.0)),
+    "a method of the class": lambda: copy.copy(Copied(1.0)),
+    "unpickled": functools.partial(
+        pickle.loads, pickle.dumps(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+    ),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_between_blocks_are_found(how: str) -> None:
+    weight = tf.Variable([0.0])
+    with tracer.record():
+        pass
+    for _ in range(2):
+        twin = COPIES[how]()
+        with tracer.record() as recording:
+            _step(twin, weight)
+        trace = recording.trace()
+        assert (trace.updates(), trace.complete) == (1, True)
+        with tracer.record() as recording:
+            twin = COPIES[how]()
+            _step(twin, weight)
+        assert not recording.trace().complete
 
 
 def test_nobody_is_kept_alive() -> None:

@@ -123,8 +123,12 @@ class _Tasks(wrapt.ObjectProxy):  # type: ignore[type-arg]  # older ones have no
     def __init__(self, queue: Any, autosave: Autosave) -> None:
         super().__init__(queue)
         self._self_autosave = autosave
+        self._self_begun = False
 
     def get(self) -> Any:
+        if not self._self_begun:  # what the initializer did; there may be no task for this worker
+            self._self_begun = True
+            self._self_autosave.rest()
         task = self.__wrapped__.get()
         self._self_autosave.go_on()
         return task

@@ -93,7 +93,8 @@ class Process:
 
     def go_on_as_fork(self, command: str) -> bool:
         """Be the fork of a process, in the fork; False if that had used an optimizer before."""
-        if self._over or self._recording.trace().optimizers:
+        # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
+        if self._over or self._recording.used:
             return False
         self.command = command
         self._child = True

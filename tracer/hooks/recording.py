@@ -70,6 +70,11 @@ class Recording:
 
         return Trace(data, Objects(index_of=finder(objects)))
 
+    @property
+    def used(self) -> bool:
+        """Whether any optimizer that is traced here was ever used; takes no lock."""
+        return any(recorder.used for recorder in list(self._since))
+
     def take(self, optimizer: Any) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
         self._asked.add(self._hold(optimizer))
@@ -92,8 +97,14 @@ class Recording:
         from tracer.hooks import registry, wrapping
 
         traced = registry.is_traced(optimizer)
+        known = registry.recorder_of(optimizer)
+        missed = {} if known is None else dict(known.optimizers.older.calls)
         recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
-        self._since.setdefault(recorder, None if making else recorder.reader.baseline())
+        if recorder not in self._since:
+            since = None if making else recorder.reader.baseline()
+            if since is not None and not traced:  # what was found to be under way counts
+                since = since._replace(older=missed if recorder is known else {})
+            self._since[recorder] = since
         if not traced:
             self._wrapped.append(ref(optimizer))
         return recorder

@@ -48,6 +48,7 @@ def adopt(optimizer: Any) -> Recorder:
     if binding is None:
         binding = _bind(optimizer, Recorder(), kind, line_of_caller(optimizer))
     if not is_traced(optimizer):
+        binding.recorder.optimizers.older.begin(binding.index)
         set_class(optimizer, traced)
     return binding.recorder
 

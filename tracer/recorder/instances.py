@@ -6,6 +6,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 from weakref import ref
 
@@ -57,16 +58,21 @@ class Living:
         self._told: list[type] = []
         self._references: dict[int, ref[Any]] = {}
         self._complete = False
+        self._looked_at: set[int] = set()
 
     def tell_of(self, cls: type, *, new: bool = False) -> None:
         """Be told of each instance of `cls` that is made from now on; if `new`, there is none yet.
 
-        Copies, which are made without `__init__`, are looked for the next time.
+        Copies, which are made without `__init__`, are looked for the next time. What is unpickled
+        tells of itself, wherever it was pickled.
         """
         if cls not in self._told:
             self._told.append(cls)
             cls.__init__ = self._telling(cls.__init__)  # type: ignore[misc]
             cls.__reduce_ex__ = self._being_copied(cls.__reduce_ex__)  # type: ignore[method-assign]
+            if not hasattr(cls, "__setstate__"):
+                type.__setattr__(cls, "__setstate__", self._being_unpickled())
+            self._watch_copying(cls)
             self._complete = self._complete and new
 
     def all(self) -> list[Any]:
@@ -78,7 +84,19 @@ class Living:
         alive = [reference() for reference in list(self._references.values())]
         return [each for each in alive if each is not None]
 
+    def _watch_copying(self, made: type) -> None:
+        """Be told when one of this class is copied by a method of the class, or of one above it."""
+        for cls in made.__mro__:
+            if id(cls) in self._looked_at:
+                break
+            self._looked_at.add(id(cls))
+            for name in ("__copy__", "__deepcopy__"):
+                copying = vars(cls).get(name)
+                if isinstance(copying, FunctionType):
+                    type.__setattr__(cls, name, self._being_copied(copying))
+
     def _add(self, made: Any) -> None:
+        self._watch_copying(type(made))
         key, forget = id(made), self._references.pop  # at exit the module's names are gone first
         self._references[key] = ref(made, lambda _: forget(key, None))
 
@@ -97,10 +115,29 @@ class Living:
 
     def _being_copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def __reduce_ex__(copied: Any, protocol: Any) -> Any:
-            way = original(copied, protocol)
-            if isinstance(way, str) or getattr(way[0], "__module__", "") == copyreg.__name__:
-                self._complete = False  # it makes the copy by `__new__` alone
+        def copying(copied: Any, *args: Any) -> Any:
+            try:
+                way = original(copied, *args)
+            except BaseException:
+                self._complete = False
+                raise
+            made_by = way[0] if isinstance(way, tuple) else way
+            if made_by is way or getattr(made_by, "__module__", "") == copyreg.__name__:
+                self._complete = False  # it makes the copy by `__new__` alone, or has made it so
             return way
 
-        return __reduce_ex__
+        return copying
+
+    def _being_unpickled(self) -> Callable[[Any, Any], None]:
+        def __setstate__(made: Any, state: Any) -> None:
+            """What `pickle` does where there is no such method (`pickle.py`, `load_build`)."""
+            self._add(made)
+            slots: dict[str, Any] = {}
+            if isinstance(state, tuple) and len(state) == 2:
+                state, slots = state
+            if state:
+                made.__dict__.update(state)
+            for name, value in (slots or {}).items():
+                setattr(made, name, value)
+
+        return __setstate__

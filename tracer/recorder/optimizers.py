@@ -138,25 +138,19 @@ class Optimizers:
         methods = [method for of, method in list(self._nothing) if of == index]
         return tuple(Remark(NO_RESULT, method) for method in methods)
 
-    def begin(self, index: int, counters: Sequence[Any], retrace: bool) -> None:
+    def begin(self, index: int, retrace: bool) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
         The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
-        watched; each graph of ours has captured one of `counters`.
+        watched.
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
         iterations = iterations_of(optimizer)
         if iterations is not None:
             self._started.setdefault(index, iterations)
-        methods = {
-            *traced.kind.step_methods,
-            *(method.name for method in traced.kind.apply_methods),
-        }
-        scope = traced.name() if traced.kind.name == "v1" else ""
-        self.older.watch(
-            index, optimizer, _own_handles(optimizer), methods, scope, counters, retrace
-        )
+        self._watch(index, retrace)
+        self.older.begin(index)
         own = index in self.with_own_step()
         if traced.kind.name == "v1" or (traced.kind.name == "legacy" and own):
             graphs = compat.session_graphs_alive()
@@ -164,6 +158,26 @@ class Optimizers:
         elif traced.kind.name == "legacy" and iterations is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
             self.older.watch_sessions(index, traced.name(), own, [] if graph is None else [graph])
+
+    def _watch(self, index: int, retrace: bool) -> None:
+        traced = self._all[index]
+        optimizer = traced.optimizer()
+        if optimizer is None:
+            return
+        methods = {
+            *traced.kind.step_methods,
+            *(method.name for method in traced.kind.apply_methods),
+        }
+        scope = traced.name() if traced.kind.name == "v1" else ""
+        self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, retrace)
+
+    def settle(self) -> None:
+        """Find the functions that were still being traced when what they run uncounted was found.
+
+        That was said then, once. From now on each of their calls is.
+        """
+        for index in list(self.older.unsettled):
+            self._watch(index, retrace=False)
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
@@ -186,6 +200,8 @@ class Optimizers:
         for older, calls in list(self.older.calls.items()):
             if calls > before.get(older, 0):
                 yield note_of(older, names[older.optimizer], calls - before.get(older, 0))
+        for older in self.older.in_pipelines():
+            yield note_of(older, names[older.optimizer], 1)
 
     def traced_anew(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
         """A remark on the functions that were traced again for the tracer, for each optimizer.

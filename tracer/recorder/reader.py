@@ -119,6 +119,7 @@ class Reader:
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
+        self._optimizers.settle()
         with self._blocks.counters.lock:
             counts = self._counted()
             calls = self._called_so_far()

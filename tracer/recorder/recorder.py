@@ -83,7 +83,7 @@ class Recorder:
 
         If `retrace`, the functions that use it are traced anew at their next call.
         """
-        self.optimizers.begin(optimizer, self._blocks.counters.handles(), retrace)
+        self.optimizers.begin(optimizer, retrace)
 
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""

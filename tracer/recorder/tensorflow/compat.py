@@ -490,6 +490,10 @@ def bound_to(value: Any) -> Any:
     return value.target if isinstance(value, tf_method_target.TfMethodTarget) else None
 
 
+_PATIENCE = 5
+"""Seconds for which a function that is being traced is waited for."""
+
+
 def trace_anew(function: Any) -> bool:
     """Let a `tf.function` forget its graphs, so that its next call traces it; False if it cannot.
 
@@ -499,8 +503,13 @@ def trace_anew(function: Any) -> bool:
     """
     if type(function) is not polymorphic_function.Function:
         return False
-    with function._lock:
+    # Another thread may be tracing it, and wrap an optimizer there whose function this one traces.
+    if not function._lock.acquire(timeout=_PATIENCE):
+        return False
+    try:
         function._function_cache.clear()
+    finally:
+        function._lock.release()
     return True
 
 
@@ -565,6 +574,116 @@ def _find_written(graph: Any) -> Written:
     }
     captured = frozenset(id(outer_of[each]) for each in written if each in outer_of)
     return Written(captured, bool(written))
+
+
+class Write(NamedTuple):
+    """An op in a graph, or in a function that it calls, that writes to a variable."""
+
+    time: int
+    """The `unique_number` that the newest of its inputs got, so that it was added after that."""
+    function: str
+    """The function in whose graph it is."""
+    called: bool
+    """Whether that is another function than the one that was asked for, which calls it."""
+
+
+def writes_of(graph: Any, handles: Collection[int] | None) -> Iterator[Write]:
+    """Each `Write` to a variable in one of these `handles`, or in any if None.
+
+    A call is none by itself, but what it calls is looked at.
+    """
+    return _writes_in(graph, _inside(graph, handles), graph)
+
+
+def ops_named(graph: Any, name: re.Pattern[str]) -> Iterator[Write]:
+    """The ops of which a part of the name is such a one, as far as they have inputs: see
+    `op_names`.
+    """
+    inner = (function.graph for function in graph._functions.values())
+    for each in (graph, *inner):
+        for op in each.get_operations():
+            if name.search(op.name) and op.inputs and not _called_by(op, graph):
+                yield _write(op, graph)
+
+
+def _write(op: Any, root: Any) -> Write:
+    region = called_graph(op.graph)
+    time = max(tensor._id for tensor in op.inputs)
+    return Write(time, function_name(region), region is not called_graph(root))
+
+
+def _inside(graph: Any, handles: Collection[int] | None) -> set[int]:
+    """The ids of the tensors in `graph` that are such handles."""
+    if not isinstance(graph, FuncGraph):
+        return set()
+    known: set[int] = set()
+    if handles is None:
+        known = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource}
+    elif isinstance(graph.outer_graph, FuncGraph):
+        known = _inside(graph.outer_graph, handles)
+    return known | {
+        id(inner)
+        for outer, inner in graph.captures
+        if handles is None or id(outer) in handles or id(outer) in known
+    }
+
+
+def _writes_in(graph: Any, inside: Collection[int], root: Any) -> Iterator[Write]:
+    for op in graph.get_operations() if inside else ():
+        written = {
+            position
+            for position, tensor in enumerate(op.inputs)
+            if id(tensor) in inside and tensor.dtype == tf.resource
+        }
+        if op.type in _READS or not written - set(_read_only(op) if written else ()):
+            continue
+        bodies = _called_by(op, root)
+        first = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
+        if not bodies or None in bodies:
+            yield _write(op, root)
+            continue
+        for body in bodies:
+            inputs = dict(enumerate(body.inputs, first))
+            theirs = {id(inputs[position]) for position in written if position in inputs}
+            yield from _writes_in(body, theirs, root)
+
+
+def _called_by(op: Any, root: Any) -> list[Any]:
+    """The graphs of the functions that an op calls, None for one that is not known."""
+    if not op.type.endswith(("PartitionedCall", "If", "While", "Case", "XlaLaunch")):
+        return []
+    names = [
+        function.name
+        for value in _attributes(op)
+        for function in ([value.func] if value.HasField("func") else value.list.func)
+    ]
+    known = (root._functions.get(name) or op.graph._functions.get(name) for name in names)
+    return [getattr(function, "graph", None) for function in known]
+
+
+def traced_at(graph: Any) -> int:
+    """The `unique_number` that the newest tensor of a graph got."""
+    return max((each._id for op in graph.get_operations() for each in op.outputs), default=0)
+
+
+def feeds_a_dataset(function: Any) -> bool:
+    """Whether tf.data runs this function, and nobody is asked for what it captured
+    (`data/ops/structured_function.py`).
+    """
+    return "_tf_data_function" in function.function_def.attr
+
+
+def graphs_being_traced() -> list[Any]:
+    """The graphs of functions, branches and loops that a thread is tracing now."""
+    trace = func_graph.func_graph_from_py_func.__code__
+    graphs = []
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code is trace:
+                graphs.append(at.f_locals.get("func_graph"))
+            at = at.f_back
+    return [graph for graph in graphs if graph is not None]
 
 
 def _read_only(op: Any) -> Collection[int]:

@@ -19,8 +19,8 @@ traced.
 import functools
 import inspect
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -53,7 +53,12 @@ class Older(NamedTuple):
     """The optimizer's index."""
     function: str
     caller: str = ""
-    """The function that was traced since and calls it; empty if the program does."""
+    """The function that was traced since and calls it; empty if the program does, `PIPELINE` if
+    tf.data does."""
+
+
+PIPELINE = "tf.data"
+"""What calls the function of a dataset."""
 
 
 class OlderFunctions:
@@ -67,6 +72,15 @@ class OlderFunctions:
             WeakKeyDictionary()
         )
         self._in_sessions: WeakKeyDictionary[Any, list[tuple[int, set[str]]]] = WeakKeyDictionary()
+        self._since: dict[int, int] = {}
+        self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._in_pipelines: list[tuple[Older, ref[Any]]] = []
+        self.unsettled: set[int] = set()
+        """The optimizers that are used in graphs that were not finished when they were found."""
+
+    def begin(self, index: int) -> None:
+        """What is traced from now on with an optimizer is counted, until it is let go."""
+        self._since.setdefault(index, compat.unique_number())
 
     def watch(
         self,
@@ -75,26 +89,52 @@ class OlderFunctions:
         variables: Collection[Any],
         methods: Collection[str],
         scope: str,
-        ours: Collection[Any],
         retrace: bool,
     ) -> None:
-        """Find the graphs that use `optimizer`, and count their calls from now on.
+        """Find the graphs that use `optimizer` uncounted, and count their calls from now on.
 
         If `retrace`, the functions that they are of forget them. `variables` are the optimizer's
         own, `methods` the names of those by which it updates others; a v1 optimizer names its ops
-        under `scope`, empty for the others. A graph that captured one of the handles `ours` is
-        counted already.
+        under `scope`, empty for the others. A graph may be counted in part: what was added to it
+        while the optimizer was traced is counted, wherever it is called.
         """
-        counted = {id(handle) for handle in ours}
-        older = [
-            function
-            for function in _look().users_of(optimizer, variables, methods, scope)
-            if not _captures(function, counted)
-        ]
-        for function in older:
-            self._watch(index, function)
-        if older:
-            self._forget(index, {id(function) for function in older}, retrace)
+        self.unsettled.discard(index)
+        watched = {id(known()) for at, known, _ in self._watched if at == index}
+        forgettable = set()
+        handles = {id(handle) for handle in variables}
+        for function in _look().users_of(optimizer, variables, methods, scope):
+            writes = _writes(function.graph, handles, scope)
+            if not writes:  # it names the optimizer
+                writes = list(compat.writes_of(function.graph, None))
+            older = [write for write in writes if not self._counted(index, write.time)]
+            if not older:
+                continue
+            graph = function.graph
+            own = [write for write in older if not write.called]
+            # What was traced meanwhile, and only calls what is older, would call it again.
+            anew = bool(own) or not self._counted(index, compat.traced_at(graph))
+            name = compat.function_name(graph)
+            known = Older(index, name) if anew else Older(index, older[0].function, name)
+            if compat.feeds_a_dataset(function):
+                self._in_pipelines.append((known._replace(caller=PIPELINE), ref(function)))
+            elif id(function) not in watched:
+                self._watch(known, function)
+            if anew:
+                forgettable.add(id(function))
+        if forgettable:
+            self._forget(index, forgettable, retrace)
+        for graph in compat.graphs_being_traced():
+            writes = _writes(graph, handles, scope)
+            if any(not self._counted(index, write.time) for write in writes):
+                self.calls[Older(index, compat.function_name(compat.called_graph(graph)))] += 1
+                self.unsettled.add(index)
+
+    def _counted(self, index: int, time: int) -> bool:
+        """Whether what a graph got at this time is counted for an optimizer."""
+        since = self._since.get(index)
+        return (since is not None and time >= since) or any(
+            begin <= time < end for begin, end in self._spans[index]
+        )
 
     def _forget(self, index: int, older: Collection[int], retrace: bool) -> None:
         """Let the functions forget their graphs that are `older`; say which of them are running."""
@@ -107,6 +147,10 @@ class OlderFunctions:
                     self.calls[Older(index, name)] += 1
                 if retrace and compat.trace_anew(function):
                     self._forgetful.append((index, name, ref(function)))
+
+    def in_pipelines(self) -> list[Older]:
+        """The functions of living datasets, which do not ask for what they captured."""
+        return list(dict.fromkeys(older for older, f in self._in_pipelines if f() is not None))
 
     def traced_anew(self) -> Counter[Older]:
         """The functions that were traced again since they forgot their graphs."""
@@ -157,34 +201,43 @@ class OlderFunctions:
             if watched == index:
                 question.asked = False
                 _give_back(function())
+        self._spans[index].append((self._since.pop(index, 0), compat.unique_number()))
+        self._in_pipelines = [each for each in self._in_pipelines if each[0].optimizer != index]
+        self.unsettled.discard(index)
         self._watched = [each for each in self._watched if each[0] != index]
 
-    def _watch(self, index: int, function: Any) -> None:
+    def _watch(self, older: Older, function: Any) -> None:
         captured = list(function._captured_inputs)
         if not captured:  # it gets the variable as an argument, and needs nothing else
             return
-        older = Older(index, compat.function_name(function.graph))
-        question = _Question(captured[0], older, self.calls)
+        question = _Question(captured[0], older, self._called)
         function._captured_inputs = [question, *captured[1:]]
-        self._watched.append((index, ref(function), question))
+        self._watched.append((older.optimizer, ref(function), question))
+
+    def _called(self, older: Older) -> None:
+        """An older function is called: now, or whenever the function that is traced now runs."""
+        if not compat.in_eager():
+            caller = compat.function_name(compat.current_graph())
+            older = older._replace(caller=older.caller or caller)
+            self.unsettled.add(older.optimizer)
+        self.calls[older] += 1
 
 
 class _Question:
-    """Stands among what a function captured for `first`, and counts how often that is asked for.
+    """Stands among what a function captured for `first`, and tells when that is asked for.
 
     Several recorders may watch one function: then `first` is the question of another one.
     """
 
-    def __init__(self, first: Any, older: Older, calls: Counter[Older]) -> None:
+    def __init__(self, first: Any, older: Older, called: Callable[[Older], None]) -> None:
         self.first = first
         self.older = older
-        self.calls = calls
+        self.called = called
         self.asked = True
 
     def __call__(self) -> Any:
         if self.asked:
-            caller = "" if compat.in_eager() else compat.function_name(compat.current_graph())
-            self.calls[self.older._replace(caller=caller)] += 1
+            self.called(self.older)
         return self.first() if callable(self.first) else [self.first]
 
 
@@ -224,6 +277,11 @@ def outermost(names: Iterable[str]) -> list[str]:
 
 def note_of(older: Older, name: str, calls: int) -> str:
     """What a trace says of `calls` of a function of the optimizer `name`."""
+    if older.caller == PIPELINE:
+        return (
+            f"{name}: {older.function!r}, which a dataset runs, was traced before the tracer came: "
+            "what it does is not counted; wrap the optimizer before the dataset is made"
+        )
     if older.caller:
         return (
             f"{name}: {older.function!r}, a function traced before the tracer came, is called by "
@@ -274,6 +332,11 @@ def _functions() -> tuple[list[Any], list[Any]]:
         functions = [each for known in _known_functions[1] if (each := known()) is not None]
     concretes = [each for each in functions if compat.is_concrete(each)]
     return concretes, [each for each in functions if not compat.is_concrete(each)]
+
+
+def _writes(graph: Any, handles: Collection[int], scope: str) -> list[compat.Write]:
+    named = compat.ops_named(graph, _updates_by(scope)) if scope else ()
+    return [*compat.writes_of(graph, handles), *named]
 
 
 class _Functions:
