@@ -165,6 +165,13 @@ def quick(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11")
+def sweep(session: nox.Session) -> None:
+    """Healthy programs with each kind of optimizer: nothing may be said of any of them."""
+    session.install("-e", ".[test]")
+    session.run("pytest", "-m", "sweep", "-n", "2", *session.posargs)
+
+
+@nox.session(python="3.11")
 def everything(session: nox.Session) -> None:
     """All tests: the quick ones in one process, as people run them, the long ones in two."""
     session.install("-e", ".[test]")

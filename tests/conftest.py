@@ -2,7 +2,8 @@
 
 TensorFlow reads the environment when it is imported, so it is set here, before any test module.
 
-`pytest` alone runs the quick tests, and says at its end what it left out: the tests marked `long`,
+`pytest` alone runs the quick tests, and says at its end what it left out: the tests marked `long`, those
+marked `sweep`, which `nox -s sweep` runs,
 and of a file's tests marked `wide` all but a covering, in which each of the tests and each value of
 a parameter occurs. With any `-m`, or if a test is named (`FILE::TEST`), nothing is left out;
 `-m "long or not long"` runs all.
@@ -86,10 +87,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _mark_long_cells(items)
     if config.option.markexpr or any("::" in argument for argument in config.args):
         return
-    long = [item for item in items if item.get_closest_marker("long")]
+    long = [item for item in items if _is_long(item)]
     if long:
         config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        items[:] = [item for item in items if not _is_long(item)]
     _left_out = len(long)
 
 
@@ -101,6 +102,10 @@ def _skip_without_keras3(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if callspec and re.search(r"\bkeras3\b", callspec.id):
             item.add_marker(pytest.mark.skip(reason="this TensorFlow has no Keras 3"))
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(tier) for tier in ("long", "sweep"))
 
 
 def _mark_long_cells(items: list[pytest.Item]) -> None:

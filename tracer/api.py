@@ -20,6 +20,7 @@ from tracer.model.trace import Trace
 if TYPE_CHECKING:
     from tracer.findings.catalogue import Finding
     from tracer.hooks import recording
+    from tracer.recorder.frozen import FrozenLayer
     from tracer.recorder.recorder import Recorder
     from tracer.reporters.rows import By
 
@@ -296,6 +297,33 @@ def names_alive() -> set[str]:
     from tracer.recorder.tensorflow import variables
 
     return variables.names_alive()
+
+
+def frozen_in(given: object) -> "list[FrozenLayer]":
+    """The layers in a layer or a model that are not trainable, with what they would train."""
+    if "tensorflow" not in sys.modules:
+        return []
+    from tracer.recorder import frozen
+
+    return frozen.frozen_in(given)
+
+
+def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
+    """The frozen layers of the living models of which the trace holds other variables.
+
+    Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
+    """
+    entries = [entry for block in trace.blocks for entry in block.entries]
+    handed = {index for entry in entries for index in entry.variables}
+    index_of = trace.objects.index_of
+    if "tensorflow" not in sys.modules or (handed and index_of is None):
+        return []
+    from tracer.recorder import frozen
+
+    def is_handed(variable: object) -> bool:
+        return index_of is not None and index_of(variable) in handed
+
+    return frozen.frozen_beside(is_handed, optimizer)
 
 
 def _call_trace(trace: Trace) -> CallTrace:

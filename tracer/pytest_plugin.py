@@ -181,7 +181,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             if trace is not None and trace.optimizers:
                 _keep(item, trace)
     messages = [f"{_relative(item, each.path)}:{each.line}: {each}" for each in unused]
-    messages += [] if recording is None else [check(recording.trace()) for check in checks]
+    if recording is not None and checks:
+        from tracer.testing.assertions import judged
+
+        messages += [judged(check, recording.trace()) for check in checks]
     messages += [] if traced is None else traced.failures()
     if any(messages):
         pytest.fail("\n\n".join(filter(None, messages)), pytrace=False)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import tracer
+from tracer.cli.launch import FILE, Launch
+from tracer.errors import TraceFileError
 
 ENVIRONMENT = {
     **os.environ,
@@ -268,6 +270,45 @@ def test_a_users_mistake(tmp_path: Path, arguments: list[str], reason: str) -> N
     assert traced.stderr.startswith("tracer: ") and traced.stderr.count("\n") == 1
     assert reason in traced.stderr
     assert json.loads((tmp_path / "mine.json").read_text()) == {"precious": True}
+
+
+TRACE = '{"format": "optimizer-tracer", "version": 1}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["tracer.json"], "tracer.json is a trace, not a program: did you mean tracer report "),
+        (["-o", "t.json", "t.json"], "t.json is a trace, not a program: did you mean tracer rep"),
+        (["-o", "empty.py", "empty.py"], "empty.py: the trace would overwrite the program"),
+        (["-o", "out/../link", "empty.py"], "link: the trace would overwrite the program"),
+        (["-o", ".", "trace.json"], ".: the trace would overwrite the program"),
+        (["-o", "named.py", "empty.py"], "named.py: is not a trace file, and would be overwritt"),
+    ],
+)
+def test_no_program_and_no_trace_given_as_one_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
+) -> None:
+    files = {
+        "tracer.json": TRACE,
+        "t.json": TRACE,
+        "empty.py": "",
+        "trace.json": "print('ran')",
+        "named.py": 'print("optimizer-tracer")',
+    }
+    (tmp_path / "out").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link").hardlink_to(tmp_path / "empty.py")
+    monkeypatch.chdir(tmp_path)
+    output, program = arguments[-2] if arguments[1:] else FILE, arguments[-1]
+    with pytest.raises(TraceFileError) as raised:
+        Launch(program, (), output=output).check()
+    assert reason in str(raised.value)
+    traced = run([*TRACER, "-q", *arguments], tmp_path)
+    assert (traced.returncode, traced.stdout) == (2, "")
+    assert traced.stderr == f"tracer: {raised.value}\n"
+    assert {name: (tmp_path / name).read_text() for name in files} == files
 
 
 # A disk that fails.

@@ -16,6 +16,8 @@ from against_odometers import (
 from odometers import ODOMETERS, FailingCalls, Reading, reading
 
 import tracer
+from tracer.model.tally import tallies_of
+from tracer.reporters.rows import by_method
 
 pytestmark = pytest.mark.wide
 
@@ -100,3 +102,39 @@ def test_keras2_in_a_session(graph: Any) -> None:
         shown = reading(session.run(kernel))
     assert shown == Reading(0)
     assert_right_or_incomplete(tracer.trace_of(optimizer), {"kernel": kernel}, {"kernel": shown})
+
+
+def test_graphs_are_counted_and_not_their_parts() -> None:
+    """Two steps in a function, or two branches, are parts of one graph that TensorFlow traced."""
+    optimizer = tracer.wrap(ODOMETERS["v1"]())
+    one, other = tf.Variable([0.0]), tf.Variable([0.0])
+
+    @tf.function
+    def twice() -> None:
+        optimizer.apply_gradients([(tf.ones(1), one)])
+        optimizer.apply_gradients([(tf.ones(1), one)])
+
+    @tf.function
+    def either(condition: tf.Tensor) -> None:
+        if condition:
+            optimizer.apply_gradients([(tf.ones(1), one)])
+        else:
+            optimizer.apply_gradients([(tf.ones(1), other)])
+
+    for _ in range(3):
+        twice()
+    either(tf.constant(True))
+    functions = (twice, either)
+    traced = sum(each.experimental_get_tracing_count() for each in functions)
+    trace = tracer.trace_of(optimizer)
+    assert traced == sum(each.tracings for each in trace.graphs) == 2
+    assert trace.answer().endswith(f"called 4 times, all while tracing {traced} graphs.")
+    rows = {row.method: row for row in by_method(tallies_of(trace)[0])}
+    assert (rows["_resource_apply_dense"].graphs, rows["apply_gradients"].graphs) == (2, 2)
+    assert (one.numpy()[0], other.numpy()[0]) == (7, 0)
+    with (
+        pytest.raises(AssertionError, match="traced but never executed") as caught,
+        tracer.assert_updates(total=1, variable=other),
+    ):
+        tf.function(either.python_function)(tf.constant(True))
+    assert "in a part that no step reached" in " ".join(str(caught.value).split())

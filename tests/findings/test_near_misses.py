@@ -14,17 +14,25 @@ from libraries import needs_keras3
 
 import tracer
 
+KINDS_OF: dict[Callable[[Any], None], list[str]] = {}
+for each_program, each_kind in healthy_loops.ALL:
+    KINDS_OF.setdefault(each_program, []).append(each_kind)
+
+TIERS = {True: [], False: [pytest.mark.long]}
 CASES = [
     pytest.param(
         program,
         kind,
         id=f"{program.__name__}-{kind}",
-        marks=[] if program.__name__ in healthy_loops.QUICK and kind == first else pytest.mark.long,
+        marks=TIERS[program.__name__ in healthy_loops.QUICK]
+        if kind == kinds[number % len(kinds)]
+        else [pytest.mark.sweep],
     )
-    for program, kind in healthy_loops.ALL
-    for first in [next(k for p, k in healthy_loops.ALL if p is program)]
+    for number, (program, kinds) in enumerate(KINDS_OF.items())
+    for kind in kinds
 ]
-"""Those that are quick, with one kind of optimizer each; all others are long."""
+"""Each program with one kind of optimizer, the kinds in turn; few are quick, the others long. With
+all other kinds they are for `nox -s sweep`."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of Keras: gradients are missing
 

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import odometers
 import pytest
@@ -24,6 +25,7 @@ from tracer.api import CallTrace
 from tracer.findings.catalogue import RULES, Finding
 from tracer.hooks import inspection
 from tracer.kinds import kind_of
+from tracer.model.records import Program
 from tracer.recorder.optimizers import OWN_STEP
 from tracer.reporters import formats
 from tracer.reporters.text import render
@@ -1154,6 +1156,11 @@ def test_graph_that_never_runs(called: bool) -> None:
     trace = tracer.trace_of(optimizer)
     assert [each.severity for each in found(trace, "graph-never-ran")] == ["warning"] * (not called)
     assert odometers.read(kernel) == (odometers.Reading(int(called)),)
+    if not called:
+        assert "Call the function" in one(trace, "graph-never-ran").advice
+        crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
+        crashed = CallTrace(msgspec.structs.replace(trace.data, programs=(crash,)))
+        assert "Mend the error" in one(crashed, "graph-never-ran").advice
 
 
 # Healthy runs.

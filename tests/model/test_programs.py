@@ -8,6 +8,7 @@ import traces
 
 import tracer
 from tracer import CallTrace
+from tracer.model.excerpt import select
 from tracer.model.programs import endings, runs
 from tracer.model.records import Program
 from tracer.reporters import html, jsonreport, markdown, text
@@ -65,6 +66,11 @@ def test_when_and_how_fast_they_ran() -> None:
         "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC, for 12.3 s with its start, "
         "0.648 steps a second",
     ]
+
+
+def test_a_part_of_a_run_has_no_rate() -> None:
+    (said,) = runs(select(with_programs(GOOD), steps=range(4, 5)))
+    assert said.endswith("for 1 h 6 min with its start")
 
 
 def test_every_report_says_it() -> None:

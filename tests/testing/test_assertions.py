@@ -330,7 +330,7 @@ def test_the_near_name_of_one_that_is_not_there(wanted: str, meant: str | None) 
 
 def test_no_variables_are_no_frozen_ones() -> None:
     text = tracer.assert_never_updated([]).check(traces.eager())
-    assert text == "updates of frozen variables: expected 0, but there is no variable"
+    assert text == "updates: expected 0, but there is no variable"
 
 
 def test_a_name_does_not_say_what_should_be_updated() -> None:

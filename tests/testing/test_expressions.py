@@ -90,6 +90,9 @@ def test_a_method_that_was_never_called_ran_0_times() -> None:
     ]
     with pytest.raises(tracer.UnknownName, match=r"no count 'update_stepp': .*update_step"):
         reasons(traces.eager(), "update_stepp=0")
+    for wrong, meant in (("update_stp", "update_step"), ("udpates", "updates")):
+        with pytest.raises(tracer.UnknownName, match=f"'{wrong}': did you mean `{meant}`"):
+            reasons(traces.eager(), f"{wrong}=240")
     with pytest.raises(tracer.UnknownName, match=r"no variable 'dense/kernle': .*dense/kernel"):
         reasons(traces.eager(), "updates[dense/kernle]=0")
 

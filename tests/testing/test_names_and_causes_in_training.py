@@ -1,5 +1,6 @@
 """What is said of a run must be so: names that nothing has, and causes that are none."""
 
+import contextlib
 import re
 from typing import Any
 
@@ -73,6 +74,134 @@ def test_a_variable_that_nobody_holds_any_more() -> None:
         tracer.assert_never_updated("frozen_of_*"),
     ):
         optimizer.apply_gradients([(tf.ones(1), weight)])
+
+
+# Layers that are frozen.
+
+
+def words(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+def net_of(library: Any, kind: str, frozen: str = "hidden") -> Any:
+    """A model with the layers `first`, `hidden` and `out`, of which one is frozen."""
+    layers = library.layers
+    model = library.Sequential(
+        [layers.Dense(2, name=name) for name in ("first", "hidden", "out")], name="net"
+    )
+    model.build((None, 2))
+    for layer in model.layers:
+        layer.trainable = layer.name != frozen
+    model.compile(odometers.ODOMETERS[kind](), "mse")
+    return model
+
+
+LIBRARIES = [
+    pytest.param(keras3, "keras3", "net/hidden", marks=needs_keras3, id="keras3"),
+    pytest.param(keras2, "keras2", "hidden", id="keras2"),
+]
+
+
+@pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
+def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefix: str) -> None:
+    model = net_of(library, kind)
+    hidden = model.get_layer("hidden")
+    before = model.get_weights()
+    name = model.optimizer.name
+    said = f"{prefix}/kernel and bias were not handed to {name}: layer hidden is frozen"
+    for assertion in (
+        tracer.assert_updates(model.optimizer, dense=6, per_step=True),
+        tracer.assert_updates(dense=12),
+        tracer.assert_updates(at_least=12),
+        tracer.assert_executions("update_step", 6, per_step=True),
+        tracer.assert_updates(dense=2, per_step=True, variable="*hidden*"),
+        tracer.assert_updates(dense=2, per_step=True, variable=hidden),
+    ):
+        with pytest.raises(AssertionError) as caught, assertion:
+            fit(model)
+        assert said in words(caught.value)
+        assert "first/" not in str(caught.value), "rows of what is right"
+    with pytest.raises(AssertionError) as caught, tracer.assert_all_updated(hidden):
+        fit(model)
+    said = f"each variable of {prefix}, but there is no trainable variable"
+    assert said in words(caught.value)
+    said = f"layer hidden is frozen (trainable=False), with {prefix}/kernel and bias"
+    assert said in words(caught.value)
+    for each, (now, was) in enumerate(zip(model.get_weights(), before, strict=True)):
+        np.testing.assert_allclose(now, was + (0 if each in (2, 3) else 14), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
+def test_a_frozen_layer_is_no_cause_of_another_number(library: Any, kind: str, prefix: str) -> None:
+    """It is frozen on purpose; something else is wrong."""
+    model = net_of(library, kind)
+    optimizer, names = model.optimizer, [v.name for v in model.trainable_variables]
+    assert len(names) == 4
+    for assertion in (
+        tracer.assert_updates(optimizer, dense=5, per_step=True),
+        tracer.assert_updates(optimizer, dense=7, per_step=True),
+        tracer.assert_updates(optimizer, dense=3, per_step=True),
+        tracer.assert_updates(dense=6, variable="*encodr*"),
+    ):
+        with pytest.raises(AssertionError) as caught, assertion:
+            fit(model)
+        assert "frozen" not in str(caught.value)
+    none = contextlib.nullcontext()
+    pairs = [(tf.ones_like(v), v) for v in model.trainable_variables]
+    gradients = [(None, v) if i < 2 else (g, v) for i, (g, v) in enumerate(pairs)]
+    with (
+        pytest.warns(UserWarning, match="Gradients do not exist") if kind == "keras3" else none,
+        pytest.raises(AssertionError, match="no gradient") as caught,
+        tracer.assert_updates(optimizer, dense=4, per_step=True),
+    ):
+        optimizer.apply_gradients(gradients)
+    assert "frozen" not in str(caught.value)
+
+
+@needs_keras3
+def test_of_a_model_that_is_frozen_as_a_whole() -> None:
+    model = net_of(keras3, "keras3")
+    model.trainable = False
+    for assertion in (
+        tracer.assert_updates(model.optimizer, dense=6, per_step=True),
+        tracer.assert_calls("update_step", 6, optimizer=model.optimizer),
+        tracer.assert_all_updated(model, optimizer=model.optimizer),
+    ):
+        with (
+            pytest.warns(UserWarning, match="does not have any trainable weights"),
+            pytest.raises(AssertionError) as caught,
+            assertion,
+        ):
+            model.compile(model.optimizer, "mse")
+            fit(model)
+        assert "are frozen (trainable=False)" in words(caught.value)
+        assert "another optimizer" not in str(caught.value)
+
+
+@needs_keras3
+def test_the_variables_of_a_layer_count() -> None:
+    model = net_of(keras3, "keras3", frozen="")
+    hidden = model.get_layer("hidden")
+    with (
+        tracer.assert_updates(dense=2, per_step=True, variable=hidden),
+        tracer.assert_updates(dense=12, variable=model),
+        tracer.assert_executions("update_step", 4, variable=hidden),
+    ):
+        fit(model)
+    for given in (7, [hidden], object()):
+        with pytest.raises(TypeError, match="a name, a glob, a variable, a layer or a model, not"):
+            tracer.assert_updates(dense=2, variable=given)
+
+
+@needs_keras3
+def test_what_is_never_updated_is_named() -> None:
+    model = net_of(keras3, "keras3", frozen="")
+    said = re.escape("updates of net/hidden/kernel and bias: expected 0, got 4")
+    with (
+        pytest.raises(AssertionError, match=said),
+        tracer.assert_never_updated(model.get_layer("hidden")),
+    ):
+        fit(model)
 
 
 # Causes that are none.

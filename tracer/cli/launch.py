@@ -1,6 +1,7 @@
 """`tracer run`: a program as `python` runs it, with every optimizer traced."""
 
 import os
+import re
 import shlex
 import sys
 import uuid
@@ -24,6 +25,7 @@ FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
 FOLDER = "traces"
 """The same where the program's children are followed, each of which writes its own file."""
+_TRACE = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,18 @@ class Launch:
 
     def check(self) -> None:
         """Raise `tracer.TraceFileError`, or `OSError` for the program, if this cannot begin."""
+        path = Path(self.output)
         if not self.module:
             os.stat(self.program)
-        path = Path(self.output)
+            if _is_trace(Path(self.program)):
+                raise TraceFileError(
+                    f"{self.program} is a trace, not a program: did you mean tracer report "
+                    f"{self.program}?"
+                )
+            if _may_overwrite(path, Path(self.program)):
+                raise TraceFileError(
+                    f"{self.output}: the trace would overwrite the program: choose another name"
+                )
         if self.children:
             _check_folder(path)
         elif path.is_file() and not _may_replace(path):
@@ -106,14 +117,29 @@ class Launch:
             say(f"wrote {os.path.relpath(written.parent if self.children else written)}")
 
 
-def _may_replace(path: Path) -> bool:
-    """Whether `path` is empty or a trace file: what else the user has is not overwritten."""
+def _is_trace(path: Path) -> bool:
+    """Whether `path` is a trace file, by its first bytes."""
     try:
         with open(path, "rb") as file:
-            start = file.read(64)
-    except OSError:
-        return True  # the error comes when it is written
-    return not start or b'"optimizer-tracer"' in start
+            return _TRACE.match(file.read(64)) is not None
+    except OSError:  # a folder, or what cannot be read: Python says so when it runs it
+        return False
+
+
+def _may_overwrite(path: Path, program: Path) -> bool:
+    """Whether the trace that is written to `path` may be the file of the program, by any path."""
+    with suppress(OSError):
+        if path.is_dir():  # what the file in it is called is known when the worker is
+            return program.suffix == ".json" and path.samefile(program.parent)
+        return path.samefile(program)
+    return False  # there is nothing yet
+
+
+def _may_replace(path: Path) -> bool:
+    """Whether `path` is empty or a trace file: what else the user has is not overwritten."""
+    with suppress(OSError):
+        return not path.stat().st_size or _is_trace(path)
+    return True  # the error comes when it is written
 
 
 def _check_folder(path: Path) -> None:

@@ -63,6 +63,9 @@ class Objects(NamedTuple):
     index_of: Callable[[object], int | None] | None = None
     """The index of this very variable, None for one that the trace does not hold; no function for
     a trace that does not know objects, because it was loaded."""
+    frozen: Callable[[], Sequence[tuple[str, tuple[str, ...]]]] = tuple
+    """The layers that are frozen beside what was handed over: each name, with the names of the
+    variables that it would train. For an assertion that failed; others know none."""
 
 
 NAMES_ONLY = Objects()

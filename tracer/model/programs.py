@@ -26,12 +26,15 @@ def endings(trace: Trace) -> list[str]:
 
 
 def runs(trace: Trace) -> Iterator[str]:
-    """A sentence for each of the first processes: its command, when it ran, and how fast."""
+    """A sentence for each of the first processes: its command, when it ran, and how fast.
+
+    A part of a run took a part of the time, and nobody knows which: it has no rate.
+    """
     steps_of = _steps_by_worker(trace)
     for program in trace.programs[:_TOLD]:
         began = datetime.fromtimestamp(program.started, timezone.utc)
         steps = steps_of[program.worker]
-        trained = steps and (program.worker or len(trace.workers) == 1)
+        trained = steps and not trace.only and (program.worker or len(trace.workers) == 1)
         rate = f", {steps / program.seconds:,.3g} steps a second" if trained else ""
         whose = f"{program.worker}: " if program.worker else ""
         yield (

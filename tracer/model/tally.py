@@ -161,13 +161,45 @@ class Tally:
 
         The replicas of a worker are traced into one graph, which is counted once.
         """
-        by_worker: dict[str, tuple[int, int]] = {}
+        of_worker: dict[str, tuple[int, int]] = {}
         for replica in self.replicas:
-            blocks = [block for block in self._blocks_on[replica] if measure(block)]
-            traced, idle = sum(b.graphs for b in blocks), sum(b.idle for b in blocks)
             worker = self.trace.replicas[replica].worker
-            by_worker[worker] = max(by_worker.get(worker, (0, 0)), (traced, idle))
-        return sum(t for t, _ in by_worker.values()), sum(i for _, i in by_worker.values())
+            by_function: dict[str, tuple[int, int]] = {}
+            for block in self._blocks_on[replica]:
+                if measure(block):
+                    function = self._function_around(block)
+                    traced, idle = by_function.get(function, (0, 0))
+                    by_function[function] = (traced + block.graphs, idle + block.idle)
+            traced = idle = 0
+            for function, (blocks, blocks_idle) in by_function.items():
+                most, most_idle = self._tracings.get((worker, function), (blocks, blocks_idle))
+                if blocks == blocks_idle:  # nothing of what counts ran, whatever else did
+                    most_idle = most
+                traced, idle = traced + min(blocks, most), idle + min(blocks_idle, most_idle)
+            of_worker[worker] = max(of_worker.get(worker, (0, 0)), (traced, idle))
+        return sum(t for t, _ in of_worker.values()), sum(i for _, i in of_worker.values())
+
+    def _function_around(self, block: Block) -> str:
+        """The function that was traced, if it is known: a block may be a branch inside it.
+
+        A graph with two steps or two branches has two blocks, which are one graph tracing.
+        """
+        worker = self.trace.replicas[block.replica].worker
+        outer = block.function
+        while outer and (worker, outer) not in self._tracings:
+            outer = outer.rpartition("/")[0]
+        return outer or block.function
+
+    @cached_property
+    def _tracings(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """How often each function of a worker was traced, and how many of these never ran."""
+        known: dict[tuple[str, str], tuple[int, int]] = {}
+        for graph in self.trace.graphs:
+            if graph.root == self.root and graph.tracings:
+                key = self.trace.replicas[graph.replica].worker, graph.function
+                tracings, idle = known.get(key, (0, 0))
+                known[key] = tracings + graph.tracings, idle + graph.idle
+        return known
 
     @cached_property
     def idle_as_usual(self) -> bool:

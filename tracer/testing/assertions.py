@@ -9,6 +9,7 @@ complete fails every assertion: what was not seen cannot be asserted.
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from typing import Any, Literal
 from tracer.api import (
     CallTrace,
     Recording,
+    frozen_beside,
+    frozen_in,
     name_of,
     names_alive,
     record,
@@ -28,6 +31,7 @@ from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
+from tracer.testing.handed import together
 from tracer.testing.snapshots import difference
 from tracer.testing.unused import Watch
 
@@ -91,11 +95,20 @@ class Assertion:
 
     def failure(self) -> str:
         """Why what ran so far is not as expected; empty if it is."""
-        return self._check(self.trace)
+        return judged(self._check, self.trace, self._optimizer)
 
     def close(self) -> None:
         """End the block without asserting anything."""
         self._stack.close()
+
+
+def judged(check: Check, trace: CallTrace, optimizer: object = None) -> str:
+    """What `check` says of `trace`, with what the living models tell beside it.
+
+    `optimizer` is the one that the trace is of, if one was given.
+    """
+    frozen = partial(frozen_beside, trace, optimizer)
+    return check(CallTrace(trace.data, trace.objects._replace(frozen=frozen)))
 
 
 def assert_updates(
@@ -120,7 +133,8 @@ def assert_updates(
     all replicas together; with `per_replica`, of each replica on its own. A step that updates
     nothing, because loss scaling skipped it or because gradients are accumulated, is a step with 0
     updates; an update outside any step fails `per_step`, and so does a block without any step.
-    With `variable` (a name, a glob or the variable itself) the updates of others do not count.
+    With `variable` (a name, a glob, the variable itself, or a layer or a model, of which all are
+    meant) the updates of others do not count.
 
     Raises `TypeError` if no number is given, and `AssertionError` when the block ends, with the
     expected and the actual numbers, the variables and steps that differ, and the likely cause.
@@ -251,7 +265,9 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
             for variable in _variables(model_or_variables, "trainable_variables")
         ]
         if not wanted and trace.complete:
-            return "updates: expected at least 1 of each variable, but there is no variable"
+            return failure.of_no_variables(
+                trace, _of_layer(model_or_variables), frozen_in(model_or_variables)
+            )
         return failure.of_variables(trace, wanted)
 
     return Assertion(optimizer, check)
@@ -271,12 +287,12 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     >>> with tracer.assert_never_updated(frozen):
     ...     optimizer.apply_gradients([(tf.ones(1), head)])
     """
-    by_name = isinstance(variables, str)
-    what = "updates" + (_of(variables) if by_name else " of frozen variables")
-    expected = Expected("updates", (Wanted(what, 0, 0),))
 
     def check(trace: Trace) -> str:
         frozen = _variables(variables, "variables")
+        names = [each if isinstance(each, str) else name_of(each) for each in frozen]
+        what = f"updates of {together(names)}" if names else "updates"
+        expected = Expected("updates", (Wanted(what, 0, 0),))
         unknown = [each for each in frozen if isinstance(each, str) and not _knows(trace, each)]
         alive = names_alive() if unknown else set()
         for name in unknown:
@@ -358,12 +374,39 @@ def _check(expected: Expected) -> Check:
     """The check that a trace is as `expected`; a variable that it does not hold fails it."""
 
     def check(trace: Trace) -> str:
+        if _holds_variables(expected.variable):
+            return _check_of_layer(trace, expected)
         try:
             return failure.of_expected(trace, expected)
         except UnknownName as error:
+            names = _alive(trace, expected.variable)
+            if names and trace.complete:
+                return failure.of_not_handed(trace, expected.wanted, names)
             return failure.of_unknown(trace, expected.wanted, error)
 
     return check
+
+
+def _check_of_layer(trace: Trace, expected: Expected) -> str:
+    """The same where the variables are those of a layer or a model, which may be built by now."""
+    variables = _variables(expected.variable, "variables")
+    indices = _indices(trace, variables)
+    if not indices and trace.complete:
+        names = [name for _, own in frozen_in(expected.variable) for name in own]
+        names = names or [name_of(each) for each in variables]
+        if names:
+            return failure.of_not_handed(trace, expected.wanted, names)
+    selection = replace(expected, variable=None).selection(trace)
+    return failure.of_expected(trace, expected, replace(selection, variables=indices))
+
+
+def _alive(trace: Trace, variable: object) -> list[str]:
+    """The names of what the program holds, and was not handed over, that `variable` means."""
+    if trace.objects.index_of is None:  # the trace was loaded
+        return []
+    if isinstance(variable, str):
+        return sorted(name for name in names_alive() if is_meant(variable, name))
+    return [_name_of(variable)]
 
 
 def _wanted(
@@ -385,7 +428,27 @@ def _require_method(method: str) -> None:
 def _of(variable: object, word: str = " of ") -> str:
     if variable is None:
         return ""
-    return word + (variable if isinstance(variable, str) else _name_of(variable))
+    if isinstance(variable, str):
+        return word + variable
+    try:
+        return word + _name_of(variable)
+    except TypeError:
+        raise TypeError(
+            f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
+        ) from None
+
+
+def _of_layer(given: object) -> str:
+    """` of encoder` for a layer or a model."""
+    return _of(given) if _holds_variables(given) and hasattr(given, "name") else ""
+
+
+def _holds_variables(given: object) -> bool:
+    """Whether it is a layer or a model, and no variable nor a name."""
+    if isinstance(given, str) or shards_of(given):
+        return False
+    variables = getattr(given, "variables", None)
+    return variables is not None and not callable(variables)
 
 
 def _name_of(variable: object) -> str:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from tracer.errors import unknown_name
@@ -173,6 +174,8 @@ def _reason(trace: Trace, expected: Expected) -> str:
     """Why the counts are not as expected; whether the trace is complete is a verdict of its own."""
     names = [method.name for method in trace.methods]
     if expected.method is not None and expected.method not in (*names, *known_methods()):
-        raise unknown_name("count", expected.method, (*_WORDS, *names))
+        known = (*_WORDS, *names)
+        meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
+        raise unknown_name("count", expected.method, known, meant=meant)
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)

@@ -18,6 +18,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some, times
 from tracer.reporters.answer import never_reached
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
+from tracer.testing import handed
 from tracer.testing.expected import IN_PYTHON, Expected, Wanted, concerned
 from tracer.testing.failure_rows import (
     WIDTH,
@@ -95,7 +96,9 @@ def _unused(trace: Trace, scope: str) -> Iterator[str]:
             yield f"an error ended each call of {methods}: nothing was updated"
         return
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
-    if not names:
+    if frozen := trace.objects.frozen():
+        yield handed.of_layers(trace, frozen)
+    elif not names:
         yield f"no optimizer was used in {scope}"
     else:
         was = "was" if len(names) == 1 else "were"
@@ -122,8 +125,33 @@ def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _F
     if not failed:
         return None
     rows = Rows(trace, tallies, expected, selection, failed)
+    if culprits := _frozen(tallies, expected, selection, failed, rows):
+        return _Failure(heads, causes=[handed.of_layers(trace, culprits)])
     causes = list(_causes(trace, tallies, expected, selection, failed, rows))
     return _Failure(heads, rows.table(), causes)
+
+
+def _frozen(
+    tallies: Sequence[Tally],
+    expected: Expected,
+    selection: Selection,
+    failed: Sequence[Wanted],
+    rows: Rows,
+) -> Sequence[handed.Frozen]:
+    """The frozen layers that are why too little ran, if nothing of what was handed over is."""
+    if len(tallies) != 1:
+        return []
+    (tally,) = tallies
+    if not tally.trace.complete or not tally.steps:
+        return []
+    methods = [tally.trace.methods[index] for index in selection.methods or ()]
+    if any(method.role != "apply" for method in methods):
+        return []
+    if not all(row.counts.executed for row in rows.rows):
+        return []
+    return handed.explaining(
+        tally, expected, [(wanted, measure_of(selection, wanted.kinds)) for wanted in failed]
+    )
 
 
 def _got_in_steps(
@@ -228,12 +256,15 @@ def _never_ran(tally: Tally, selection: Selection) -> Iterator[str]:
     """That what is selected was traced, and no graph of it ran."""
     graphs, idle = tally.graphs(selection.count)
     ended = sum(each.failed for each in tally.trace.graphs if each.root == tally.root)
-    if not graphs or graphs > idle or tally.total(selection.count):
+    if not graphs or tally.total(selection.count):
         return
-    if ended >= idle:
+    if idle and ended >= idle:
         yield "an error ended the tracing in the optimizer, so there is no graph to run"
     else:
         never = "which never ran" if graphs == 1 else "none of which ever ran"
+        known = [each.idle for each in tally.trace.graphs if each.root == tally.root]
+        if known and idle > sum(known):  # the graph ran, and not the branch in it
+            never = "in a part that no step reached"
         traced = some(graphs, "graph")
         yield f"traced but never executed: called while tracing {traced}, {never}"
 
@@ -435,6 +466,26 @@ def of_incomplete(trace: Trace) -> str:
 def of_unknown(trace: Trace, wanted: Sequence[Wanted], error: UnknownName) -> str:
     """Why nothing can be said of a variable: the trace does not hold it, as `error` says."""
     return _unknown(trace, wanted, "no such variable was handed over", error)
+
+
+def of_not_handed(trace: Trace, wanted: Sequence[Wanted], names: Sequence[str]) -> str:
+    """Why variables that the program holds were not updated: no optimizer was handed them."""
+    heads = [
+        f"{each.what}: expected {each}, but no such variable was handed over" for each in wanted
+    ]
+    layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
+    frozen = [name for _, own in layers for name in own if name in names]
+    return _text(trace, _Failure(heads, causes=[handed.not_handed(trace, frozen or names, layers)]))
+
+
+def of_no_variables(trace: Trace, given: str, layers: Sequence[handed.Frozen]) -> str:
+    """Why there was no variable to update in what was given, of which all `layers` are frozen."""
+    head = f"updates: expected at least 1 of each variable{given}, but there is no "
+    if not layers:
+        return f"{head}variable"
+    names = [name for _, own in layers for name in own]
+    cause = f"{handed.are_frozen(layers)}, with {handed.together(names)}"
+    return _text(trace, _Failure([f"{head}trainable variable"], causes=[cause]))
 
 
 def of_no_such_variable(

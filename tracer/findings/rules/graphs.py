@@ -75,6 +75,7 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     every = [_without_failed(each) for each in _graphs(evidence)]
     rows = [each for each in every if each.idle and not is_first_only(each)]
     ran = any(block.total for block in evidence.blocks)
+    failed = any(program.error for program in evidence.trace.programs)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
         idle, tracings = sum(each.idle for each in rows), sum(each.tracings for each in rows)
@@ -82,12 +83,12 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
             f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
         )
         rows = []
-        yield _idle(which + of_optimizer(evidence), tracings, idle, ran)
+        yield _idle(which + of_optimizer(evidence), tracings, idle, ran, failed)
     for function in functions if rows else ():
         mine = [each for each in every if each.function == function]
         idle = sum(each.idle for each in rows if each.function == function)
         tracings = sum(each.tracings for each in mine)
-        yield _idle(function + of_optimizer(evidence), tracings, idle, ran)
+        yield _idle(function + of_optimizer(evidence), tracings, idle, ran, failed)
 
 
 def _without_failed(graph: Graph) -> Graph:
@@ -96,11 +97,13 @@ def _without_failed(graph: Graph) -> Graph:
     return msgspec.structs.replace(graph, tracings=tracings, idle=idle)
 
 
-def _idle(which: str, tracings: int, idle: int, ran: bool) -> Case:
+def _idle(which: str, tracings: int, idle: int, ran: bool, failed: bool) -> Case:
     graphs = "the graph" if tracings == 1 else f"{idle:,} of the {tracings:,} graphs"
     text = f"{which}: {graphs} that its tracing gave never ran."
     if ran:
         return Case("info", text)
+    if failed:  # it may have been called, and the error have come before its step
+        return Case("warning", text, "Mend the error that ended the program before its first step.")
     return Case(
         "warning",
         text,
