@@ -2,11 +2,10 @@
 
 TensorFlow reads the environment when it is imported, so it is set here, before any test module.
 
-`pytest` alone runs the quick tests, and says at its end what it left out: the tests marked `long`, those
-marked `sweep`, which `nox -s sweep` runs,
-and of a file's tests marked `wide` all but a covering, in which each of the tests and each value of
-a parameter occurs. With any `-m`, or if a test is named (`FILE::TEST`), nothing is left out;
-`-m "long or not long"` runs all.
+`pytest` alone runs the quick tests, and says at its end what it left out: the tests marked `long`,
+those marked `sweep`, which `nox -s sweep` runs, and of a file's tests marked `wide` all but a
+covering, in which each of the tests and each value of a parameter occurs. With any `-m`, or if a
+test is named (`FILE::TEST`), nothing is left out; `-m "long or not long"` runs all.
 """
 
 import faulthandler

@@ -118,7 +118,8 @@ def wrap(optimizer: T, *, retrace: bool = True) -> T:
 
     A `tf.function` that was traced with the optimizer before is traced again at its next call, so
     that it is counted, too; the trace says which. Stateful random ops in it begin their sequence
-    anew. With `retrace=False` it keeps its graph. What runs in such a graph is not counted; the
+    anew, and what it reads in Python (`trainable`, a float) is read anew. With `retrace=False` it
+    keeps its graph. What runs in such a graph is not counted; the
     trace then says so, as it does for what cannot be traced again: a `ConcreteFunction` that the
     program holds, a function of a SavedModel, a graph of a `Session`.
 

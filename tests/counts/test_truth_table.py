@@ -1195,9 +1195,30 @@ def goes_on(name: str) -> bool:
     return not (few or name.endswith("eager") or WAYS[name].session)
 
 
+QUICK_WHEN_USED_BEFORE = {
+    ("nested function", "legacy"),
+    ("while loop", "v1"),
+    ("XLA", "keras2"),
+    ("jit_compile optimizer", "keras2"),
+    ("mirrored 2: function", "keras3"),
+    ("loss scale, function", "v1"),
+    ("fit", "keras3"),
+    ("fit, run_eagerly", "legacy"),
+}
+"""Cells that `pytest` alone runs; the others are long."""
+
+
+def _tier_of(cell: Sequence[Any]) -> list[Any]:
+    return [] if tuple(cell) in QUICK_WHEN_USED_BEFORE else [pytest.mark.long]
+
+
 @pytest.mark.parametrize(
     ("used_before", "kind"),
-    [each for each in cells(refused=False) if goes_on(str(each.values[0]))],
+    [
+        pytest.param(*each.values, id=each.id, marks=[*each.marks, *_tier_of(each.values)])
+        for each in cells(refused=False)
+        if goes_on(str(each.values[0]))
+    ],
 )
 def test_counts_of_an_optimizer_that_was_used_before(used_before: str, kind: str) -> None:
     """Functions that were traced before are traced again, and what they run from then on counts.

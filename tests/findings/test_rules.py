@@ -62,8 +62,8 @@ def optimizer(
 
 
 def graph(function: str, signature: str = "", **figures: int) -> Graph:
-    known = {"tracings": 1, "idle": 0, "steps": 10, "after": 0, "step_calls": 1}
-    return Graph(0, 0, function, signature, **{**known, **figures})
+    known = Graph(0, 0, function, signature, 1, 0, 10, 0, 1)
+    return msgspec.structs.replace(known, **figures)
 
 
 def healthy(*runs: Run, replica: int = 0) -> Block:

@@ -1157,7 +1157,7 @@ def test_graph_that_never_runs(called: bool) -> None:
     assert [each.severity for each in found(trace, "graph-never-ran")] == ["warning"] * (not called)
     assert odometers.read(kernel) == (odometers.Reading(int(called)),)
     if not called:
-        assert "Call the function" in one(trace, "graph-never-ran").advice
+        assert "call the function" in one(trace, "graph-never-ran").advice
         crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
         crashed = CallTrace(msgspec.structs.replace(trace.data, programs=(crash,)))
         assert "Mend the error" in one(crashed, "graph-never-ran").advice

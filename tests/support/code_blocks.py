@@ -317,6 +317,7 @@ class _Program:
     def _tidy(self, text: str) -> str:
         """A text as a page has it, without blanks at the end of lines."""
         text = re.sub(NOISE, "", text.replace(f"{self._folder}{os.sep}", ""))
+        text = text.replace(self._source.name, "train.py")  # what stands on the page is a program
         # Sybil takes away what all lines of a block are indented by.
         lines = textwrap.dedent(text).strip("\n").splitlines()
         return "\n".join(line.rstrip() for line in lines) + "\n"

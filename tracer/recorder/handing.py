@@ -6,9 +6,9 @@ made trainable later is not among them until the step is traced anew, as by `mod
 Which model it is, is seen on the stack while the step is traced: the one whose trainable variables
 are just those that the optimizer is handed. A list that somebody chose otherwise has no model, and
 nothing is said of it, nor where one optimizer trains several models. The model is looked at again
-when its function is called, for what was made trainable after the last step may be compiled next;
-at most a thousandth of the time goes into that, and none where nothing was frozen. What changes its
-value all the same is trained by somebody else.
+when its function is called, for what was made trainable after the last step may be compiled next.
+After the first hundred calls at most a thousandth of the time goes into that, and none where nothing
+was frozen. What changes its value all the same is trained by somebody else.
 """
 
 import sys
@@ -28,6 +28,10 @@ _TRACING = ("tracing_compilation", "tracing_compiler")
 """The modules of TensorFlow that call Python to trace a function; what is above lives longer."""
 _REST = 1000
 """How many times as long as it took to look at the models none is looked at again."""
+
+_AT_ONCE = 100
+"""How many looks are taken without a rest, so that what is said of a short run does not depend on
+how fast it was."""
 
 _LONGEST_REST = 0.5
 """Seconds; a look takes long where the thread had to wait in it, too."""
@@ -79,6 +83,7 @@ class Handing:
         self._models: list[_Model] = []
         self._late: dict[int, _Late] = {}
         self._trained: set[int] = set()  # of the late ones, those that somebody else trains
+        self._looks = 0
         self._due = 0.0
 
     def traced(self, handed: Iterable[Any]) -> None:
@@ -102,7 +107,9 @@ class Handing:
                 if self._late or self._has_thawed():
                     self._look()
             end = time.perf_counter()
-            self._due = end + min(_LONGEST_REST, _REST * (end - begin))
+            self._looks += 1
+            if self._looks >= _AT_ONCE:
+                self._due = end + min(_LONGEST_REST, _REST * (end - begin))
 
     def never_handed(self) -> tuple[str, ...]:
         """The names of what was trainable while steps ran, is so still, and was never handed.

@@ -252,6 +252,17 @@ class Optimizers:
                     f"{'was' if len(functions) == 1 else 'were'} traced again for it; stateful "
                     "random ops in there began their sequence anew"
                 )
+            changed = outermost(
+                each.function
+                for each in self.older.other_now()
+                if each.optimizer == index and each in +anew
+            )
+            if changed:
+                yield (
+                    f"{name}: {listed(changed)}, traced again, no longer updates each variable "
+                    "that it updated before: what it reads in Python, as `trainable`, had changed, "
+                    "and without the tracer it would not read that again"
+                )
 
 
 def iterations_of(optimizer: Any) -> int | None:

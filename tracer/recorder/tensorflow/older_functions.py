@@ -66,7 +66,7 @@ class OlderFunctions:
 
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()
-        self._forgetful: list[tuple[int, str, ref[Any]]] = []
+        self._forgetful: list[_Forgetful] = []
         self._watched: list[tuple[int, ref[Any], _Question]] = []
         self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
             WeakKeyDictionary()
@@ -145,8 +145,9 @@ class OlderFunctions:
                 name = compat.function_name(graphs[0].graph)
                 if id(function) in running:
                     self.calls[Older(index, name)] += 1
+                written = frozenset[int]().union(*map(_written, graphs))
                 if retrace and compat.trace_anew(function):
-                    self._forgetful.append((index, name, ref(function)))
+                    self._forgetful.append(_Forgetful(Older(index, name), ref(function), written))
 
     def in_pipelines(self) -> list[Older]:
         """The functions of living datasets, which do not ask for what they captured."""
@@ -154,11 +155,16 @@ class OlderFunctions:
 
     def traced_anew(self) -> Counter[Older]:
         """The functions that were traced again since they forgot their graphs."""
-        return Counter(
-            Older(index, name)
-            for index, name, function in list(self._forgetful)
-            if (alive := function()) is not None and compat.concrete_functions(alive)
-        )
+        return Counter(each.older for each in list(self._forgetful) if each.graphs())
+
+    def other_now(self) -> list[Older]:
+        """Those of them that no longer write to all of the variables that they wrote to before."""
+        return [
+            each.older
+            for each in list(self._forgetful)
+            if (graphs := each.graphs())
+            and each.written - frozenset[int]().union(*map(_written, graphs))
+        ]
 
     def watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
         """Count what Sessions run, from now on, of the updates that `graphs` hold already.
@@ -221,6 +227,24 @@ class OlderFunctions:
             older = older._replace(caller=older.caller or caller)
             self.unsettled.add(older.optimizer)
         self.calls[older] += 1
+
+
+class _Forgetful(NamedTuple):
+    """A `tf.function` that was let forget its graphs."""
+
+    older: Older
+    function: ref[Any]
+    written: frozenset[int]
+    """The ids of the handles that its graphs wrote to."""
+
+    def graphs(self) -> list[Any]:
+        """What it was traced to since."""
+        function = self.function()
+        return [] if function is None else compat.concrete_functions(function)
+
+
+def _written(function: Any) -> frozenset[int]:
+    return compat.written_by(function.graph).captured
 
 
 class _Question:
