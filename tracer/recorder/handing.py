@@ -7,8 +7,8 @@ Which model it is, is seen on the stack while the step is traced: the one whose 
 are just those that the optimizer is handed. A list that somebody chose otherwise has no model, and
 nothing is said of it, nor where one optimizer trains several models. The model is looked at again
 when its function is called, for what was made trainable after the last step may be compiled next.
-After the first hundred calls at most a thousandth of the time goes into that, and none where nothing
-was frozen. What changes its value all the same is trained by somebody else.
+After the first hundred calls at most a thousandth of the time goes into that, and none where
+nothing was frozen. What changes its value all the same is trained by somebody else.
 """
 
 import sys
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet, getweakrefs, ref
 
 from tracer.kinds import kind_of
 from tracer.model.names import tensorflow_name
-from tracer.recorder.optimizers import iterations_of
+from tracer.recorder.optimizers import Iterations, iterations_of
 from tracer.recorder.tensorflow.variables import VariableTable, canonical, own_path
 
 _FRAMEWORKS = ("keras", "tensorflow", "tf_keras", "tracer")
@@ -39,7 +39,8 @@ _LONGEST_REST = 0.5
 _SMALL = 4096
 """Elements of a variable of which the value is looked at."""
 
-_tables: "WeakSet[VariableTable]" = WeakSet()
+_all: "WeakSet[Handing]" = WeakSet()
+"""One for each recorder."""
 
 
 class _Model(NamedTuple):
@@ -63,6 +64,8 @@ class _Late(NamedTuple):
     name: str
     value: bytes
     """Empty for a large one: those of its layer that are small tell enough."""
+    others: Mapping[int, list[int]]
+    """How far the optimizers that are traced and know it were, by the ids of their `Handing`."""
 
     @property
     def is_gone(self) -> bool:
@@ -78,8 +81,13 @@ class _Late(NamedTuple):
 class Handing:
     """The models that the optimizers of one recorder train, and what became trainable since."""
 
-    def __init__(self, variables: VariableTable) -> None:
-        _tables.add(variables)
+    def __init__(
+        self, variables: VariableTable, iterations: Callable[[], Mapping[int, Iterations]]
+    ) -> None:
+        """`iterations` gives how far the optimizers of the recorder are."""
+        _all.add(self)
+        self._variables = variables
+        self._iterations = iterations
         self._models: list[_Model] = []
         self._late: dict[int, _Late] = {}
         self._trained: set[int] = set()  # of the late ones, those that somebody else trains
@@ -127,7 +135,10 @@ class Handing:
             each.name
             for key, each in late.items()
             if key not in self._trained
-            and not any(table.knows(key, each.variable) for table in list(_tables))
+            and all(
+                each.others.get(other) == iterations
+                for other, iterations in _others(key, each.variable).items()
+            )
         )
 
     def _look(self) -> None:
@@ -135,7 +146,7 @@ class Handing:
         known, late = self._late, {key: each for key, each in self._late.items() if each.is_gone}
         for key, own, variable in self._thawed():
             name = own_path(variable) or tensorflow_name(own)
-            late[key] = known.get(key) or _Late(ref(own), name, _value(own))
+            late[key] = known.get(key) or _Late(ref(own), name, _value(own), _others(key, ref(own)))
         self._late = late
         self._note_trained(late)
 
@@ -177,6 +188,12 @@ class Handing:
             for part in () if model is None else _parts(model):
                 if known.steps_of_parts.get(id(part)) != _steps_of(part):
                     yield from (id(canonical(each)) for each in part.variables)
+
+
+def _others(key: int, variable: ref[Any]) -> dict[int, list[int]]:
+    """How far those optimizers are that know a variable, by the ids of their `Handing`."""
+    known = [each for each in list(_all) if each._variables.knows(key, variable)]
+    return {id(each): [own.steps for own in each._iterations().values()] for each in known}
 
 
 def _is_up_to_date(known: _Model) -> bool:

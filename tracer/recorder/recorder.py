@@ -50,7 +50,7 @@ class Recorder:
         self._sites = SiteTable()
         self._devices: dict[int, str] = {}
         self._calls_under_way = CallsUnderWay()
-        self._handing = Handing(self._variables)
+        self._handing = Handing(self._variables, self.optimizers.iterations)
         self._blocks = Blocks(
             sites=self._sites,
             calls_under_way=self._calls_under_way,
