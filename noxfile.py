@@ -166,7 +166,7 @@ def quick(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def sweep(session: nox.Session) -> None:
-    """Healthy programs with each kind of optimizer: nothing may be said of any of them."""
+    """What repeats other tests with each kind of optimizer: healthy programs, late wraps."""
     session.install("-e", ".[test]")
     session.run("pytest", "-m", "sweep", "-n", "2", *session.posargs)
 

@@ -112,7 +112,7 @@ def _mark_long_cells(items: list[pytest.Item]) -> None:
     wide: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        if "wide" in marks and marks.isdisjoint({"long", "skip"}):
+        if "wide" in marks and marks.isdisjoint({"long", "skip", "sweep"}):
             wide[item.nodeid.partition("::")[0]][item.nodeid] = item
     for cells in wide.values():
         ids = sorted(cells)  # the same ones in whatever order they came

@@ -590,6 +590,7 @@ for number in range(2):
 """
 
 
+@pytest.mark.long
 def test_what_a_class_shows_is_said_when_the_optimizer_is_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(OF_ANOTHER_KERAS)
     traced = run([*TRACER, "train.py"], tmp_path)

@@ -18,21 +18,20 @@ KINDS_OF: dict[Callable[[Any], None], list[str]] = {}
 for each_program, each_kind in healthy_loops.ALL:
     KINDS_OF.setdefault(each_program, []).append(each_kind)
 
-TIERS = {True: [], False: [pytest.mark.long]}
 CASES = [
     pytest.param(
         program,
         kind,
         id=f"{program.__name__}-{kind}",
-        marks=TIERS[program.__name__ in healthy_loops.QUICK]
-        if kind == kinds[number % len(kinds)]
+        marks=[]
+        if program.__name__ in healthy_loops.QUICK and kind == kinds[0]
         else [pytest.mark.sweep],
     )
-    for number, (program, kinds) in enumerate(KINDS_OF.items())
+    for program, kinds in KINDS_OF.items()
     for kind in kinds
 ]
-"""Each program with one kind of optimizer, the kinds in turn; few are quick, the others long. With
-all other kinds they are for `nox -s sweep`."""
+"""Each program with each kind of optimizer that it is for; few are quick, the others are for
+`nox -s sweep`."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of Keras: gradients are missing
 
