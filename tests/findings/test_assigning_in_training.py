@@ -14,7 +14,7 @@ import tensorflow as tf
 from libraries import keras2, keras3, needs_keras3
 
 import tracer
-from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow import writes
 from tracer.recorder.tensorflow.assigning import Assigning
 
 legacy = keras2.optimizers.legacy
@@ -324,7 +324,7 @@ def test_a_healthy_method_is_looked_at_once() -> None:
     optimizer, weight = legacy.SGD(0.1), tf.Variable([1.0, 1.0])
     tracer.wrap(optimizer)
     optimizer.apply_gradients([(tf.ones(2), weight)])
-    with patch.object(compat, "held", wraps=compat.held) as looks:
+    with patch.object(writes, "held", wraps=writes.held) as looks:
         for _ in range(STEPS):
             optimizer.apply_gradients([(tf.ones(2), weight)])
     assert not looks.called
@@ -332,7 +332,7 @@ def test_a_healthy_method_is_looked_at_once() -> None:
 
 def test_one_that_assigns_nothing_is_not_looked_at_for_ever() -> None:
     optimizer, weight = tracer.wrap(Legacy()), tf.Variable([1.0, 1.0])
-    with patch.object(compat, "held", wraps=compat.held) as looks:
+    with patch.object(writes, "held", wraps=writes.held) as looks:
         for _ in range(50):
             optimizer.apply_gradients([(tf.ones(2), weight)])
     assert 0 < looks.call_count <= 5

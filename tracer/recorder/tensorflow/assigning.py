@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow import compat, writes
 from tracer.recorder.tensorflow.variables import canonical
 
 _LOOKS = 3
@@ -60,13 +60,13 @@ class Assigning:
         calls = self._traced.pop(graph, [])
         if not calls:
             return
-        inside = compat.OpsOf(graph)
+        inside = writes.OpsOf(graph)
         for each in calls:
             try:
-                writes = inside.may_write(each.handles, each.start, each.end)
+                may_write = inside.may_write(each.handles, each.start, each.end)
             except Exception:  # an op of a kind that nobody here knows
-                writes = True
-            if writes:
+                may_write = True
+            if may_write:
                 self._writing.add(each.site)
             else:
                 self._idle.setdefault(each.site, False)
@@ -78,7 +78,7 @@ class Assigning:
         if site in self._writing or self._looks[site] >= _LOOKS:
             return None
         try:
-            before = compat.held(canonical(variable)) if len(_handles(variable)) == 1 else None
+            before = writes.held(canonical(variable)) if len(_handles(variable)) == 1 else None
         except Exception:  # a variable that cannot be read now
             before = None
         if before is None:
@@ -89,7 +89,7 @@ class Assigning:
         """Look at `variable`, which held `before`, after a call; False to look at the next too."""
         self._looks[site] += 1
         try:
-            idle = compat.holds(canonical(variable), before)
+            idle = writes.holds(canonical(variable), before)
         except Exception:
             idle = False
         if idle:

@@ -29,6 +29,19 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from tracer.kinds import kind_of
 from tracer.recorder.instances import Living, instances
 from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.functions import (
+    bound_to,
+    concrete_functions,
+    feeds_a_dataset,
+    function_classes,
+    graphs_being_traced,
+    is_concrete,
+    newest_function,
+    op_names,
+    running_functions,
+    trace_anew,
+)
+from tracer.recorder.tensorflow.writes import Write, ops_named, traced_at, writes_of, written_by
 
 
 def _updates_by(name: str) -> re.Pattern[str]:
@@ -105,17 +118,17 @@ class OlderFunctions:
         for function in _look().users_of(optimizer, variables, methods, scope):
             writes = _writes(function.graph, handles, scope)
             if not writes:  # it names the optimizer
-                writes = list(compat.writes_of(function.graph, None))
+                writes = list(writes_of(function.graph, None))
             older = [write for write in writes if not self._counted(index, write.time)]
             if not older:
                 continue
             graph = function.graph
             own = [write for write in older if not write.called]
             # What was traced meanwhile, and only calls what is older, would call it again.
-            anew = bool(own) or not self._counted(index, compat.traced_at(graph))
+            anew = bool(own) or not self._counted(index, traced_at(graph))
             name = compat.function_name(graph)
             known = Older(index, name) if anew else Older(index, older[0].function, name)
-            if compat.feeds_a_dataset(function):
+            if feeds_a_dataset(function):
                 self._in_pipelines.append((known._replace(caller=PIPELINE), ref(function)))
             elif id(function) not in watched:
                 self._watch(known, function)
@@ -123,7 +136,7 @@ class OlderFunctions:
                 forgettable.add(id(function))
         if forgettable:
             self._forget(index, forgettable, retrace)
-        for graph in compat.graphs_being_traced():
+        for graph in graphs_being_traced():
             writes = _writes(graph, handles, scope)
             if any(not self._counted(index, write.time) for write in writes):
                 self.calls[Older(index, compat.function_name(compat.called_graph(graph)))] += 1
@@ -138,15 +151,15 @@ class OlderFunctions:
 
     def _forget(self, index: int, older: Collection[int], retrace: bool) -> None:
         """Let the functions forget their graphs that are `older`; say which of them are running."""
-        running = {id(function) for function in compat.running_functions()}
+        running = {id(function) for function in running_functions()}
         for function in _look().polymorphics:
-            graphs = [each for each in compat.concrete_functions(function) if id(each) in older]
+            graphs = [each for each in concrete_functions(function) if id(each) in older]
             if graphs:
                 name = compat.function_name(graphs[0].graph)
                 if id(function) in running:
                     self.calls[Older(index, name)] += 1
                 written = frozenset[int]().union(*map(_written, graphs))
-                if retrace and compat.trace_anew(function):
+                if retrace and trace_anew(function):
                     self._forgetful.append(_Forgetful(Older(index, name), ref(function), written))
 
     def in_pipelines(self) -> list[Older]:
@@ -240,11 +253,11 @@ class _Forgetful(NamedTuple):
     def graphs(self) -> list[Any]:
         """What it was traced to since."""
         function = self.function()
-        return [] if function is None else compat.concrete_functions(function)
+        return [] if function is None else concrete_functions(function)
 
 
 def _written(function: Any) -> frozenset[int]:
-    return compat.written_by(function.graph).captured
+    return written_by(function.graph).captured
 
 
 class _Question:
@@ -278,8 +291,8 @@ def forget_graphs_with(handles: Iterable[Any]) -> None:
     """Let each `tf.function` one of whose graphs captured one of `handles` be traced anew."""
     wanted = {id(handle) for handle in handles}
     for function in _functions()[1]:
-        if any(_captures(each, wanted) for each in compat.concrete_functions(function)):
-            compat.trace_anew(function)
+        if any(_captures(each, wanted) for each in concrete_functions(function)):
+            trace_anew(function)
 
 
 def _captures(function: Any, handles: Collection[int]) -> bool:
@@ -335,7 +348,7 @@ def listen() -> None:
     global _listening
     if not _listening:
         _listening = True
-        for cls in compat.function_classes():
+        for cls in function_classes():
             _living.tell_of(cls)
 
 
@@ -349,18 +362,18 @@ def _functions() -> tuple[list[Any], list[Any]]:
     if _listening:
         functions = _living.all()
     else:
-        known = compat.newest_function()
+        known = newest_function()
         if known != _known_functions[0]:
-            functions = instances(compat.function_classes())
+            functions = instances(function_classes())
             _known_functions = (known, [ref(each) for each in functions])
         functions = [each for known in _known_functions[1] if (each := known()) is not None]
-    concretes = [each for each in functions if compat.is_concrete(each)]
-    return concretes, [each for each in functions if not compat.is_concrete(each)]
+    concretes = [each for each in functions if is_concrete(each)]
+    return concretes, [each for each in functions if not is_concrete(each)]
 
 
-def _writes(graph: Any, handles: Collection[int], scope: str) -> list[compat.Write]:
-    named = compat.ops_named(graph, _updates_by(scope)) if scope else ()
-    return [*compat.writes_of(graph, handles), *named]
+def _writes(graph: Any, handles: Collection[int], scope: str) -> list[Write]:
+    named = ops_named(graph, _updates_by(scope)) if scope else ()
+    return [*writes_of(graph, handles), *named]
 
 
 class _Functions:
@@ -371,7 +384,7 @@ class _Functions:
         self._reached: dict[int, _Reached] = {}
         self._by_handle: dict[int, list[Any]] = {}
         for function in self.concretes:
-            for handle in compat.written_by(function.graph).captured:
+            for handle in written_by(function.graph).captured:
                 self._by_handle.setdefault(handle, []).append(function)
 
     def users_of(
@@ -382,7 +395,7 @@ class _Functions:
         if scope:
             by_name = _updates_by(scope)
             for function in self.concretes:
-                if any(map(by_name.search, compat.op_names(function.graph))):
+                if any(map(by_name.search, op_names(function.graph))):
                     users.append(function)
         seen: set[int] = set()
         for function in users:
@@ -393,8 +406,8 @@ class _Functions:
         for polymorphic in self.polymorphics:
             writing = [
                 function
-                for function in compat.concrete_functions(polymorphic)
-                if id(function) not in seen and compat.written_by(function.graph).anything
+                for function in concrete_functions(polymorphic)
+                if id(function) not in seen and written_by(function.graph).anything
             ]
             if writing and self._reach(polymorphic).uses(optimizer, names):
                 seen.update(map(id, writing))
@@ -450,7 +463,7 @@ def _reached_from(function: Any) -> _Reached:
         if id(value) in seen:
             continue
         seen[id(value)] = value
-        owner = compat.bound_to(value)
+        owner = bound_to(value)
         if owner is not None:
             bound.add(id(owner))
         elif isinstance(value, functools.partial):
