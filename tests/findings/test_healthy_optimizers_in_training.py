@@ -11,10 +11,13 @@ from libraries import Keras3Optimizer, keras3
 import tracer
 from tracer.hooks import inspection
 
-pytestmark = pytest.mark.wide
+CASES = [
+    pytest.param(cls, id=cls.__name__, marks=[pytest.mark.long] if number % 8 else [])
+    for number, cls in enumerate(healthy_optimizers.ALL)
+]
 
 
-@pytest.mark.parametrize("cls", healthy_optimizers.ALL, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", CASES)
 def test_nothing_is_said(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "_embeddings", list)
     of_keras3 = keras3 is not None and issubclass(cls, Keras3Optimizer)

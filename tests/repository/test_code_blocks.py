@@ -30,15 +30,14 @@ NOT_RUN = {
 
 
 def cases() -> Iterator[object]:
-    """The pages with code; those whose commands train are long."""
+    """The pages with code. Nearly all of them train, so they are long."""
     for page in PAGES:
         try:
-            slow, code = page.starts_programs, any(block.is_code for block in page.blocks)
+            code = any(block.is_code for block in page.blocks)
         except BadPage:
-            slow, code = False, True  # the test says what is bad
+            code = True  # the test says what is bad
         if code:
-            marks = [pytest.mark.long] if slow else []
-            yield pytest.param(page, id=page.name, marks=marks)
+            yield pytest.param(page, id=page.name, marks=pytest.mark.long)
 
 
 @pytest.fixture

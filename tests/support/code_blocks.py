@@ -151,16 +151,6 @@ class Page:
         return [block for block in self.blocks if block.reason is not None]
 
     @property
-    def starts_programs(self) -> bool:
-        """Whether a command of it imports TensorFlow, which takes seconds."""
-        starts = re.compile(r"\b(python|pytest)\b|\btracer (run|demo)\b")
-        return any(
-            block.language == "sh" and block.is_code and not block.reason
-            for block in self.blocks
-            if starts.search(block.source)
-        )
-
-    @property
     def makes_devices(self) -> bool:
         """Whether its code must run before TensorFlow has started: it needs a process."""
         running = (block for block in self.blocks if block.is_code and not block.reason)
