@@ -40,8 +40,8 @@ SHORT = (
     "tests/counts/test_namespaces.py",
     TRUTH_TABLE,
     "-k",
-    "namespaces or fit and (scale or XLA or steps) and not refuses"
-    " or scale and (eager or session) and not refuses",
+    "namespaces or (fit and (scale or XLA or steps) or scale and (eager or session))"
+    " and not refuses and not used_before",
     *EACH,
 )
 """All optimizers of `tf.keras`, and of the truth table of counts the rows where most can differ:

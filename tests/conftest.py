@@ -108,7 +108,7 @@ def _is_long(item: pytest.Item) -> bool:
 
 
 def _mark_long_cells(items: list[pytest.Item]) -> None:
-    """Mark `long`, of the tests marked `wide` in a file, all but a covering."""
+    """Of the tests marked `wide` in a file mark all but a covering `long`, or what `rest` says."""
     wide: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
@@ -118,7 +118,8 @@ def _mark_long_cells(items: list[pytest.Item]) -> None:
         ids = sorted(cells)  # the same ones in whatever order they came
         quick = covering([_values(cells[name]) for name in ids])
         for place in set(range(len(ids))) - quick:
-            cells[ids[place]].add_marker("long")
+            mark = cells[ids[place]].get_closest_marker("wide")
+            cells[ids[place]].add_marker(mark.kwargs.get("rest", "long") if mark else "long")
 
 
 def _values(item: pytest.Item) -> list[tuple[str, str]]:

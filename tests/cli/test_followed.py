@@ -132,8 +132,14 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("spawn", marks=pytest.mark.long),
+        pytest.param("fork", marks=pytest.mark.sweep),
+        pytest.param("forkserver", marks=pytest.mark.sweep),
+    ],
+)
 def test_the_workers_of_a_pool(tmp_path: Path, method: str) -> None:
     done = run(tmp_path, POOL, method)
     assert done.stdout == "[(3, -3.0), (5, -5.0), (7, -7.0)]\n", done.stderr

@@ -1205,17 +1205,11 @@ QUICK_WHEN_USED_BEFORE = {
     ("fit", "keras3"),
     ("fit, run_eagerly", "legacy"),
 }
-"""Cells that `pytest` alone runs."""
+"""Cells that `pytest` alone runs; `nox -s sweep` runs the others."""
 
 
 def _tier_of(cell: Sequence[Any]) -> list[Any]:
-    """Of the other cells one kind in each way, in turn, is long; the rest is a sweep."""
-    if tuple(cell) in QUICK_WHEN_USED_BEFORE:
-        return []
-    name, kind = cell
-    kinds = [each for each in KINDS if (name, each) not in REFUSED]
-    in_turn = kinds[list(WAYS).index(name) % len(kinds)]
-    return [pytest.mark.long if kind == in_turn else pytest.mark.sweep]
+    return [] if tuple(cell) in QUICK_WHEN_USED_BEFORE else [pytest.mark.sweep]
 
 
 @pytest.mark.parametrize(

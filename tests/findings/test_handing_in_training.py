@@ -21,7 +21,7 @@ from tracer.hooks import registry
 from tracer.recorder import handing
 from tracer.reporters import formats
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 SGD: dict[str, Callable[[], Any]] = {
     "legacy": lambda: keras2.optimizers.legacy.SGD(0.1),
