@@ -166,7 +166,7 @@ def quick(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def sweep(session: nox.Session) -> None:
-    """What repeats other tests with each kind of optimizer: healthy programs, late wraps."""
+    """What measures again, and what repeats other tests with each kind of optimizer."""
     session.install("-e", ".[test]")
     session.run("pytest", "-m", "sweep", "-n", "2", *session.posargs)
 

@@ -223,7 +223,7 @@ def test_other_processes(tmp_path: Path) -> None:
     traced = run([*TRACER, "jobs.py"], tmp_path)
     assert traced.stderr.count("No optimizer was traced") == 1
     assert "the program started 4 other processes: ForkPoolWorker-1 of" in traced.stderr
-    assert "tracer: what other processes do is not traced: start them with" in traced.stderr
+    assert "what other processes do is not traced: `tracer run --children` follows" in traced.stderr
 
 
 def test_processes_are_named(tmp_path: Path) -> None:

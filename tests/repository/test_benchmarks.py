@@ -35,7 +35,7 @@ def number(cell: str) -> int:
     return int(cell.replace(",", ""))
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_graphs_and_memory_grow_with_nothing() -> None:
     *graphs, before, after = printed("fixed_costs")
     kinds = {kind for kind, *_ in graphs}
@@ -53,7 +53,7 @@ def test_graphs_and_memory_grow_with_nothing() -> None:
     assert number(after[1]) < 1.5 * number(before[1])
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_only_the_first_block_walks_over_all_objects() -> None:
     assert printed("recording") == [
         ["1, the first block of a process", "2"],
@@ -63,20 +63,20 @@ def test_only_the_first_block_walks_over_all_objects() -> None:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_graph_tracing_adds_the_same_ops_to_every_kind() -> None:
     added = {number(row[3]) for row in printed("graph_tracing")}
     assert len(added) == 1
     assert 0 < added.pop() <= OPS_OF_A_BLOCK
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_every_update_in_graph_mode_is_counted() -> None:
     for row in printed("graph_mode"):
         assert row[-2] == row[-1]
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "blind"),
     [("graph_peers", {"unittest.mock", "cProfile", "VizTracer"}), ("eager_mode", set())],
@@ -88,7 +88,7 @@ def test_what_each_peer_sees(name: str, blind: set[str]) -> None:
     assert all(0 < number(seen) <= number(expected) for _, seen, expected in rows)
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 def test_the_files_benchmark_prints_its_sizes() -> None:
     rows = printed("files")
     assert len(rows) > 12

@@ -47,7 +47,7 @@ def quick(cases: Iterable[Case]) -> list[Any]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.sweep
 @pytest.mark.parametrize("question", make.QUESTIONS)
 def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> None:
     output_of("reports/make.py", question, "--folder", str(tmp_path))
