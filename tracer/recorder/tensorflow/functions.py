@@ -44,13 +44,13 @@ def concrete_functions(function: Any) -> list[Any]:
     return list(function._function_cache.values())
 
 
-def op_names(graph: Any) -> Iterator[str]:
-    """The names of the ops in the graph of a function, in its branches and loops, and in what it
-    calls: TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
+def ops_in(graph: Any) -> Iterator[Any]:
+    """The ops in the graph of a function, in its branches and loops, and in what it calls:
+    TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
     """
     inner = (function.graph for function in graph._functions.values())
     for each in (graph, *inner):
-        yield from (op.name for op in each.get_operations())
+        yield from each.get_operations()
 
 
 def bound_to(value: Any) -> Any:

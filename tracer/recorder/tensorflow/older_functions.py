@@ -37,7 +37,7 @@ from tracer.recorder.tensorflow.functions import (
     graphs_being_traced,
     is_concrete,
     newest_function,
-    op_names,
+    ops_in,
     running_functions,
     trace_anew,
 )
@@ -115,7 +115,8 @@ class OlderFunctions:
         watched = {id(known()) for at, known, _ in self._watched if at == index}
         forgettable = set()
         handles = {id(handle) for handle in variables}
-        for function in _look().users_of(optimizer, variables, methods, scope):
+        functions = _look()
+        for function in functions.users_of(optimizer, variables, methods, scope):
             writes = _writes(function.graph, handles, scope)
             if not writes:  # it names the optimizer
                 writes = list(writes_of(function.graph, None))
@@ -135,7 +136,7 @@ class OlderFunctions:
             if anew:
                 forgettable.add(id(function))
         if forgettable:
-            self._forget(index, forgettable, retrace)
+            self._forget(index, forgettable, functions.polymorphics, retrace)
         for graph in graphs_being_traced():
             writes = _writes(graph, handles, scope)
             if any(not self._counted(index, write.time) for write in writes):
@@ -149,18 +150,20 @@ class OlderFunctions:
             begin <= time < end for begin, end in self._spans[index]
         )
 
-    def _forget(self, index: int, older: Collection[int], retrace: bool) -> None:
+    def _forget(
+        self, index: int, older: Collection[int], polymorphics: Iterable[Any], retrace: bool
+    ) -> None:
         """Let the functions forget their graphs that are `older`; say which of them are running."""
         running = {id(function) for function in running_functions()}
-        for function in _look().polymorphics:
+        for function in polymorphics:
             graphs = [each for each in concrete_functions(function) if id(each) in older]
             if graphs:
                 name = compat.function_name(graphs[0].graph)
                 if id(function) in running:
                     self.calls[Older(index, name)] += 1
-                written = frozenset[int]().union(*map(_written, graphs))
+                known = _Forgetful(Older(index, name), ref(function), _written_by_all(graphs))
                 if retrace and trace_anew(function):
-                    self._forgetful.append(_Forgetful(Older(index, name), ref(function), written))
+                    self._forgetful.append(known)
 
     def in_pipelines(self) -> list[Older]:
         """The functions of living datasets, which do not ask for what they captured."""
@@ -175,8 +178,7 @@ class OlderFunctions:
         return [
             each.older
             for each in list(self._forgetful)
-            if (graphs := each.graphs())
-            and each.written - frozenset[int]().union(*map(_written, graphs))
+            if (graphs := each.graphs()) and each.written - _written_by_all(graphs)
         ]
 
     def watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
@@ -256,8 +258,9 @@ class _Forgetful(NamedTuple):
         return [] if function is None else concrete_functions(function)
 
 
-def _written(function: Any) -> frozenset[int]:
-    return written_by(function.graph).captured
+def _written_by_all(functions: Iterable[Any]) -> frozenset[int]:
+    """The ids of the handles that the graphs of these concrete functions write to."""
+    return frozenset().union(*(written_by(each.graph).captured for each in functions))
 
 
 class _Question:
@@ -395,7 +398,7 @@ class _Functions:
         if scope:
             by_name = _updates_by(scope)
             for function in self.concretes:
-                if any(map(by_name.search, op_names(function.graph))):
+                if any(by_name.search(op.name) for op in ops_in(function.graph)):
                     users.append(function)
         seen: set[int] = set()
         for function in users:

@@ -18,6 +18,7 @@ from tracer.recorder.tensorflow.compat import (
     function_name,
     stop_recording,
 )
+from tracer.recorder.tensorflow.functions import ops_in
 
 _READS = (
     "ReadVariableOp",
@@ -83,14 +84,10 @@ def writes_of(graph: Any, handles: Collection[int] | None) -> Iterator[Write]:
 
 
 def ops_named(graph: Any, name: re.Pattern[str]) -> Iterator[Write]:
-    """The ops of which a part of the name is such a one, as far as they have inputs: see
-    `op_names`.
-    """
-    inner = (function.graph for function in graph._functions.values())
-    for each in (graph, *inner):
-        for op in each.get_operations():
-            if name.search(op.name) and op.inputs and not _called_by(op, graph):
-                yield _write(op, graph)
+    """The ops of which a part of the name is such a one, as far as they have inputs."""
+    for op in ops_in(graph):
+        if name.search(op.name) and op.inputs and not _called_by(op, graph):
+            yield _write(op, graph)
 
 
 def _write(op: Any, root: Any) -> Write:
