@@ -21,6 +21,9 @@ from tracer.model.records import (
     Block,
     Calls,
     Entry,
+    Graph,
+    GraphTracing,
+    Line,
     Method,
     Optimizer,
     Replica,
@@ -62,6 +65,8 @@ def trace_data(draw: st.DrawFn) -> TraceData:
         st.lists(st.integers(0, number - 1), max_size=6).map(tuple) if number else st.just(())
     ) | st.just(tuple(range(number)))
     entry = st.builds(Entry, optimizer, method, role, KIND, indices, st.integers(1, 5))
+    paths = draw(st.integers(0, 2))
+    path = st.none() | st.integers(0, paths - 1) if paths else st.none()
     blocks = []
     for _ in range(draw(st.integers(0, 4))):
         runs = draw(rising_runs())
@@ -77,9 +82,35 @@ def trace_data(draw: st.DrawFn) -> TraceData:
             graphs=draw(NATURAL),
             idle=draw(NATURAL),
             outside=draw(st.booleans()),
+            path=draw(path),
         )
         blocks.append(block)
-    calls = st.builds(Calls, optimizer, method, KIND, replica, indices, NATURAL, NATURAL)
+    calls = st.builds(Calls, optimizer, method, KIND, replica, indices, NATURAL, NATURAL, path)
+    lines = draw(st.lists(st.builds(Line, TEXT, TEXT, NATURAL, st.booleans()), max_size=3))
+    graph = st.builds(
+        Graph,
+        optimizer,
+        replica,
+        TEXT,
+        TEXT,
+        st.just(3),
+        st.integers(0, 3),
+        NATURAL,
+        NATURAL,
+        NATURAL,
+    )
+    graphs = draw(st.lists(graph, max_size=2))
+    seconds = st.floats(0, 2e9)
+    tracing = st.builds(
+        GraphTracing,
+        st.integers(0, max(0, len(graphs) - 1)),
+        path,
+        st.sampled_from(["first", "variables", "argument", "value", "function", "unknown"]),
+        TEXT,
+        NATURAL,
+        seconds,
+        seconds,
+    )
     return TraceData(
         optimizers=tuple(
             Optimizer(draw(TEXT), draw(TEXT), "keras3", draw(optimizer)) for _ in range(optimizers)
@@ -93,6 +124,13 @@ def trace_data(draw: st.DrawFn) -> TraceData:
         replicas=tuple(Replica(draw(TEXT), draw(NATURAL), draw(TEXT)) for _ in range(replicas)),
         blocks=tuple(blocks),
         calls=tuple(draw(st.lists(calls, max_size=3))),
+        graphs=tuple(graphs),
+        lines=tuple(lines),
+        paths=tuple(
+            tuple(draw(st.lists(st.integers(0, len(lines) - 1), max_size=3))) if lines else ()
+            for _ in range(paths)
+        ),
+        graph_tracings=tuple(draw(st.lists(tracing, max_size=2))) if graphs else (),
         complete=draw(st.booleans()),
         notes=tuple(draw(st.lists(TEXT, max_size=2))),
         environment=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
@@ -218,7 +256,7 @@ def test_an_empty_trace_is_kept(path: Path) -> None:
 
 def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
     tracefile.save(example(), path)
-    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":1,')
+    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":2,')
     assert path.read_bytes().endswith(b"}\n")
 
 
@@ -304,10 +342,10 @@ def test_not_utf_8(path: Path, content: bytes) -> None:
 
 
 def test_a_newer_version(path: Path) -> None:
-    path.write_text('{"format": "optimizer-tracer", "version": 2, "blocks": "quite different"}')
+    path.write_text('{"format": "optimizer-tracer", "version": 3, "blocks": "quite different"}')
     assert refusal(path) == (
-        "was written by a newer tracer; update tracer to read it (the file has version 2 of the "
-        "format, this tracer reads up to 1)"
+        "was written by a newer tracer; update tracer to read it (the file has version 3 of the "
+        "format, this tracer reads up to 2)"
     )
 
 
@@ -650,3 +688,13 @@ def test_a_large_trace_is_small_and_quick(path: Path) -> None:
 def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
     short, long = len(written(large(10))), len(written(large(1_000_000)))
     assert long - short == 8 * 2 * len("00000")  # a total and a run for each of 8 replicas
+
+
+def test_a_file_of_version_1_knows_no_callers(path: Path) -> None:
+    old = document() | {"version": 1}
+    for new in ("lines", "paths", "graph_tracings"):
+        del old[new]
+    for record in [*old["blocks"], *old["calls"]]:
+        del record["path"]
+    path.write_text(json.dumps(old))
+    assert tracefile.load(path).data == example()

@@ -82,18 +82,27 @@ def _of_optimizers(trace: Trace, wanted: str) -> Trace:
     roots = {data.optimizers[index].root for index in named("optimizer", wanted, names)}
     kept = [index for index, each in enumerate(data.optimizers) if each.root in roots]
     places = {old: new for new, old in enumerate(kept)}
+    graphs = [index for index, graph in enumerate(data.graphs) if graph.root in roots]
+    graph_places = {old: new for new, old in enumerate(graphs)}
     numbering = Renumbering(
         [places.get(index, 0) for index in range(len(data.optimizers))],
         range(len(data.methods)),
         range(len(data.variables)),
         range(len(data.replicas)),
+        range(len(data.paths)),
+        [graph_places.get(index, 0) for index in range(len(data.graphs))],
     )
     chosen = msgspec.structs.replace(
         data,
         optimizers=tuple(numbering.optimizer(data.optimizers[index]) for index in kept),
         blocks=tuple(numbering.block(each) for each in data.blocks if each.root in roots),
         calls=tuple(numbering.calls(each) for each in data.calls if each.optimizer in places),
-        graphs=tuple(numbering.graph(each) for each in data.graphs if each.root in roots),
+        graphs=tuple(numbering.graph(data.graphs[index]) for index in graphs),
+        graph_tracings=tuple(
+            numbering.graph_tracing(each)
+            for each in data.graph_tracings
+            if each.graph in graph_places
+        ),
     )
     return Trace(chosen, trace.objects)
 

@@ -16,6 +16,8 @@ from tracer.model.records import (
     Calls,
     Entry,
     Graph,
+    GraphTracing,
+    Line,
     Method,
     Optimizer,
     Replica,
@@ -300,13 +302,16 @@ def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
 
 
 class _Whole:
-    """The records of several traces put together: methods, blocks, calls and graphs."""
+    """The records of several traces put together: methods, paths, blocks, calls and graphs."""
 
     def __init__(self) -> None:
         self._methods: dict[Method, int] = {}
         self._blocks: list[Block] = []
         self._calls: list[Calls] = []
         self._graphs: list[Graph] = []
+        self._lines: dict[Line, int] = {}
+        self._paths: dict[tuple[int, ...], int] = {}
+        self._graph_tracings: list[GraphTracing] = []
 
     def add(
         self,
@@ -318,10 +323,17 @@ class _Whole:
     ) -> "Renumbering":
         """Add one trace's; given are the indices that its optimizers and the like have here."""
         methods = [self._methods.setdefault(each, len(self._methods)) for each in data.methods]
-        numbering = Renumbering(optimizers, methods, variables, replicas)
+        lines = [self._lines.setdefault(each, len(self._lines)) for each in data.lines]
+        paths = [
+            self._paths.setdefault(tuple(lines[index] for index in path), len(self._paths))
+            for path in data.paths
+        ]
+        graphs = range(len(self._graphs), len(self._graphs) + len(data.graphs))
+        numbering = Renumbering(optimizers, methods, variables, replicas, paths, graphs)
         self._blocks += map(numbering.block, data.blocks)
         self._calls += map(numbering.calls, data.calls)
         self._graphs += map(numbering.graph, data.graphs)
+        self._graph_tracings += map(numbering.graph_tracing, data.graph_tracings)
         return numbering
 
     def data(self, **rest: Any) -> TraceData:
@@ -331,6 +343,9 @@ class _Whole:
             blocks=tuple(self._blocks),
             calls=tuple(self._calls),
             graphs=tuple(self._graphs),
+            lines=tuple(self._lines),
+            paths=tuple(self._paths),
+            graph_tracings=tuple(sorted(self._graph_tracings, key=lambda each: each.at)),
             **rest,
         )
 
@@ -343,6 +358,8 @@ class Renumbering:
     methods: Sequence[int]
     variables: Sequence[int]
     replicas: Sequence[int]
+    paths: Sequence[int]
+    graphs: Sequence[int]
 
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
         return msgspec.structs.replace(optimizer, root=self.optimizers[optimizer.root])
@@ -356,6 +373,7 @@ class Renumbering:
             root=self.optimizers[block.root],
             replica=self.replicas[block.replica],
             entries=entries,
+            path=self._path(block.path),
         )
 
     def calls(self, calls: Calls) -> Calls:
@@ -365,12 +383,21 @@ class Renumbering:
             method=self.methods[calls.method],
             replica=self.replicas[calls.replica],
             variables=self._of(calls.variables),
+            path=self._path(calls.path),
         )
 
     def graph(self, graph: Graph) -> Graph:
         return msgspec.structs.replace(
             graph, root=self.optimizers[graph.root], replica=self.replicas[graph.replica]
         )
+
+    def graph_tracing(self, tracing: GraphTracing) -> GraphTracing:
+        return msgspec.structs.replace(
+            tracing, graph=self.graphs[tracing.graph], path=self._path(tracing.path)
+        )
+
+    def _path(self, path: int | None) -> int | None:
+        return None if path is None else self.paths[path]
 
     @cached_property
     def _same_entries(self) -> bool:

@@ -83,6 +83,21 @@ class Replica(msgspec.Struct, frozen=True):
     device: str
 
 
+class Line(msgspec.Struct, frozen=True):
+    """One element of a path of calls: a line of the program, or what of the framework it called."""
+
+    function: str
+    """The function that the line is in, as `MyModel.train_step`; `<module>` outside of any; for the
+    framework what people know it by: `Model.fit`, `Strategy.run`, `Adam.minimize`."""
+    file: str = ""
+    """The file of the program; empty for the framework."""
+    number: int = 0
+    """The line in that file; 0 for the framework."""
+    graph: bool = False
+    """True for a `tf.function` where its graph begins: from here on the path is that of the call
+    that traced it, and before it that of the call that ran it."""
+
+
 class Entry(msgspec.Struct, frozen=True):
     """What one execution of a block does: `times` times each of `variables`, by one method."""
 
@@ -118,6 +133,9 @@ class Block(msgspec.Struct, frozen=True):
     """How many of those graphs never executed."""
     outside: bool = False
     """True if it ran outside any step, by a direct call of an apply method."""
+    path: int | None = None
+    """The index of the path of calls that led to it; None if that is not known. Blocks that differ
+    in their path alone are what several lines of the program ran of one graph."""
 
     @property
     def unplaced(self) -> int:
@@ -151,6 +169,27 @@ class Graph(msgspec.Struct, frozen=True):
     or the same gradients. If not, they are steps in a row: each for all variables."""
 
 
+class GraphTracing(msgspec.Struct, frozen=True):
+    """One graph tracing, as an event; of many only the first are kept, `Graph.tracings` has all."""
+
+    graph: int
+    """The index of its `Graph`."""
+    path: int | None
+    """The index of the path of the call that caused it; None if that is not known."""
+    cause: Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
+    """Why: the first call; variables were made in the first one; an argument with another shape,
+    type or structure; another Python value; a new function object of the same code; its graphs
+    were forgotten (the optimizer was wrapped late, or the program compiled anew); not known."""
+    detail: str
+    """For `argument` and `value` which, from what to what: `x: float32[32, 4] -> float32[8, 4]`."""
+    after: int
+    """How many steps had run when it began."""
+    at: float
+    """When it began, in seconds since 1970 (UTC)."""
+    seconds: float
+    """How long it took."""
+
+
 class Calls(msgspec.Struct, frozen=True):
     """Python calls of one method on each of `variables`: `eager` and `tracing` of them on each."""
 
@@ -162,6 +201,8 @@ class Calls(msgspec.Struct, frozen=True):
     """Indices of variables; empty for a step method, whose counts then stand once."""
     eager: int
     tracing: int
+    path: int | None = None
+    """The index of the path of calls by which they came; None if that is not known."""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -207,6 +248,11 @@ class TraceData(msgspec.Struct, frozen=True):
     """The number that the step 1 of an excerpt has in the run."""
     programs: tuple[Program, ...] = ()
     """The processes that ran under `tracer run`; none where a program asked for its own trace."""
+    lines: tuple[Line, ...] = ()
+    paths: tuple[tuple[int, ...], ...] = ()
+    """Each is indices of `lines`, from the program's outermost line to the intercepted method."""
+    graph_tracings: tuple[GraphTracing, ...] = ()
+    """In the order in which they began."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

@@ -2,13 +2,13 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 1,
+    {"format": "optimizer-tracer", "version": 2,
      "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"},
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
      "blocks": [{..., "entries": [{..., "variables": 1, "times": 1}], "runs": [[1, 1, 64, 1]]}],
      "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}],
-     "graphs": [...]}
+     "graphs": [...], "lines": [...], "paths": [[0, 3]], "graph_tracings": [...]}
 
 The fields are those of `tracer.model.records`, where they are explained, but for one: `variables`
 of an entry and of calls is an index into `lists`. A list holds indices of variables, as `[start,
@@ -22,6 +22,8 @@ steps of a block's runs rise, and the runs hold no more executions than the bloc
 History of the number:
 
 - 1: the first format.
+- 2: `lines`, `paths` and `graph_tracings`; blocks and calls have a `path`. A file of version 1
+  knows no callers.
 
 A field that a reader may ignore can be added without a new number; readers skip what they do not
 know. Any other change takes a new number, and `load` refuses numbers above its own.
@@ -45,7 +47,9 @@ from tracer.model.records import (
     Calls,
     Entry,
     Graph,
+    GraphTracing,
     Kind,
+    Line,
     Method,
     Optimizer,
     Program,
@@ -59,7 +63,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some
 
 FORMAT = "optimizer-tracer"
-VERSION = 1
+VERSION = 2
 
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times that in memory."""
@@ -101,6 +105,7 @@ class _Block(msgspec.Struct, frozen=True):
     runs: tuple[Run, ...]
     graphs: int
     idle: int
+    path: int | None = None
 
 
 class _Calls(msgspec.Struct, frozen=True):
@@ -111,6 +116,7 @@ class _Calls(msgspec.Struct, frozen=True):
     variables: int
     eager: int
     tracing: int
+    path: int | None = None
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -131,6 +137,9 @@ class _File(msgspec.Struct, frozen=True):
     only: str = ""
     first_step: int = 1
     programs: tuple[Program, ...] = ()
+    lines: tuple[Line, ...] = ()
+    paths: tuple[tuple[int, ...], ...] = ()
+    graph_tracings: tuple[GraphTracing, ...] = ()
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -308,11 +317,21 @@ def _to_file(data: TraceData) -> _File:
             runs=block.runs,
             graphs=block.graphs,
             idle=block.idle,
+            path=block.path,
         )
         for block in data.blocks
     )
     calls = tuple(
-        _Calls(c.optimizer, c.method, c.kind, c.replica, number(c.variables), c.eager, c.tracing)
+        _Calls(
+            c.optimizer,
+            c.method,
+            c.kind,
+            c.replica,
+            number(c.variables),
+            c.eager,
+            c.tracing,
+            c.path,
+        )
         for c in data.calls
     )
     return _File(
@@ -333,6 +352,9 @@ def _to_file(data: TraceData) -> _File:
         data.only,
         data.first_step,
         data.programs,
+        data.lines,
+        data.paths,
+        data.graph_tracings,
     )
 
 
@@ -356,6 +378,18 @@ def _from_file(file: _File) -> TraceData:
         _inside(file.replicas, graph.replica, f"{where}.replica")
         _check(0, where, graph.idle, graph.steps, graph.after, graph.step_calls)
         _check(max(1, graph.idle), f"{where}.tracings", graph.tracings)
+    for number, line in enumerate(file.lines):
+        _check(0, f"lines[{number}].number", line.number)
+    for number, path in enumerate(file.paths):
+        for index in path:
+            _inside(file.lines, index, f"paths[{number}]")
+    for number, tracing in enumerate(file.graph_tracings):
+        where = f"graph_tracings[{number}]"
+        _inside(file.graphs, tracing.graph, f"{where}.graph")
+        _inside_or_none(file.paths, tracing.path, f"{where}.path")
+        _check(0, where, tracing.after)
+        if not 0 <= tracing.at < _LATEST or not 0 <= tracing.seconds < _LATEST:
+            raise ValueError(f"{where} has no time that can be")
     blocks = tuple(
         _block(file, lists, block, f"blocks[{number}]") for number, block in enumerate(file.blocks)
     )
@@ -367,8 +401,11 @@ def _from_file(file: _File) -> TraceData:
         _inside(file.replicas, c.replica, f"{where}.replica")
         _inside(lists, c.variables, f"{where}.variables")
         _check(0, where, c.eager, c.tracing)
+        _inside_or_none(file.paths, c.path, f"{where}.path")
         variables = lists[c.variables]
-        calls.append(Calls(c.optimizer, c.method, c.kind, c.replica, variables, c.eager, c.tracing))
+        calls.append(
+            Calls(c.optimizer, c.method, c.kind, c.replica, variables, c.eager, c.tracing, c.path)
+        )
     return TraceData(
         file.optimizers,
         file.variables,
@@ -384,12 +421,16 @@ def _from_file(file: _File) -> TraceData:
         file.only,
         file.first_step,
         file.programs,
+        file.lines,
+        file.paths,
+        file.graph_tracings,
     )
 
 
 def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: str) -> Block:
     _inside(file.optimizers, block.root, f"{where}.root")
     _inside(file.replicas, block.replica, f"{where}.replica")
+    _inside_or_none(file.paths, block.path, f"{where}.path")
     _check(0, where, block.total, block.graphs, block.idle)
     entries = []
     for number, e in enumerate(block.entries):
@@ -420,12 +461,18 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         graphs=block.graphs,
         idle=block.idle,
         outside=block.outside,
+        path=block.path,
     )
 
 
 def _inside(table: Sequence[object], index: int, where: str) -> None:
     if not 0 <= index < len(table):
         raise ValueError(f"{where} is {index}, outside a table of {len(table)}")
+
+
+def _inside_or_none(table: Sequence[object], index: int | None, where: str) -> None:
+    if index is not None:
+        _inside(table, index, where)
 
 
 def _check(least: int, where: str, *numbers: int) -> None:
