@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, Method, Replica, TraceData
+from tracer.model.records import Block, Graph, Method, Replica, TraceData, Variable
 from tracer.model.trace import Trace
 from tracer.recorder import readout
+from tracer.recorder.failures import Failures
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
-from tracer.recorder.optimizers import Iterations, Optimizers
+from tracer.recorder.optimizers import Iterations, OfRoot, Optimizers
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.tensorflow import compat
@@ -38,6 +39,7 @@ from tracer.recorder.tensorflow.counters import (
 from tracer.recorder.tensorflow.graph_tracings import Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
+from tracer.recorder.turns import Turns
 
 
 class Baseline(NamedTuple):
@@ -83,6 +85,8 @@ class Reader:
         calls_under_way: CallsUnderWay,
         blocks: Blocks,
         handing: Handing,
+        failures: Failures,
+        turns: Turns,
         devices: Mapping[int, str],
         notes: Mapping[str, None],
     ) -> None:
@@ -99,6 +103,8 @@ class Reader:
         self._calls_under_way = calls_under_way
         self._blocks = blocks
         self._handing = handing
+        self._failures = failures
+        self._turns = turns
         self._devices = devices
         self._notes = notes
 
@@ -160,13 +166,15 @@ class Reader:
         }
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
+        variables = tuple(self._variables.rows)
+        optimizers.look_at_state(variables, self._variables.objects)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
         return TraceData(
             optimizers=tuple(
-                optimizers.records(names, baseline.iterations, self._handing.never_handed())
+                optimizers.records(names, baseline.iterations, self._of_root(variables))
             ),
-            variables=tuple(self._variables.rows),
+            variables=variables,
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
@@ -176,6 +184,16 @@ class Reader:
             notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+        )
+
+    def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
+        return OfRoot(
+            self._handing.never_handed(),
+            self._handing.frozen(),
+            self._failures.records(
+                [each.name for each in variables], self._blocks.counters.steps()
+            ),
+            (self._turns.first, self._turns.last),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:

@@ -29,6 +29,7 @@ from weakref import ref
 
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
+from tracer.recorder.failures import Failures
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying
 from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Optimizers
@@ -39,6 +40,7 @@ from tracer.recorder.tensorflow.blocks import Blocks
 from tracer.recorder.tensorflow.older_functions import forget_graphs_with
 from tracer.recorder.tensorflow.places import locate
 from tracer.recorder.tensorflow.variables import VariableTable, device_of
+from tracer.recorder.turns import Turns
 
 
 class Recorder:
@@ -51,6 +53,8 @@ class Recorder:
         self._devices: dict[int, str] = {}
         self._calls_under_way = CallsUnderWay()
         self._handing = Handing(self._variables, self.optimizers.iterations)
+        self._failures = Failures()
+        self._turns = Turns()
         self._blocks = Blocks(
             sites=self._sites,
             calls_under_way=self._calls_under_way,
@@ -58,7 +62,7 @@ class Recorder:
             kinds=self.optimizers.kinds,
             note=self.note,
             fault=self.fault,
-            called=self._handing.called,
+            called=self._called,
         )
         self._notes: dict[str, None] = {}
         self.broken = False
@@ -69,6 +73,8 @@ class Recorder:
             calls_under_way=self._calls_under_way,
             blocks=self._blocks,
             handing=self._handing,
+            failures=self._failures,
+            turns=self._turns,
             devices=self._devices,
             notes=self._notes,
         )
@@ -108,6 +114,8 @@ class Recorder:
             frame.site = self._sites.number(optimizer, method, "step", None, None, frame.replica)
             if frame.place is not EAGER:
                 self._sites.traced(frame.site)
+            elif frame.parent is None:
+                self._turns.step()
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
                 self.reader.where = compat.surroundings()
@@ -162,6 +170,8 @@ class Recorder:
 
     def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
         """A call of an apply method ends; `frame` is what `enter_apply` returned."""
+        if failed:
+            self._fail_in_apply(frame.site if frame.role == "apply" else frame.pending)
         if frame.role == "apply":
             frame.result, frame.python = result, None
             if not failed and frame.site is not None:
@@ -173,6 +183,33 @@ class Recorder:
             self._sites.failed(frame.pending)
         else:
             frame.sites.append(frame.pending)
+
+    def _fail_in_apply(self, number: int | None) -> None:
+        if number is not None:
+            self._failures.in_apply(self._sites.sites[number].variable)
+
+    def raised(self, frame: Frame, method: str, error: BaseException) -> None:
+        """The outermost step method was ended by an exception, and `leave` has been told."""
+        handed = []
+        for number in frame.sites:
+            site = self._sites.sites[number]
+            if site.role == "request" and site.variable is not None:
+                reference = self._variables.objects[site.variable]
+                handed.append((site.variable, None if reference is None else reference()))
+        graph = frame.place.graph
+        function = "" if graph is None else compat.function_name(compat.graphs_around(graph)[-1])
+        self._failures.add(
+            method, error, self.optimizers.alive(), handed, function, self._step_count()
+        )
+
+    def called_beside(self, optimizer: int, method: str) -> None:
+        """A method was called that makes no step, and that a step may need: see `tracer.kinds`."""
+        self.optimizers.called_beside(optimizer, method)
+
+    def _called(self) -> None:
+        """A function with a step in it is called."""
+        self._turns.step()
+        self._handing.called()
 
     def _note_writing(self, frame: Frame, number: int) -> None:
         """Find out whether an apply method has written to its variable; in a graph, by and by."""
@@ -300,6 +337,8 @@ class Recorder:
                 self._blocks.close(frame, failed)
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
+            if self.optimizers.stateless and parent is None and not failed:
+                self.optimizers.look_at_state(self._variables.rows, self._variables.objects)
         frame.gradient = frame.stamps = frame.variable = frame.held = None
 
     def _handed(self, sites: Iterable[int]) -> Iterator[Any]:

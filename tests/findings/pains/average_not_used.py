@@ -1,0 +1,30 @@
+"""A moving average of the weights is kept in a loop of one's own, and never put into the model.
+
+Asked in keras 18949.
+"""
+
+import sys
+
+import keras
+import tensorflow as tf
+
+
+def train(healthy: bool) -> None:
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.1, use_ema=True)
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    for _ in range(5):
+        step(tf.ones([4, 3]))
+    if healthy:
+        optimizer.finalize_variable_values(model.trainable_variables)
+
+
+if __name__ == "__main__":
+    train(healthy="healthy" in sys.argv)

@@ -1,0 +1,25 @@
+"""A layer is frozen after its step was traced, and trains on. Asked in keras 3268, 7965, 4674 and
+10222.
+"""
+
+import sys
+
+import keras
+import numpy as np
+
+
+def train(healthy: bool) -> None:
+    x, y = np.ones((8, 3), "f4"), np.ones((8, 1), "f4")
+    base = keras.layers.Dense(2, name="base")
+    head = keras.layers.Dense(1, name="head")
+    model = keras.Sequential([keras.layers.Input((3,)), base, head])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(x, y, batch_size=4, verbose=0)
+    base.trainable = False
+    if healthy:
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(x, y, batch_size=4, epochs=3, verbose=0)
+
+
+if __name__ == "__main__":
+    train(healthy="healthy" in sys.argv)

@@ -1,0 +1,31 @@
+"""A function that updates other variables in its second graph: "only supports singleton
+tf.Variables", for the slots of the second part are made where no variable may be.
+
+Asked in tensorflow 27120 and 34983.
+"""
+
+import sys
+
+import tensorflow as tf
+import tf_keras
+
+
+def train(healthy: bool) -> None:
+    optimizer = tf_keras.optimizers.Adam()
+    parts = [tf.Variable([1.0, 2.0], name="first"), tf.Variable([3.0], name="second")]
+    if healthy:
+        optimizer.build(parts)
+
+    @tf.function
+    def step(index: int) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(parts[index] ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, parts[index]), parts[index])])
+
+    for index in (0, 1):
+        for _ in range(3):
+            step(index)
+
+
+if __name__ == "__main__":
+    train(healthy="healthy" in sys.argv)
