@@ -6,10 +6,11 @@ Asked in keras 18949.
 import sys
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 
-def train(healthy: bool) -> None:
+def train(healthy: bool) -> bool:
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.1, use_ema=True)
 
@@ -24,6 +25,8 @@ def train(healthy: bool) -> None:
         step(tf.ones([4, 3]))
     if healthy:
         optimizer.finalize_variable_values(model.trainable_variables)
+    average = next(each for each in optimizer.variables if "average" in each.path)
+    return bool(np.any(model.get_weights()[0] != average.numpy()))
 
 
 if __name__ == "__main__":

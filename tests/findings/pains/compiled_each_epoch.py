@@ -6,13 +6,14 @@ import keras
 import numpy as np
 
 
-def train(healthy: bool) -> None:
+def train(healthy: bool) -> bool:
     x, y = np.ones((8, 3), "f4"), np.ones((8, 1), "f4")
     model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
     for epoch in range(4):
         if not healthy or epoch == 0:
             model.compile("adam", "mse")
         model.fit(x, y, batch_size=4, verbose=0)
+    return int(model.optimizer.iterations) < 4 * 2
 
 
 if __name__ == "__main__":

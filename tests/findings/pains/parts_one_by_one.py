@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 
-def train(healthy: bool) -> None:
+def train(healthy: bool) -> bool:
     optimizer = tf_keras.optimizers.Adam()
     parts = [tf.Variable([1.0, 2.0], name="first"), tf.Variable([3.0], name="second")]
     if healthy:
@@ -25,6 +25,7 @@ def train(healthy: bool) -> None:
     for index in (0, 1):
         for _ in range(3):
             step(index)
+    return False
 
 
 if __name__ == "__main__":

@@ -97,9 +97,10 @@ def apply_raised(evidence: Evidence) -> Iterator[Case]:
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
         method = f"{class_of(root)}.{failure.method}{of_optimizer(evidence)}"
+        error = f"{kind}{_quoted(failure, said)}"
         yield Case(
             "info" if _went_on(evidence, failure) else "error",
-            f"{method} raised {kind}{where}, {when}{_because(failure, said)}.",
+            f"{method} raised {error}{where}, {when}{_because(failure, said)}.",
             _FIXES[failure.cause],
             failure.variables,
         )
@@ -120,6 +121,11 @@ _FIXES = {
     ),
     "other": "",
 }
+
+
+def _quoted(failure: Failure, said: str) -> str:
+    """The first sentence of what the framework said, where it is known what that means."""
+    return "" if failure.cause == "other" else f' "{said.partition(". ")[0].rstrip(".")}"'
 
 
 def _because(failure: Failure, said: str) -> str:

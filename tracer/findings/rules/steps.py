@@ -255,12 +255,11 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
     )
     left = steps - max(updating, default=0)
     if 0 < left < every:
-        one = left == 1
+        which = "last step" if left == 1 else f"last {left:,} steps"
         yield Case(
             "warning" if left * 10 >= steps and has_ended(trace) else "info",
-            f"The gradients of the last {some(left, 'step')} of {steps:,}{of_optimizer(evidence)} "
-            f"{'was' if one else 'were'} accumulated and never applied: it applies those of "
-            f"{every:,} steps together.",
+            f"The gradients of the {which} of {steps:,}{of_optimizer(evidence)} were accumulated "
+            f"and never applied: those of {every:,} steps are applied together.",
             step=steps - left + 1,
         )
 
