@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -332,7 +332,7 @@ def told(
     *,
     decay: Decay | None = None,
     ended: bool = True,
-    **options: Setting,
+    **options: Any,
 ) -> CallTrace:
     """An optimizer that trained, with something that it was told."""
     mine = optimizer(*([] if remark is None else [remark]), iterations=10, **options)
@@ -345,6 +345,7 @@ def several(
     *each: tuple[tuple[int, ...], tuple[int, int]],
     made: str = "train.py:12",
     slots: int | None = 4,
+    rates: Sequence[float] = (),
     **options: Setting,
 ) -> CallTrace:
     """Root optimizers, each with the variables that it updates and its turns."""
@@ -352,7 +353,11 @@ def several(
     for root, (variables, turns) in enumerate(each):
         named = f"adam#{root + 1}" if root else "adam"
         one = Optimizer(named, "keras.Adam", "keras3", root, options, 10, (), made)
-        optimizers.append(msgspec.structs.replace(one, turns=turns, slots=slots))
+        optimizers.append(
+            msgspec.structs.replace(
+                one, turns=turns, slots=slots, rate=rates[root] if rates else 0.1
+            )
+        )
         entries = [
             step(root),
             request(*variables, optimizer=root),
@@ -513,6 +518,9 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     ),
     "optimizers of several lines": lambda: several(
         *(((0, 1), (n, n)) for n in range(1, 6)), made=""
+    ),
+    "an optimizer for each stage": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 4)), rates=(0.1, 0.01, 0.001)
     ),
     "an optimizer for each model": lambda: several(*(((n,), (n + 1, n + 1)) for n in range(3))),
     "a state that was left out, and no step": lambda: trace(

@@ -97,6 +97,8 @@ class Optimizer(msgspec.Struct, frozen=True):
     has the next turn: see `tracer.recorder.turns`. Both are 0 if that is not known."""
     decay: Decay | None = None
     """None if it was told of no variable that shall not decay."""
+    rate: float | None = None
+    """Its learning rate when its first step ended; None for a schedule, or if it is not known."""
     slots: int | None = None
     """How many variables it keeps for those that it updates, on each replica; None if that is not
     known."""

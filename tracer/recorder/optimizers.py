@@ -63,6 +63,7 @@ class OfRoot(NamedTuple):
 class _State(NamedTuple):
     """What was seen of an optimizer when it was read last: it may be gone since."""
 
+    rate: float | None = None
     slots: int | None = None
     decay: Decay | None = None
     unused: tuple[Remark, ...] = ()
@@ -172,6 +173,7 @@ class Optimizers:
             with suppress(Exception):  # of an optimizer that is made otherwise
                 called, files = self._called.get(index, ()), self._files.get(index, ())
                 self._states[index] = _State(
+                    _rate_of(optimizer) if first else self._states[index].rate,
                     slots_of(optimizer),
                     decay_of(optimizer, objects_of(variables, objects)),
                     tuple(unused(optimizer, traced.kind, called, files)) if files else (),
@@ -196,6 +198,7 @@ class Optimizers:
                 traced.made,
                 **of._asdict(),
                 decay=state.decay,
+                rate=state.rate,
                 slots=state.slots,
             )
 
@@ -350,6 +353,16 @@ def _number_in(variable: Any) -> float | None:
     with compat.outside_of_graphs():
         number: float = whole.numpy().item()
         return number
+
+
+def _rate_of(optimizer: Any) -> float | None:
+    """Its learning rate; None for a schedule, and if it cannot be read now."""
+    own = object.__getattribute__(optimizer, "__dict__")
+    hyper = own.get("_hyper")  # of legacy optimizers
+    rate = own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+    with suppress(Exception):  # made in the graph that is being traced, say
+        return float(rate) if isinstance(rate, float | int) else _number_in(rate)
+    return None
 
 
 _SCALE = "dynamic_scale"

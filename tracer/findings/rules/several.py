@@ -75,7 +75,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         "optimizer.learning_rate."
     ),
     explanation=(
-        f"For {_RENEWED} optimizers or more of one class and with the same options, made in one "
+        f"For {_RENEWED} optimizers or more of one class, rate and options, made in one "
         "line of the program, of which each begins after the one before has ended, and updates the "
         "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
         "are those of different models."
@@ -89,7 +89,8 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
         optimizer = trace.optimizers[root]
         settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
         if updated and optimizer.made and optimizer.turns[0]:
-            key = optimizer.class_name, optimizer.made, settings, frozenset(updated)
+            told = optimizer.class_name, optimizer.made, optimizer.rate, settings
+            key = *told, frozenset(updated)
             alike.setdefault(key, []).append(root)
     for roots in alike.values():
         row = sorted((trace.optimizers[each] for each in roots), key=lambda each: each.turns)
