@@ -346,16 +346,18 @@ def several(
     made: str = "train.py:12",
     slots: int | None = 4,
     rates: Sequence[float] = (),
+    values: Sequence[int | None] = range(9),
     **options: Setting,
 ) -> CallTrace:
     """Root optimizers, each with the variables that it updates and its turns."""
     optimizers, blocks = [], []
     for root, (variables, turns) in enumerate(each):
         named = f"adam#{root + 1}" if root else "adam"
+        value = values[root]
         one = Optimizer(named, "keras.Adam", "keras3", root, options, 10, (), made)
         optimizers.append(
             msgspec.structs.replace(
-                one, turns=turns, slots=slots, rate=rates[root] if rates else 0.1
+                one, turns=turns, slots=slots, rate=rates[root] if rates else 0.1, values=value
             )
         )
         entries = [
@@ -419,6 +421,9 @@ CASES |= {
     "an encoder of two tasks": lambda: several(((0, 1), (1, 9)), ((0, 2), (2, 10))),
     "two optimizers for all": lambda: several(((0, 1), (1, 9)), ((0, 1), (2, 10))),
     "an optimizer for each epoch": lambda: several(*(((0, 1), (n, n)) for n in range(1, 6))),
+    "an optimizer for each epoch in eager mode": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 4)), values=(None, None, None)
+    ),
     "ten steps in fours": lambda: accumulated(10),
     "a thousand steps in fours": lambda: accumulated(1001),
     "fours of which one may be to come": lambda: accumulated(10, ended=False),
@@ -518,6 +523,9 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     ),
     "optimizers of several lines": lambda: several(
         *(((0, 1), (n, n)) for n in range(1, 6)), made=""
+    ),
+    "an optimizer for each fold": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 4)), values=(7, 7, 7)
     ),
     "an optimizer for each stage": lambda: several(
         *(((0, 1), (n, n)) for n in range(1, 4)), rates=(0.1, 0.01, 0.001)

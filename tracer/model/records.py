@@ -99,6 +99,9 @@ class Optimizer(msgspec.Struct, frozen=True):
     """None if it was told of no variable that shall not decay."""
     rate: float | None = None
     """Its learning rate when its first step ended; None for a schedule, or if it is not known."""
+    values: int | None = None
+    """A number made of the values of some of its variables when its first step was traced, to tell
+    training that goes on from training that begins again; None if that is not known."""
     slots: int | None = None
     """How many variables it keeps for those that it updates, on each replica; None if that is not
     known."""

@@ -20,6 +20,7 @@ from tracer.recorder.state import (
     objects_of,
     slots_of,
     unused,
+    values_of,
 )
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.older_functions import (
@@ -64,6 +65,7 @@ class _State(NamedTuple):
     """What was seen of an optimizer when it was read last: it may be gone since."""
 
     rate: float | None = None
+    values: int | None = None
     slots: int | None = None
     decay: Decay | None = None
     unused: tuple[Remark, ...] = ()
@@ -158,25 +160,30 @@ class Optimizers:
         """One of the methods of `tracer.kinds.BESIDE` was called."""
         self._called.setdefault(index, set()).add(method)
 
-    def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
+    def look_at_state(
+        self, variables: Sequence[Variable], objects: Sequence[Any], *, traced: bool = False
+    ) -> None:
         """Note what each keeps, and what the program does about it; `objects` are held weakly.
 
         It is done when the first step ends, for an optimizer may be gone when a trace is read. What
-        was made while that was traced has no value yet.
+        was made while that was `traced` has no value yet, and others have those of before it.
         """
         first, self.stateless = self.stateless, False
-        for index, traced in enumerate(self._all):
-            optimizer = traced.optimizer()
+        updated = objects_of(variables, objects)
+        for index, each in enumerate(self._all):
+            optimizer = each.optimizer()
             if optimizer is None:
                 continue
-            traced.settings.update(_settings(optimizer, SETTINGS if first else _WITH_SCALE))
+            each.settings.update(_settings(optimizer, SETTINGS if first else _WITH_SCALE))
             with suppress(Exception):  # of an optimizer that is made otherwise
+                known = self._states.get(index, _State())
                 called, files = self._called.get(index, ()), self._files.get(index, ())
                 self._states[index] = _State(
-                    _rate_of(optimizer) if first else self._states[index].rate,
+                    _rate_of(optimizer) if first else known.rate,
+                    values_of(updated) if traced else known.values,
                     slots_of(optimizer),
-                    decay_of(optimizer, objects_of(variables, objects)),
-                    tuple(unused(optimizer, traced.kind, called, files)) if files else (),
+                    decay_of(optimizer, updated),
+                    tuple(unused(optimizer, each.kind, called, files)) if files else (),
                 )
 
     def records(
@@ -199,6 +206,7 @@ class Optimizers:
                 **of._asdict(),
                 decay=state.decay,
                 rate=state.rate,
+                values=state.values,
                 slots=state.slots,
             )
 

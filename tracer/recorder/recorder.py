@@ -338,7 +338,11 @@ class Recorder:
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
             if self.optimizers.stateless and parent is None and not failed:
-                self.optimizers.look_at_state(self._variables.rows, self._variables.objects)
+                self.optimizers.look_at_state(
+                    self._variables.rows,
+                    self._variables.objects,
+                    traced=frame.place is not EAGER,
+                )
         frame.gradient = frame.stamps = frame.variable = frame.held = None
 
     def _handed(self, sites: Iterable[int]) -> Iterator[Any]:

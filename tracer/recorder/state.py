@@ -8,12 +8,14 @@ import linecache
 import os
 import re
 import sys
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Decay, Remark
+from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
 
 EMA_UNUSED = "ema-unused"
@@ -32,6 +34,8 @@ _BY_HAND = {
 }
 """How a program does by itself what it does not call a method for."""
 
+_SMALL = 4096  # elements
+_ENOUGH = 8  # variables
 _NOT_THE_PROGRAM = ("keras", "tensorflow", "tf_keras", "tracer")
 _INSTALLED = ("site-packages", "dist-packages")
 _CELLS = ("<ipython-input-", "ipykernel_")
@@ -94,6 +98,19 @@ def _parts(joined: Any) -> list[str]:
         return [re.compile(each).pattern for each in parts]
     except re.error:  # one of them has a | of its own
         return [joined.pattern]
+
+
+def values_of(updated: Sequence[tuple[str, Any]]) -> int | None:
+    """A number made of the values of the first small variables; None if they cannot be read."""
+    number = seen = 0
+    with suppress(Exception), compat.outside_of_graphs():
+        for _, variable in updated:
+            size = variable.shape.num_elements()
+            if size is not None and size <= _SMALL and seen < _ENOUGH:
+                number = zlib.crc32(variable.numpy().tobytes(), number)
+                seen += 1
+        return number if seen else None
+    return None
 
 
 def unused(

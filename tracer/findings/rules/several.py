@@ -78,7 +78,8 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         f"For {_RENEWED} optimizers or more of one class, rate and options, made in one "
         "line of the program, of which each begins after the one before has ended, and updates the "
         "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
-        "are those of different models."
+        "are those of different models, nor where two in a row begin with the same weights, as "
+        "the folds of a validation. It is info where that is not known: in eager mode."
     ),
     whole=True,
 )
@@ -99,8 +100,11 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             continue
         variables = sorted(_updated_by_root(trace)[roots[0]])
         names = tuple(trace.variables[index].name for index in variables)
+        values = [each.values for each in row]
+        if any(a == b is not None for a, b in pairwise(values)):
+            continue  # of which the weights were set back: folds, or a search
         yield Case(
-            "warning",
+            "info" if None in values else "warning",
             f"{len(row):,} optimizers of the class {class_of(row[0])} were made in {row[0].made}, "
             f"one after the other, and each trained {names_in_short(names)}: {_names(row)}. Each "
             "began without the moments of the one before.",
