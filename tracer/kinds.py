@@ -121,6 +121,8 @@ moving averages into the model, and `fit` calls at its end; what the loss scales
 Keras 3 are used by; and what loads its state from a file, of which it is known if it is left out.
 """
 
+_WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
+
 MAKERS = (
     *((home, kind.base) for kind in KINDS for home in kind.homes),
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
@@ -136,8 +138,8 @@ def kind_of(cls: type) -> OptimizerKind | None:
     True
     """
     for base in cls.__mro__:
-        for kind in KINDS:
-            if base.__name__ == kind.base and base.__module__ in kind.homes:
+        for kind in _WITH_BASE.get(base.__name__, ()):
+            if base.__module__ in kind.homes:
                 return kind
     return None
 

@@ -117,7 +117,7 @@ class OlderFunctions:
         handles = {id(handle) for handle in variables}
         functions = _look()
         for function in functions.users_of(optimizer, variables, methods, scope):
-            writes = _writes(function.graph, handles, scope)
+            writes = _known_writes(function.graph, handles, scope)
             if not writes:  # it names the optimizer
                 writes = list(writes_of(function.graph, None))
             older = [write for write in writes if not self._counted(index, write.time)]
@@ -136,7 +136,7 @@ class OlderFunctions:
             if anew:
                 forgettable.add(id(function))
         if forgettable:
-            self._forget(index, forgettable, functions.polymorphics, retrace)
+            self._forget(index, forgettable, functions.polymorphics_of(forgettable), retrace)
         for graph in graphs_being_traced():
             writes = _writes(graph, handles, scope)
             if any(not self._counted(index, write.time) for write in writes):
@@ -374,7 +374,21 @@ def _functions() -> tuple[list[Any], list[Any]]:
     return concretes, [each for each in functions if not is_concrete(each)]
 
 
+_known: WeakKeyDictionary[Any, dict[tuple[frozenset[int], str], list[Write]]] = WeakKeyDictionary()
+
+
+def _known_writes(graph: Any, handles: Collection[int], scope: str) -> list[Write]:
+    """The same of the finished graph of a function: asked again, it is known."""
+    captured = frozenset(id(outer) for outer, _ in graph.captures if id(outer) in handles)
+    known = _known.setdefault(graph, {})
+    writes = known.get((captured, scope))
+    if writes is None:
+        writes = known[captured, scope] = _writes(graph, captured, scope)
+    return writes
+
+
 def _writes(graph: Any, handles: Collection[int], scope: str) -> list[Write]:
+    """What in a graph writes to `handles`, or has the name of an optimizer, `scope`."""
     named = ops_named(graph, _updates_by(scope)) if scope else ()
     return [*writes_of(graph, handles), *named]
 
@@ -385,6 +399,7 @@ class _Functions:
     def __init__(self) -> None:
         self.concretes, self.polymorphics = _functions()
         self._reached: dict[int, _Reached] = {}
+        self._graphs_of = [(each, concrete_functions(each)) for each in self.polymorphics]
         self._by_handle: dict[int, list[Any]] = {}
         for function in self.concretes:
             for handle in written_by(function.graph).captured:
@@ -406,15 +421,21 @@ class _Functions:
                 seen.add(id(function))
                 yield function
         names = frozenset({*methods, "minimize"})
-        for polymorphic in self.polymorphics:
+        for polymorphic, graphs in self._graphs_of:
             writing = [
                 function
-                for function in concrete_functions(polymorphic)
+                for function in graphs
                 if id(function) not in seen and written_by(function.graph).anything
             ]
             if writing and self._reach(polymorphic).uses(optimizer, names):
                 seen.update(map(id, writing))
                 yield from writing
+
+    def polymorphics_of(self, concretes: Collection[int]) -> Iterator[Any]:
+        """The `tf.function`s with one of these concrete functions, given by their `id`."""
+        for polymorphic, graphs in self._graphs_of:
+            if any(id(function) in concretes for function in graphs):
+                yield polymorphic
 
     def _reach(self, polymorphic: Any) -> "_Reached":
         reached = self._reached.get(id(polymorphic))
