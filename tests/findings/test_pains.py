@@ -7,13 +7,16 @@ the twin. In `test_the_first_screen_of_a_run` they run under `tracer run`, as th
 
 import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
+import tensorflow as tf
 from cli.test_run import TRACER, run
-from libraries import needs_keras3
+from libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
@@ -34,6 +37,13 @@ class Pain(NamedTuple):
     raises: str = ""
 
 
+ADAM: dict[str, Callable[[], Any]] = {
+    "v1": lambda: tf.compat.v1.train.AdamOptimizer(),
+    "legacy": lambda: keras2.optimizers.legacy.Adam(),
+    "keras2": lambda: keras2.optimizers.Adam(),
+    "keras3": lambda: keras3.optimizers.Adam(),
+}
+
 UNKNOWN = "Make a new optimizer for each model"
 COMPILE = "Call model.compile again"
 
@@ -43,6 +53,9 @@ SAID = {
         "apply-raised", ("dense_1/kernel", "dense_1/bias"), UNKNOWN, "cannot recognize variable"
     ),
     "parts_one_by_one": Pain("apply-raised", ("second",), UNKNOWN, "cannot recognize variable"),
+    "second_optimizer_in_a_function": Pain(
+        "apply-raised", (), "Make the variables before", "singleton tf.Variables"
+    ),
     "frozen_too_late": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
     "frozen_too_late_keras2": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
     "loss_not_scaled": Pain("loss-not-scaled", (), "optimizer.scale_loss(loss)"),
@@ -118,6 +131,58 @@ def test_it_is_said_and_nothing_of_its_twin(name: str) -> None:
     assert trace.updates()
     assert not bad(trace)
     assert pain.code not in {each.code for each in trace.findings()}
+
+
+@pytest.mark.parametrize("kind", ["v1", "legacy", "keras2", "keras3"])
+def test_no_gradient_of_any_variable(kind: str) -> None:
+    optimizer = tracer.wrap(ADAM[kind]())
+    weight = tf.Variable([1.0, 2.0], name="weight")
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer.apply_gradients([(None, weight)])
+    (finding,) = bad(tracer.trace_of(optimizer))
+    assert finding.code == "apply-raised"
+    assert finding.variables == ("weight",)
+    assert "every gradient was None, of weight" in finding.text
+    optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert not bad(tracer.trace_of(optimizer))
+
+
+@pytest.mark.parametrize("kind", ["v1", "legacy", "keras2", "keras3"])
+def test_variables_that_a_function_may_not_make(kind: str) -> None:
+    weights = [tf.Variable([1.0], name="first"), tf.Variable([1.0, 2.0], name="second")]
+    optimizers = [tracer.wrap(ADAM[kind]()) for _ in weights]
+
+    @tf.function
+    def step(index: int) -> None:
+        optimizers[index].apply_gradients([(tf.ones_like(weights[index]), weights[index])])
+
+    step(0)
+    with pytest.raises(ValueError, match=r"singleton tf\.Variables"):
+        step(1)
+    assert not bad(tracer.trace_of(optimizers[0]))
+    (finding,) = bad(tracer.trace_of(optimizers[1]))
+    assert finding.code == "apply-raised"
+    assert "while step was traced, in the first step" in finding.text
+    assert ("optimizer.build" in finding.advice) == (kind in ("keras2", "keras3"))
+
+
+def test_a_critic_alone_says_nothing_of_the_generator_it_was_frozen_for() -> None:
+    noise, real, ones = np.ones((4, 2), "f4"), np.ones((4, 3), "f4"), np.ones((4, 1), "f4")
+    generator = keras3.Sequential([keras3.layers.Input((2,)), keras3.layers.Dense(3)])
+    critic = keras3.Sequential([keras3.layers.Input((3,)), keras3.layers.Dense(1)])
+    critic.compile(tracer.wrap(keras3.optimizers.SGD(0.1)), "mse")
+    critic.train_on_batch(real, ones)
+    critic.trainable = False
+    both = keras3.Sequential([keras3.layers.Input((2,)), generator, critic])
+    both.compile(keras3.optimizers.SGD(0.1), "mse")
+    for _ in range(3):
+        before = critic.get_weights()[0]
+        critic.train_on_batch(real, ones)
+        assert np.any(critic.get_weights()[0] != before)
+        both.train_on_batch(noise, ones)
+    trace = tracer.trace_of(critic.optimizer)
+    assert trace.updates() == 2 * 4
+    assert not trace.findings()
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ _MESSAGES: tuple[tuple[Cause, tuple[str, ...]], ...] = (
     ("unknown", ("Unknown variable: ", "The optimizer cannot recognize variable ")),
     (
         "creation",
-        ("only supports singleton tf.Variables", "create variables on non-first call"),
+        ("only supports singleton tf.Variables", "variables on a non-first call"),
     ),
     ("none", ("No gradients provided for any variable",)),
 )

@@ -1,7 +1,6 @@
-"""A function that updates other variables in its second graph: "only supports singleton
-tf.Variables", for the slots of the second part are made where no variable may be.
+"""An optimizer that gets the parts of a model one by one, and was built for the first one.
 
-Asked in tensorflow 27120 and 34983.
+Asked in scanpy 1849, pyod 459 and gaminet 11.
 """
 
 import sys

@@ -101,7 +101,7 @@ def apply_raised(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "info" if _went_on(evidence, failure) else "error",
             f"{method} raised {error}{where}, {when}{_because(failure, said)}.",
-            _FIXES[failure.cause],
+            _fix(failure, root.kind),
             failure.variables,
         )
 
@@ -123,9 +123,18 @@ _FIXES = {
 }
 
 
+def _fix(failure: Failure, kind: str) -> str:
+    if failure.cause == "creation" and kind in ("legacy", "v1"):  # which have no `build`
+        return "Make a tf.function for each model and optimizer."
+    return _FIXES[failure.cause]
+
+
 def _quoted(failure: Failure, said: str) -> str:
     """The first sentence of what the framework said, where it is known what that means."""
-    return "" if failure.cause == "other" else f' "{said.partition(". ")[0].rstrip(".")}"'
+    if failure.cause == "other":
+        return ""
+    end = ": " if failure.cause == "none" else ". "  # a list of all variables
+    return f' "{said.partition(end)[0].rstrip(".")}"'
 
 
 def _because(failure: Failure, said: str) -> str:

@@ -295,6 +295,6 @@ def never_used(evidence: Evidence) -> Iterator[Case]:
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )
-    elif built and idle and evidence.trace.complete:
+    elif built and idle and evidence.trace.complete and not root.failures:
         text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
         yield Case("warning", f"{text}.")
