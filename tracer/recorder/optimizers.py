@@ -95,7 +95,7 @@ class Optimizers:
         self._called: dict[int, set[str]] = {}  # of `BESIDE`
         self._files: dict[int, set[str]] = {}
         self.stateless = True
-        """Whether none was looked at after a step: see `look_at_state`."""
+        """Whether no step has ended: see `first_step_ended`."""
 
     def add(
         self,
@@ -160,30 +160,36 @@ class Optimizers:
         """One of the methods of `tracer.kinds.BESIDE` was called."""
         self._called.setdefault(index, set()).add(method)
 
-    def look_at_state(
-        self, variables: Sequence[Variable], objects: Sequence[Any], *, traced: bool = False
+    def first_step_ended(
+        self, variables: Sequence[Variable], objects: Sequence[Any], traced: bool
     ) -> None:
-        """Note what each keeps, and what the program does about it; `objects` are held weakly.
+        """Note what each is like then: it may be gone when a trace is read.
 
-        It is done when the first step ends, for an optimizer may be gone when a trace is read. What
-        was made while that was `traced` has no value yet, and others have those of before it.
+        What was made while the step was `traced` has no value yet; others have those of before it.
         """
-        first, self.stateless = self.stateless, False
+        self.stateless = False
+        updated = objects_of(variables, objects)
+        for index, each in enumerate(self._all):
+            optimizer = each.optimizer()
+            if optimizer is not None:
+                values = values_of(updated) if traced else None
+                self._states[index] = _State(_rate_of(optimizer), values)
+                each.settings.update(_settings(optimizer, SETTINGS))
+        self.look_at_state(variables, objects)
+
+    def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
+        """Note what each keeps, and what the program does about it; `objects` are held weakly."""
         updated = objects_of(variables, objects)
         for index, each in enumerate(self._all):
             optimizer = each.optimizer()
             if optimizer is None:
                 continue
-            each.settings.update(_settings(optimizer, SETTINGS if first else _WITH_SCALE))
             with suppress(Exception):  # of an optimizer that is made otherwise
-                known = self._states.get(index, _State())
                 called, files = self._called.get(index, ()), self._files.get(index, ())
-                self._states[index] = _State(
-                    _rate_of(optimizer) if first else known.rate,
-                    values_of(updated) if traced else known.values,
-                    slots_of(optimizer),
-                    decay_of(optimizer, updated),
-                    tuple(unused(optimizer, each.kind, called, files)) if files else (),
+                self._states[index] = self._states.get(index, _State())._replace(
+                    slots=slots_of(optimizer),
+                    decay=decay_of(optimizer, updated),
+                    unused=tuple(unused(optimizer, each.kind, called, files)) if files else (),
                 )
 
     def records(
@@ -192,6 +198,8 @@ class Optimizers:
         """What a trace says of each; `before` is what `iterations` gave when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
+            if optimizer is not None:
+                traced.settings.update(_settings(optimizer))
             state = self._states.get(index, _State())
             of = root if index == self.root else OfRoot()
             yield Optimizer(

@@ -338,10 +338,8 @@ class Recorder:
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
             if self.optimizers.stateless and parent is None and not failed:
-                self.optimizers.look_at_state(
-                    self._variables.rows,
-                    self._variables.objects,
-                    traced=frame.place is not EAGER,
+                self.optimizers.first_step_ended(
+                    self._variables.plain, self._variables.objects, frame.place is not EAGER
                 )
         frame.gradient = frame.stamps = frame.variable = frame.held = None
 
