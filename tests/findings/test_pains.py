@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cli.test_run import TRACER, run
-from libraries import keras2, keras3, needs_keras3
+from libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
@@ -164,6 +164,33 @@ def test_variables_that_a_function_may_not_make(kind: str) -> None:
     assert finding.code == "apply-raised"
     assert "while step was traced, in the first step" in finding.text
     assert ("optimizer.build" in finding.advice) == (kind in ("keras2", "keras3"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["keras2", "keras3"])
+def test_a_second_model_on_two_replicas(kind: str) -> None:
+    keras = library_of(kind)
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        optimizer = tracer.wrap(ADAM[kind]())
+        models = []
+        for name in ("one", "other"):
+            layers = [keras.layers.Input((3,)), keras.layers.Dense(1, name=name)]
+            models.append(keras.Sequential(layers, name="m"))
+            models[-1].compile(optimizer, "mse")
+    models[0].fit(np.ones((8, 3)), np.ones((8, 1)), batch_size=4, verbose=0)
+    with pytest.raises((KeyError, ValueError), match=r"cannot recognize|Unknown variable"):
+        models[1].fit(np.ones((8, 3)), np.ones((8, 1)), batch_size=4, verbose=0)
+    (finding,) = bad(tracer.trace_of(optimizer))
+    assert finding.code == "apply-raised"
+    assert finding.severity == "error"
+    assert [each.split("/")[-2:] for each in finding.variables] == [
+        ["other", "kernel"],
+        ["other", "bias"],
+    ]
+    assert "after step 2" in finding.text
 
 
 def test_a_critic_alone_says_nothing_of_the_generator_it_was_frozen_for() -> None:

@@ -186,7 +186,7 @@ class _Call(Frame):
         if self.seen:
             try:
                 self.recorder.leave(self, kind is not None)
-                if error is not None and self.role == "step" and self.parent is None:
+                if error is not None:
                     self.recorder.raised(self, self.method, error)
             except Exception as fault:
                 self.recorder.fault(fault)

@@ -6,7 +6,6 @@ The messages are those of `keras/src/optimizers/base_optimizer.py`
 `tensorflow/python/eager/polymorphic_function/polymorphic_function.py`.
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
@@ -43,12 +42,6 @@ class Failures:
 
     def __init__(self) -> None:
         self._after: dict[_Known, int] = {}
-        self._updating = threading.local()
-
-    def in_apply(self, variable: int | None) -> None:
-        """An apply method raised on this variable; on this thread its step will raise next."""
-        if getattr(self._updating, "variable", None) is None:
-            self._updating.variable = variable
 
     def add(
         self,
@@ -56,12 +49,14 @@ class Failures:
         error: BaseException,
         optimizers: Iterable[Any],
         handed: Sequence[tuple[int, Any]],
+        updating: int | None,
         function: str,
         after: int,
     ) -> None:
-        """A step raised that was handed these variables; `after` steps had run."""
-        updating = getattr(self._updating, "variable", None)
-        self._updating.variable = None
+        """A step raised that was handed these variables, on the one that it was `updating` then.
+
+        `after` steps had run.
+        """
         if not isinstance(error, Exception):
             return  # Ctrl-C, or the end of the program
         text = _one_line(error)

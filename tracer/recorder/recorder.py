@@ -171,7 +171,7 @@ class Recorder:
     def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
         """A call of an apply method ends; `frame` is what `enter_apply` returned."""
         if failed:
-            self._fail_in_apply(frame.site if frame.role == "apply" else frame.pending)
+            self._fail_in_apply(frame)
         if frame.role == "apply":
             frame.result, frame.python = result, None
             if not failed and frame.site is not None:
@@ -184,12 +184,32 @@ class Recorder:
         else:
             frame.sites.append(frame.pending)
 
-    def _fail_in_apply(self, number: int | None) -> None:
-        if number is not None:
-            self._failures.in_apply(self._sites.sites[number].variable)
+    def _fail_in_apply(self, frame: Frame) -> None:
+        """An apply method raised; its step, which may be on another thread, will raise next."""
+        number = frame.site if frame.role == "apply" else frame.pending
+        step = _outermost(frame)
+        if number is not None and not hasattr(step, "failing"):
+            step.failing = self._sites.sites[number].variable
 
     def raised(self, frame: Frame, method: str, error: BaseException) -> None:
-        """The outermost step method was ended by an exception, and `leave` has been told."""
+        """A step or group method was ended by an exception, and `leave` has been told.
+
+        A replica that waits for what another thread does is only told to stop (`_RequestedStop` of
+        `distribute/mirrored_run.py`), and not why.
+        """
+        outermost = _outermost(frame)
+        if outermost is not frame:
+            if not hasattr(outermost, "error"):
+                outermost.error = error
+            return
+        if type(error).__name__ == "_RequestedStop":
+            if not hasattr(frame, "error"):
+                return  # that replica says it for which the other thread worked
+            error = frame.error
+        if hasattr(frame, "error"):
+            del frame.error  # it refers to Python's frames
+        if frame.role != "step":
+            return
         handed = []
         for number in frame.sites:
             site = self._sites.sites[number]
@@ -199,7 +219,13 @@ class Recorder:
         graph = frame.place.graph
         function = "" if graph is None else compat.function_name(compat.graphs_around(graph)[-1])
         self._failures.add(
-            method, error, self.optimizers.alive(), handed, function, self._step_count()
+            method,
+            error,
+            self.optimizers.alive(),
+            handed,
+            getattr(frame, "failing", None),
+            function,
+            self._step_count(),
         )
 
     def called_beside(self, optimizer: int, method: str) -> None:
@@ -387,6 +413,12 @@ class Recorder:
     def children(self) -> dict[str, Any]:
         """The counters' variables, for an exported function that captures them."""
         return self._blocks.counters.variables()
+
+
+def _outermost(frame: Frame) -> Frame:
+    while frame.parent is not None:
+        frame = frame.parent
+    return frame
 
 
 def _method_running(helper: Any) -> Any:

@@ -5,6 +5,7 @@ tf_keras 2.21 (`src/optimizers/optimizer.py`, `src/mixed_precision/loss_scale_op
 """
 
 import linecache
+import math
 import os
 import re
 import sys
@@ -68,7 +69,9 @@ def decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None
     joined = own.get("_exclude_from_weight_decay_pattern")
     patterns = own.get("_exclude_from_weight_decay_names") or _parts(joined)
     listed = own.get("_exclude_from_weight_decay") or ()
-    if not isinstance(rate, float | int) or not rate or not (patterns or listed) or not updated:
+    if not isinstance(rate, float | int) or not rate or not math.isfinite(rate):
+        return None
+    if not (patterns or listed) or not updated:
         return None
     found: dict[str, bool] = {**dict.fromkeys(map(str, patterns), False)}
     known = set()
