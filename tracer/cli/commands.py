@@ -24,8 +24,8 @@ class Mistake(Exception):
 
 
 _TableOption = Annotated[
-    Literal["variable", "step", "replica", "worker", "method"] | None,
-    typer.Option("--by", help="Show one table, in full."),
+    Literal["variable", "step", "replica", "worker", "method", "caller", "layer"] | None,
+    typer.Option("--by", help="Show one table, in full; callers and layers are trees."),
 ]
 
 _PathArgument = Annotated[
