@@ -63,6 +63,17 @@ class CallTrace(Trace):
 
         return findings(self)
 
+    def without_paths(self) -> "CallTrace":
+        """The trace with each file named by its name alone, to be shown to others.
+
+        Lines of callers, of optimizers and of remarks, notes and commands lose the folders that
+        they name. Functions, line numbers, names of variables and all counts stay.
+        """
+        from tracer.model.sharing import without_paths
+
+        shared = without_paths(self)
+        return CallTrace(shared.data, shared.objects)
+
     def save(self, path: str | Path) -> None:
         """Write the trace to `path`, a trace file that `tracer.load` reads.
 

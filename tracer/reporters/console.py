@@ -34,7 +34,7 @@ def put(render: Callable[[int | None, bool], str], file: TextIO | None = None) -
     file.write(_encodable(text, file.encoding))
 
 
-_PLAIN = {ord("…"): "...", ord("→"): "->", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
+_PLAIN = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
 """What is written for the signs of tables and trees where they cannot be."""
 
 

@@ -99,7 +99,8 @@ class CallerRow(NamedTuple):
     function: str
     executions: int
     updates: int
-    steps: int
+    steps: int | None
+    """None for the methods that the tree ends in."""
     calls: int
 
 
@@ -241,7 +242,8 @@ def by_caller(tally: Tally) -> list[CallerRow]:
     for above, caller in caller_tree.tree(tally).walk():
         line = caller.line or Line("")
         name, number = caller_tree.label(caller), line.number or None
-        figures = (caller.executions, caller.updates, caller.steps, caller.calls)
+        steps = None if caller.method else caller.steps
+        figures = (caller.executions, caller.updates, steps, caller.calls)
         made.append(CallerRow(len(above), name, line.file, number, line.function, *figures))
     return made
 
