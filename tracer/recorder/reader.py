@@ -14,18 +14,19 @@ that came to an end.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, repeat
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, Method, Replica, TraceData
+from tracer.model.records import Block, Graph, Line, Method, Replica, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Iterations, Optimizers
+from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.tensorflow import compat
@@ -39,13 +40,16 @@ from tracer.recorder.tensorflow.graph_tracings import Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
 
+_Called = Mapping[tuple[int, int], Sequence[int]]
+"""By the number of a site, and that of a path of calls: how often the site was called by it [in
+eager mode, while tracing]."""
+
 
 class Baseline(NamedTuple):
     """What had been counted at some moment, for a trace that counts from there."""
 
     counts: Counts
-    calls: Sequence[Sequence[int]]
-    """For each site how often it was called [in eager mode, while tracing]."""
+    calls: _Called
     graphs: dict[Key, Figures]
     older: dict[Older, int]
     """How often each function that is older than the tracer had been called."""
@@ -57,7 +61,22 @@ class Baseline(NamedTuple):
     """What a trace would have said by then."""
 
 
-_THE_BEGINNING = Baseline({}, [], {}, {}, {}, {})
+_THE_BEGINNING = Baseline({}, {}, {}, {}, {}, {})
+
+
+class _PathsOfTrace:
+    """The paths of a trace, and their lines."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Line, int] = {}
+        self.rows: dict[tuple[int, ...], int] = {}
+
+    def index(self, path: Sequence[Line]) -> int | None:
+        """The index of a path, which it gets when it is asked for first; None for an empty one."""
+        if not path:
+            return None
+        row = tuple(self.lines.setdefault(line, len(self.lines)) for line in path)
+        return self.rows.setdefault(row, len(self.rows))
 
 
 class _Ran(NamedTuple):
@@ -69,6 +88,7 @@ class _Ran(NamedTuple):
     blocks: Sequence[Block]
     notes: Sequence[str]
     """What is not known of them."""
+    paths: _PathsOfTrace
 
 
 class Reader:
@@ -134,30 +154,37 @@ class Reader:
 
     def _counted(self) -> Counts:
         """What was counted so far."""
-        calm = self._blocks.callers <= {threading.get_ident()}
+        calm = self._blocks.threads <= {threading.get_ident()}
         under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
         return self._blocks.counters.read(under_way, calm)
 
-    def _called_so_far(self) -> list[list[int]]:
-        """For each site how often it was called [in eager mode, while tracing]."""
-        calls = [list(of_site) for of_site in self._sites.calls]
+    def _called_so_far(self) -> _Called:
+        """How often each site was called [in eager mode, while tracing] by each path."""
+        callers = self._blocks.callers
+        unknown = {number: list(calls) for number, calls in enumerate(self._sites.calls)}
+        calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for (number, path), traced in list(callers.traced.items()):
+            unknown[number][1] -= traced
+            calls[number, path][1] += traced
         for block, log in self._blocks.counters.logs.items():
             if not block.function:
                 for number in block.sites:
-                    calls[number][0] += log.total
-        return calls
+                    calls[number, block.path][0] += log.total
+        return calls | {(number, UNKNOWN): each for number, each in unknown.items()}
 
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
         ran = self._ran(counts, baseline)
-        calls = {
-            site: (eager - old_eager, tracing - old_tracing)
-            for site, (eager, tracing), (old_eager, old_tracing) in zip(
-                ran.sites,
-                self._called_so_far(),
-                chain(baseline.calls, repeat((0, 0))),
-                strict=False,
-            )
-        }
+        calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
+        known = set()
+        for (number, path), (eager, tracing) in self._called_so_far().items():
+            old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
+            new = eager - old_eager, tracing - old_tracing
+            if any(new) or (path == UNKNOWN and number not in known):
+                rows = self._blocks.callers.lines(path)
+                count = calls[ran.sites[number], ran.paths.index(rows)]
+                count[0] += new[0]
+                count[1] += new[1]
+                known.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
         notes = self._all_notes(ran, names, baseline)
@@ -176,18 +203,22 @@ class Reader:
             notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+            lines=tuple(ran.paths.lines),
+            paths=tuple(ran.paths.rows),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """What of `counts` came after the baseline."""
-        sites = self._sites_as_seen()
+        sites, callers, paths = self._sites_as_seen(), self._blocks.callers, _PathsOfTrace()
         ended: dict[int, readout.Ended] = {}
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, NOTHING_COUNTED)
             past, blocks = old.past, []
             for key, (block, reading) in counted.blocks.items():
                 known = old.blocks[key][1] if key in old.blocks else Reading()
-                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+                now = readout.since(reading, known, past)
+                for path, part in callers.parts(block, now, counted.steps, past):
+                    blocks.append((_key_of(block, sites, paths.index(path)), part))
             ended[replica] = readout.settle(
                 readout.Begun(
                     counted.steps - past,
@@ -203,7 +234,7 @@ class Reader:
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
-        return _Ran(sites, methods, replicas, ran, notes)
+        return _Ran(sites, methods, replicas, ran, notes, paths)
 
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
@@ -268,12 +299,13 @@ def _remarks(where: compat.Surroundings) -> list[str]:
     ]
 
 
-def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
+def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> BlockKey:
     return BlockKey(
         "graph" if block.function else "eager",
         block.function,
         block.step,
         tuple(sites[number] for number in block.sites),
+        path,
     )
 
 

@@ -266,15 +266,25 @@ def runs_under_way() -> tuple[set[int], set[int]]:
         if coordinator is None or id(coordinator) in runs:
             return runs, threads
         runs.add(id(coordinator))
-        for thread, frame in sys._current_frames().items():
-            if any(each is coordinator for each in _coordinators(frame)):
-                threads.add(thread)
-                python = frame
-                known = {each.ident: each for each in threading.enumerate()}
-                coordinator = getattr(known.get(thread), "coord", None)
-                break
-        else:
+        starter = started_by(coordinator)
+        if starter is None:
             return runs, threads
+        thread, python = starter
+        threads.add(thread)
+        known = {each.ident: each for each in threading.enumerate()}
+        coordinator = getattr(known.get(thread), "coord", None)
+
+
+def started_by(coordinator: Any) -> tuple[int, Any] | None:
+    """The thread that started the replica threads with this `coord`, and its frame that waits."""
+    code = mirrored_run._call_for_each_replica.__code__
+    for thread, frame in sys._current_frames().items():
+        python: Any = frame
+        while python is not None:
+            if python.f_code is code and python.f_locals.get("coord") is coordinator:
+                return thread, python
+            python = python.f_back
+    return None
 
 
 def _coordinators(python: Any) -> Iterator[Any]:

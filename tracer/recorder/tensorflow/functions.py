@@ -4,10 +4,12 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import sys
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Collection, Iterator
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
+from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.autograph.pyct import origin_info
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
@@ -118,3 +120,61 @@ def graphs_being_traced() -> list[Any]:
                 graphs.append(at.f_locals.get("func_graph"))
             at = at.f_back
     return [graph for graph in graphs if graph is not None]
+
+
+def graph_traced_by(frame: FrameType) -> Any | None:
+    """The graph that Python's frame builds by calling a function, if it is one that does."""
+    if frame.f_code is not func_graph.func_graph_from_py_func.__code__:
+        return None
+    return frame.f_locals.get("func_graph")
+
+
+class Running(NamedTuple):
+    """What threads are doing."""
+
+    alive: set[int]
+    inside: bool
+    """Whether one of them has called a function that has not returned."""
+
+
+def threads_in_functions(threads: Collection[int]) -> Running:
+    """Which of these threads are alive, and whether any of them is in a function."""
+    calls = (
+        polymorphic_function.Function._call.__code__,
+        concrete_function.ConcreteFunction._call_impl.__code__,
+    )
+    alive, inside = set(), False
+    for thread, frame in sys._current_frames().items():
+        if thread in threads:
+            alive.add(thread)
+            at: FrameType | None = frame
+            while at is not None and not inside:
+                inside = at.f_code in calls
+                at = at.f_back
+    return Running(alive, inside)
+
+
+def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
+    """The author's code, and the line in it, of a line in code that AutoGraph wrote.
+
+    It keeps with each function that it converted the code it made, and from which line each line
+    came (`autograph/pyct/transpiler.py`, `_FunctionFactory`).
+    """
+    place = origin_info.LineLocation(code.co_filename, line)
+    for original, factories in list(autograph._TRANSPILER._cache._cache.items()):
+        for factory in list(factories.values()):
+            if factory.module.__file__ == code.co_filename:
+                origin = factory.source_map.get(place)
+                number = original.co_firstlineno if origin is None else origin.loc.lineno
+                return _innermost(original, number), number
+    return None
+
+
+def _innermost(code: CodeType, line: int) -> CodeType:
+    """The function in `code` that this line is in."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
+            lines = [number for _, _, number in constant.co_lines() if number is not None]
+            if lines and min(lines) < line <= max(lines):
+                return _innermost(constant, line)
+    return code
