@@ -303,7 +303,7 @@ def _updates_by_path(tally: Tally) -> dict[Path, int]:
     """The updates by the lines of the program that lead to them, in the order of the lines."""
     data = tally.trace.data
     counts: Counter[Path] = Counter()
-    for block in tally.blocks:
+    for block in tally.by_path():
         if number := measures.updates(block) * block.total:
             path = () if block.path is None else data.paths[block.path]
             counts[tuple(line for index in path if (line := data.lines[index]).file)] += number

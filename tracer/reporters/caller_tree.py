@@ -5,6 +5,7 @@ from tracer.model.callers import Caller
 from tracer.model.records import Block
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.tally import Tally
+from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
 from tracer.reporters.answer import apply_methods
 from tracer.reporters.layout import shown
@@ -38,9 +39,11 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
     if caller.line is not None and caller.line.graph and not in_graph:
         in_graph = True
         name += _graphs(caller, tally)
+    note = "" if caller.executions or caller.children else "never ran"
     if caller.method:
-        name += f" of {some(caller.variables, 'variable')}"
-        name += f" on {some(caller.replicas, 'replica')}" if caller.replicas > 1 else ""
+        of = some(caller.variables, "variable")
+        on = f" on {some(caller.replicas, 'replica')}" if caller.replicas > 1 else ""
+        note = f"{note}, {of}{on}" if note else f"{of}{on}"
     is_back = _is_program(caller) and above.line is not None and not _is_program(above)
     return Node(
         names=(name,),
@@ -49,7 +52,7 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
             "" if caller.method else f"{caller.steps:,}",
             f"{caller.calls:,}",
         ),
-        note="" if caller.executions or caller.children else "never ran",
+        note=note,
         style="" if caller.executions else style,
         children=tuple(_node(each, caller, tally, style, in_graph) for each in caller.children),
         begins=bool(caller.method) or is_back,
@@ -58,13 +61,35 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
 
 def _graphs(caller: Caller, tally: Tally) -> str:
     """`: 2 graphs, 1 never ran` of a function; empty if that is told elsewhere in the tree."""
-
-    def is_below(block: Block) -> int:
-        return int(block.path in caller.paths)
-
-    graphs, idle = tally.graphs(is_below)
+    ran_by = tally.trace.derived(_runners)
+    below = [
+        block for block in tally.by_path() if ran_by.get(block.path, block.path) in caller.paths
+    ]
+    graphs, idle = tally.graphs(_any, below)
     never = f", {idle:,} never ran" if idle else ""
     return f": {some(graphs, 'graph')}{never}" if graphs else ""
+
+
+def _runners(trace: Trace) -> dict[int | None, int]:
+    """For the paths of graphs that never ran the first path of one that did and was traced there.
+
+    Of what never ran only that part of the path is known which is in the graph.
+    """
+    paths = trace.data.paths
+    ran = {block.path for block in trace.blocks if block.total and block.path is not None}
+    idle = {block.path for block in trace.blocks if block.path is not None} - ran
+    runners: dict[int | None, int] = {}
+    for path in idle:
+        inner = paths[path]
+        for other in sorted(ran):
+            if paths[other][-len(inner) :] == inner:
+                runners.setdefault(path, other)
+    return runners
+
+
+def _any(block: Block) -> int:
+    """A measure of any block."""
+    return 1
 
 
 def _is_program(caller: Caller) -> bool:

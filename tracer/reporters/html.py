@@ -38,9 +38,11 @@ _DIGITS = 6  # that a number of a lane takes, with its comma
 _OPTIMIZERS = 50
 _ROWS = 500  # of each other table, of all optimizers together
 _LONGEST = 1_000  # characters of a note or of the name of a graph
-_BOXES = 2_000  # of callers, and as many rows of trees, of all optimizers together
+_BOXES = 500  # of callers, and as many rows of trees, of all optimizers together
+_FEWEST = 30  # of each optimizer
 _BARS = 40  # of a chart
-_NAME = 200  # characters of a caller or a layer
+_NAME = 120  # characters of a box
+_CHAIN = 400  # characters of a row of a tree
 _NOTES = 200
 _THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
 
@@ -51,7 +53,7 @@ def render(trace: Trace, by: None = None) -> str:
     drawn = [(tally, HeatMap(tally)) for tally in tallies[:_OPTIMIZERS]]
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
-    boxes = _BOXES // max(1, len(drawn))
+    boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
     data = {
         "first": trace.first_step,
         "themes": {
@@ -197,7 +199,7 @@ def _rows_of(nodes: Sequence[Node], joint: str) -> list[dict[str, Any]]:
     return [
         {
             "depth": depth,
-            "name": cut(joint.join(node.names), _LONGEST, _LONGEST // 2),
+            "name": cut(joint.join(node.names), _CHAIN, _CHAIN // 2),
             "note": node.note,
             "cells": node.cells,
             "style": node.style,

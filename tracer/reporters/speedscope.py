@@ -7,7 +7,6 @@ are two profiles, of executions and of Python calls; a sample is a stack, its we
 import json
 from typing import Any
 
-from tracer import __version__
 from tracer.model import callers
 from tracer.model.records import Line
 from tracer.model.trace import Trace
@@ -39,7 +38,7 @@ def render(trace: Trace, by: None = None) -> str:
     content = {
         "$schema": _SCHEMA,
         "name": question(trace),
-        "exporter": f"optimizer-tracer@{__version__}",
+        "exporter": "optimizer-tracer",
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(line) for line in frames]},
         "profiles": profiles,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from tracer.reporters.layout import Column, Row, Table
+from tracer.reporters.layout import Column, Row, Table, paragraph
 
 _INDENT = 4  # cells of a guide of `rich.tree`
 _LEAST = 16  # cells of a name, however deep it is
@@ -67,8 +67,9 @@ def lines(
     the first nodes only are shown.
     """
     rows = list(in_order(nodes))[:most]
-    table = Table(header, columns, least=_NAMES)
     room = _room(columns, [node for _, node in rows], width)
+    header = "\n".join(line.plain for line in paragraph(header, room))
+    table = Table(header, columns, least=_NAMES)
     labels = [_wrapped(node, max(_LEAST, room - _INDENT * depth), joint) for depth, node in rows]
     drawn = iter(_drawn(rows, labels))
     empty = ("",) * len(columns)

@@ -41,7 +41,7 @@ def _at_fault(
         for replica in replicas_to_judge(tally, expected.per_replica):
             spans = _wrong_spans(tally, wanted, selection, replica) if expected.per_step else None
             short = expected.per_step or tally.total(measure, replica) < (wanted.low or 0)
-            for block in tally.blocks:
+            for block in tally.by_path():
                 is_meant = replica is None or block.replica == replica
                 counts = measure(block) or (short and block.step)
                 if is_meant and counts and block.total and _ran_in(block, spans):
