@@ -15,12 +15,12 @@ that came to an end.
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, Line, Method, Replica, TraceData
+from tracer.model.records import Block, Graph, GraphTracing, Line, Method, Replica, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
@@ -36,7 +36,7 @@ from tracer.recorder.tensorflow.counters import (
     CountedBlock,
     Counts,
 )
-from tracer.recorder.tensorflow.graph_tracings import Figures, Key
+from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
 
@@ -51,6 +51,8 @@ class Baseline(NamedTuple):
     counts: Counts
     calls: _Called
     graphs: dict[Key, Figures]
+    events: int
+    """How many graph tracings were kept as events."""
     older: dict[Older, int]
     """How often each function that is older than the tracer had been called."""
     anew: dict[Older, int]
@@ -61,7 +63,7 @@ class Baseline(NamedTuple):
     """What a trace would have said by then."""
 
 
-_THE_BEGINNING = Baseline({}, {}, {}, {}, {}, {})
+_THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {})
 
 
 class _PathsOfTrace:
@@ -148,7 +150,8 @@ class Reader:
             said = frozenset([*_remarks(self.where), *self._notes, *ran.notes])
             iterations = self._optimizers.iterations()
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
-            return Baseline(counts, calls, graphs, older, anew, iterations, said)
+            events = len(self._blocks.tracings.events.kept)
+            return Baseline(counts, calls, graphs, events, older, anew, iterations, said)
 
     # The lock of the counters is held by whoever calls these.
 
@@ -189,6 +192,9 @@ class Reader:
         names = optimizers.names()
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
+        graphs = self._graph_records(counts, baseline, ran.replicas)
+        events = tuple(self._events(list(graphs), baseline, ran.paths))
+        called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
                 optimizers.records(names, baseline.iterations, self._handing.never_handed())
@@ -197,14 +203,15 @@ class Reader:
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
-            calls=tuple(readout.calls_of(calls, ran.methods, ran.replicas)),
-            graphs=self._graph_records(counts, baseline, ran.replicas),
+            calls=called,
+            graphs=tuple(graphs.values()),
             complete=not notes,
             notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
+            graph_tracings=events,
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
@@ -264,8 +271,8 @@ class Reader:
 
     def _graph_records(
         self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
-    ) -> tuple[Graph, ...]:
-        records = []
+    ) -> dict[Key, Graph]:
+        records = {}
         for key, figures in self._blocks.tracings.figures(_totals(counts)).items():
             old = baseline.graphs.get(key, Figures())
             past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
@@ -279,8 +286,30 @@ class Reader:
                 figures.parted,
             )
             if new.tracings or new.steps:
-                records.append(new.record(self._optimizers.root, key, replicas))
-        return tuple(records)
+                records[key] = new.record(self._optimizers.root, key, replicas)
+        return records
+
+    def _events(
+        self, graphs: Sequence[Key], baseline: Baseline, paths: _PathsOfTrace
+    ) -> Iterator[GraphTracing]:
+        """The graph tracings that came after the baseline, of those that are kept."""
+        indices = {key: index for index, key in enumerate(graphs)}
+        events = self._blocks.tracings.events
+        events.called()
+        for event in events.kept[baseline.events :]:
+            key = Key(event.function, event.signature, event.replica)
+            graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
+            if graph is not None:
+                past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+                yield GraphTracing(
+                    graph,
+                    paths.index(self._blocks.callers.lines(event.path)),
+                    event.cause,
+                    event.detail,
+                    max(0, event.after - past),
+                    event.at,
+                    event.seconds,
+                )
 
 
 _BYPASSED = (

@@ -151,7 +151,8 @@ class Blocks:
         with self.counters.lock:
             steps_so_far = self.counters.steps
             step = self._handed(block, frame) if block.step else None
-            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed)
+            why = self.callers.cause
+            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed, why)
 
     def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
@@ -220,6 +221,9 @@ class Blocks:
                 thread = threading.get_ident()
                 self.threads.add(thread)
                 self._called()
+                if self.tracings.events.pending:
+                    with self.counters.lock:
+                        self.tracings.events.called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )

@@ -87,10 +87,20 @@ class Callers:
         region = self.region_of(graph)
         part = self.paths.of(frames[:own], outermost=False)
         whole = self._whole(frames, traced)
-        self._traced_by[region, part].setdefault(whole)
-        for site in sites:
-            self.traced[site, whole] += 1
+        with self._lock:
+            self._traced_by[region, part].setdefault(whole)
+            for site in sites:
+                self.traced[site, whole] += 1
         return region, part
+
+    def cause(self) -> tuple[functions.Definition | None, int]:
+        """What the outermost function is that this thread traces, and the path of the call."""
+        frames = frames_around(sys._getframe(1))
+        traced = traced_in(frames)
+        lines = self._outer(frames, traced)
+        if traced:
+            lines += (self._begin(self.region_of(traced[-1].graph)),)
+        return functions.definition(frames), self.paths.number(lines)
 
     def in_session(self, sites: Sequence[int]) -> int:
         """The path to a block that is built into the graph of a Session by this thread."""
@@ -118,12 +128,15 @@ class Callers:
         """The beginning of a region's graph."""
         return Line(self._names[region].rpartition("/")[2], graph=True)
 
+    def _outer(self, frames: Sequence[FrameType], traced: Sequence[Traced]) -> Lines:
+        """The lines to the call that traced the outermost function."""
+        return self.lines(self.paths.of(frames[traced[-1].place + 1 :] if traced else frames))
+
     def _whole(self, frames: Sequence[FrameType], traced: Sequence[Traced]) -> int:
         """The whole path of what is traced, from the call that traced it on."""
-        places = [each.place for each in traced]
-        outer = frames[places[-1] + 1 :] if traced else frames
-        lines = self.lines(self.paths.of(outer))
-        for each, inner in zip(reversed(traced), [*reversed(places[:-1]), -1], strict=True):
+        lines = self._outer(frames, traced)
+        ends = [-1, *(each.place for each in traced)]
+        for each, inner in reversed(list(zip(traced, ends, strict=False))):
             part = self.paths.of(frames[inner + 1 : each.place], outermost=False)
             lines += (self._begin(self.region_of(each.graph)), *self.lines(part))
         return self.paths.number(lines)
@@ -206,11 +219,11 @@ class Callers:
             yield self.lines(path), reading
             return
         ways = self._ways_to(region)
-        seen = [caller for caller in self._seen[replica] if caller.region in ways]
+        seen = [each for each in list(self._seen[replica]) if each.region in ways]
         inner = (self._begin(region), *self.lines(path))
         if not reading.total:
-            traced = [self.paths.rows[each] for each in self._traced_by[region, path] if each >= 0]
-            yield (traced[0] if len(traced) == 1 else inner), reading
+            traced = list(self._traced_by.get((region, path), ()))
+            yield (self.lines(traced[0]) if len(traced) == 1 else inner), reading
             return
         if len(seen) == 1:
             yield self._lines(seen[0], ways[seen[0].region], inner), reading
@@ -242,12 +255,13 @@ class Callers:
     ) -> dict[Caller, list[Stretch]]:
         """In which steps it was each of these callers."""
         found: dict[Caller, list[Stretch]] = {}
-        turns = [self._turns.get((replica, each.region)) for each in callers]
-        for each in [*dict.fromkeys(turns), self._turns_of_all.get(replica)]:
-            if each is not None:
-                for caller, stretches in each.by_caller(end).items():
-                    if caller in callers:
-                        found.setdefault(caller, []).extend(stretches)
+        with self._lock:
+            turns = [self._turns.get((replica, each.region)) for each in callers]
+            for each in [*dict.fromkeys(turns), self._turns_of_all.get(replica)]:
+                if each is not None:
+                    for caller, stretches in each.by_caller(end).items():
+                        if caller in callers:
+                            found.setdefault(caller, []).extend(stretches)
         return found
 
     def _ways_to(self, region: int) -> dict[int, list[Lines]]:

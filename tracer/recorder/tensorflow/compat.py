@@ -407,23 +407,23 @@ def signature(graph: Any) -> str:
     if structured is None:
         return ""
     positional, named = structured
-    parts = [_spec(each) for each in positional]
-    parts += [f"{name}={_spec(each)}" for name, each in named.items()]
+    parts = [shown(each) for each in positional]
+    parts += [f"{name}={shown(each)}" for name, each in named.items()]
     return ", ".join(parts)
 
 
-def _spec(value: Any) -> str:
+def shown(value: Any) -> str:
     """An argument, as far as TensorFlow tells graphs apart by it."""
     if isinstance(value, tf.TensorSpec):
         name = f"{value.name}: " if value.name else ""
         return f"{name}{value.dtype.name}{_shape(value.shape)}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_spec(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {shown(each)}" for key, each in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "(" + ", ".join(_spec(each) for each in value) + ")"
+        return "(" + ", ".join(shown(each) for each in value) + ")"
     element = getattr(value, "_element_spec", None)
     if element is not None:  # a dataset or its iterator
-        return f"{type(value).__name__.removesuffix('Spec')}{_spec(element)}"
+        return f"{type(value).__name__.removesuffix('Spec')}{shown(element)}"
     if isinstance(value, tf.TypeSpec):
         dtype = getattr(getattr(value, "dtype", None), "name", "")
         kind = type(value).__name__.removesuffix("Spec")
