@@ -274,8 +274,8 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     """Print what an optimizer did: the answer first, then the counts.
 
     `optimizer_or_trace` is a wrapped optimizer or a `CallTrace`. `by` picks one table:
-    `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; without it, all that say
-    something are printed.
+    `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; or a tree, `"caller"` or
+    `"layer"`. Without it, all tables that say something are printed.
     `file` is a text stream, standard output if not given; colours are used on a terminal only.
 
     Raises `ValueError` for an optimizer that was never wrapped.

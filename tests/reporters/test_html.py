@@ -186,7 +186,7 @@ def test_graph_tracings_stand_in_the_order_of_time() -> None:
     ]
     assert cells[2][3:6] == [
         "another argument: x: float32[32, 4] -&gt; float32[8, 4]",
-        "model.py:88 MyModel.train_step",
+        "train.py:44 main",
         "0.25 s",
     ]
 

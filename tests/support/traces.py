@@ -424,7 +424,13 @@ def several_callers() -> CallTrace:
         Line("main", "train.py", 44),
         Line("warm_up", "steps/warm.py", 12),
     )
-    paths = ((0, 1, 2, 3, 4, 5, 6), (0, 7, 2, 3, 4, 5, 6), (0, 8, 6))
+    paths = (
+        (0, 1, 2, 3, 4, 5, 6),
+        (0, 7, 2, 3, 4, 5, 6),
+        (0, 8, 6),
+        (0, 1, 2, 3),
+        (0, 7, 2, 3),
+    )
     parts = [f"attention/{part}" for part in ("query/kernel", "query/bias", "output/kernel")]
     names = [f"encoder/block_{number}/{part}" for number in range(1, 4) for part in parts]
     names += ["head/kernel", "head/bias", "embedding/embeddings"]
@@ -444,10 +450,10 @@ def several_callers() -> CallTrace:
             called(1, range(11), eager=3, replica=replica, path=2),
         ]
     tracings = (
-        GraphTracing(0, 0, "first", "", 3, 1_900_000_000.0, 0.75),
-        GraphTracing(0, 0, "variables", "", 3, 1_900_000_000.75, 0.5),
+        GraphTracing(0, 3, "first", "", 3, 1_900_000_000.0, 0.75),
+        GraphTracing(0, 3, "variables", "", 3, 1_900_000_000.75, 0.5),
         GraphTracing(
-            1, 1, "argument", "x: float32[32, 4] -> float32[8, 4]", 43, 1_900_000_060.0, 0.25
+            1, 4, "argument", "x: float32[32, 4] -> float32[8, 4]", 43, 1_900_000_060.0, 0.25
         ),
     )
     return changed(

@@ -176,6 +176,8 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
     Packages of others that stand around the whole program, as pytest does, are left out if it is
     `outermost`; if there is no program, their lines are those of the program.
     """
+    if outermost:
+        frames = _below_the_command(frames)
     mine = [_is_program(each) for each in frames]
     alone = outermost and not any(mine)
     first = len(frames) if alone or not outermost else len(mine) - 1 - mine[::-1].index(True)
@@ -217,6 +219,13 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
     return lines
 
 
+def _below_the_command(frames: Sequence[FrameType]) -> Sequence[FrameType]:
+    """The frames of the program that `tracer run` runs, without those that run it."""
+    names = (str(each.f_globals.get("__name__", "")) for each in frames)
+    return frames[: next((n for n, name in enumerate(names) if name == _COMMAND), len(frames))]
+
+
+_COMMAND = "tracer.cli.launch"
 _STEPS = (".apply_gradients", ".apply")
 
 
