@@ -285,7 +285,7 @@ def _qualified(code: CodeType, frame: FrameType) -> str:
 def _name_in_framework(frame: FrameType) -> str:
     """What people know a method of the framework by; empty if they do not."""
     code, root = frame.f_code, _root_of(frame)
-    if root in _OURS and code.co_name == "step_method":
+    if root in _OURS and code.co_name in ("step_method", "tf__step_method"):  # as AutoGraph has it
         values = frame.f_locals
         if getattr(values.get("intercepted"), "role", "") == "step":
             return f"{type(values['self']).__name__}.{values['intercepted'].name}"
@@ -299,7 +299,9 @@ def _name_in_framework(frame: FrameType) -> str:
 
 def _applied_by(frame: FrameType) -> str:
     """The name of an apply method that is called here."""
-    if frame.f_code.co_name != "apply_method" or _root_of(frame) not in _OURS:
+    if frame.f_code.co_name not in ("apply_method", "tf__apply_method"):
+        return ""
+    if _root_of(frame) not in _OURS:
         return ""
     values = frame.f_locals
     return f"{type(values['self']).__name__}.{values['intercepted'].name}"

@@ -224,7 +224,7 @@ class Reader:
             for key, (block, reading) in counted.blocks.items():
                 known = old.blocks[key][1] if key in old.blocks else Reading()
                 now = readout.since(reading, known, past)
-                for path, part in callers.parts(block, now, counted.steps, past):
+                for path, part in callers.parts(block, key, now, counted.steps, past):
                     blocks.append((_key_of(block, sites, paths.index(path)), part))
             ended[replica] = readout.settle(
                 readout.Begun(

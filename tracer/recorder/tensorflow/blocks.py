@@ -32,10 +32,10 @@ from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.assigning import Assigning
-from tracer.recorder.tensorflow.callers import Callers
+from tracer.recorder.tensorflow.callers import Callers, Inside
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
 from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
-from tracer.recorder.tensorflow.ledger import Ledger
+from tracer.recorder.tensorflow.ledger import Ledger, Use
 from tracer.recorder.tensorflow.places import current_place, parent_of
 from tracer.recorder.tensorflow.sessions import PartsOfSteps
 
@@ -93,22 +93,23 @@ class Blocks:
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
             by_replica[self._sites.sites[number].replica].append(number)
-        name, region = "", UNKNOWN
+        name = ""
         if graph is None:
-            path = self._path_to(frame)
+            inside = Inside(UNKNOWN, self._path_to(frame), UNKNOWN)
         else:
             name = compat.function_name(graph)
             self.assigning.judge(graph)
             if compat.eager_outside_functions():
-                region, path = self.callers.inside(frame.place.region, frame.sites)
+                inside = self.callers.inside(frame.place.region, frame.sites)
             else:
-                path = self.callers.in_session(frame.sites)
+                inside = Inside(UNKNOWN, self.callers.in_session(frame.sites), UNKNOWN)
         for replica, numbers in by_replica.items():
-            block = CountedBlock(replica, name, alone, tuple(numbers), path, region)
+            block = CountedBlock(replica, name, alone, tuple(numbers), inside.path, inside.region)
             if graph is None:
                 self._ran(block, frame)
             elif compat.eager_outside_functions():
-                self._count_in_graph(block, frame, failed)
+                use = self._count_in_graph(block, frame, failed)
+                self.callers.counted_by(replica, use.number, inside.whole)
             else:
                 self._count_in_session(block, frame)
 
@@ -134,7 +135,7 @@ class Blocks:
             stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
             self.counters.log(block, stamp)
 
-    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> None:
+    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> Use:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
         The counter waits for the stateful ops that were added since the call began, the updates;
@@ -153,6 +154,7 @@ class Blocks:
             step = self._handed(block, frame) if block.step else None
             why = self.callers.cause
             self.tracings.add(graph, block.replica, step, use, steps_so_far, failed, why)
+        return use
 
     def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.

@@ -17,7 +17,7 @@ together.
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -44,6 +44,16 @@ class Caller(NamedTuple):
     path: int
 
 
+class Inside(NamedTuple):
+    """Where a block of a function is."""
+
+    region: int
+    path: int
+    """In the region."""
+    whole: int
+    """The path from the call by which it was traced."""
+
+
 class Callers:
     """The callers of one root optimizer and of the functions with its blocks; thread-safe."""
 
@@ -55,8 +65,8 @@ class Callers:
         self._names: list[str] = []
         self._callers_of: dict[int, dict[tuple[int, int], None]] = defaultdict(dict)
         """For each region those it is called in, with the path there."""
-        self._traced_by: dict[tuple[int, int], dict[int, None]] = defaultdict(dict)
-        """For the path of a block in its region the whole ones by which it was traced."""
+        self._traced_by: dict[tuple[int, Hashable], dict[int, None]] = defaultdict(dict)
+        """By replica and counter: the whole paths by which what it counts was traced."""
         self._now: dict[tuple[int, int], int] = {}
         self._turns: dict[tuple[int, int], Turns[Caller]] = {}
         """By replica and region: who called it."""
@@ -76,8 +86,8 @@ class Callers:
             return self.paths.of(frames_around(frame))
         return self.paths.above(frame)
 
-    def inside(self, graph: Any, sites: Sequence[int]) -> tuple[int, int]:
-        """The region of a block that is traced by this thread, and its path there.
+    def inside(self, graph: Any, sites: Sequence[int]) -> Inside:
+        """Where a block is that is traced by this thread.
 
         `graph` is that of the region; `sites` were called in the block.
         """
@@ -88,10 +98,14 @@ class Callers:
         part = self.paths.of(frames[:own], outermost=False)
         whole = self._whole(frames, traced)
         with self._lock:
-            self._traced_by[region, part].setdefault(whole)
             for site in sites:
                 self.traced[site, whole] += 1
-        return region, part
+        return Inside(region, part, whole)
+
+    def counted_by(self, replica: int, counter: int, whole: int) -> None:
+        """A block that was traced by this whole path is counted by a counter of a ledger."""
+        with self._lock:
+            self._traced_by[replica, counter].setdefault(whole)
 
     def cause(self) -> tuple[functions.Definition | None, int]:
         """What the outermost function is that this thread traces, and the path of the call."""
@@ -208,11 +222,12 @@ class Callers:
         return () if path == UNKNOWN else self.paths.rows[path]
 
     def parts(
-        self, block: CountedBlock, reading: Reading, steps: int, past: int
+        self, block: CountedBlock, key: Hashable, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
         """What of a block's `reading` each path led to: together they are the reading.
 
-        `steps` began so far, of which `past` came before those of the reading.
+        `key` is the block's among the counts; `steps` began so far, of which `past` came before
+        those of the reading.
         """
         replica, region, path = block.replica, block.region, block.path
         if region == UNKNOWN:
@@ -222,7 +237,7 @@ class Callers:
         seen = [each for each in list(self._seen[replica]) if each.region in ways]
         inner = (self._begin(region), *self.lines(path))
         if not reading.total:
-            traced = list(self._traced_by.get((region, path), ()))
+            traced = list(self._traced_by.get((replica, key), ()))
             yield (self.lines(traced[0]) if len(traced) == 1 else inner), reading
             return
         if len(seen) == 1:
