@@ -353,12 +353,13 @@ def test_a_page_has_a_size_however_many_optimizers() -> None:
 
 def test_the_pictures_are_small_and_shown() -> None:
     root = Path(__file__).parents[2]
-    readme = (root / "README.md").read_text(encoding="utf-8")
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    shown = "".join(each.read_text(encoding="utf-8") for each in pages)
     pictures = sorted((root / "docs" / "pictures").iterdir())
-    assert [each.name for each in pictures] == ["page.png", "terminal.svg"]
+    assert [each.name for each in pictures] == ["callers.png", "page.png", "terminal.svg"]
     for each in pictures:
         assert each.stat().st_size < 200_000
-        assert f"](docs/pictures/{each.name})" in readme
+        assert f"pictures/{each.name})" in shown
 
 
 def test_the_script_has_a_column_for_each_field_of_a_variables_row() -> None:

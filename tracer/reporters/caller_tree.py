@@ -49,7 +49,7 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
         names=(name,),
         cells=(
             f"{caller.executions:,}",
-            "" if caller.method else f"{caller.steps:,}",
+            f"{caller.steps:,}" if has_steps(caller) else "",
             f"{caller.calls:,}",
         ),
         note=note,
@@ -68,6 +68,11 @@ def _graphs(caller: Caller, tally: Tally) -> str:
     graphs, idle = tally.graphs(_any, below)
     never = f", {idle:,} never ran" if idle else ""
     return f": {some(graphs, 'graph')}{never}" if graphs else ""
+
+
+def has_steps(caller: Caller) -> bool:
+    """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
+    return not caller.method and (caller.steps > 0 or not caller.executions)
 
 
 def _runners(trace: Trace) -> dict[int | None, int]:

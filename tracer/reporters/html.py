@@ -233,7 +233,7 @@ def _placed(caller: Caller, depth: int, begin: int) -> Iterator[list[Any]]:
         if child.executions:
             end = begin + child.executions
             name = cut(caller_tree.label(child), _NAME, _NAME // 2)
-            steps = "" if child.method else f"{child.steps:,}"
+            steps = f"{child.steps:,}" if caller_tree.has_steps(child) else ""
             yield [depth, begin, end, _kind(child), name, steps, f"{child.calls:,}"]
             yield from _placed(child, depth + 1, begin)
             begin = end

@@ -100,7 +100,7 @@ class CallerRow(NamedTuple):
     executions: int
     updates: int
     steps: int | None
-    """None for the methods that the tree ends in."""
+    """None for the methods that the tree ends in, and for parts of a step."""
     calls: int
 
 
@@ -242,7 +242,7 @@ def by_caller(tally: Tally) -> list[CallerRow]:
     for above, caller in caller_tree.tree(tally).walk():
         line = caller.line or Line("")
         name, number = caller_tree.label(caller), line.number or None
-        steps = None if caller.method else caller.steps
+        steps = caller.steps if caller_tree.has_steps(caller) else None
         figures = (caller.executions, caller.updates, steps, caller.calls)
         made.append(CallerRow(len(above), name, line.file, number, line.function, *figures))
     return made

@@ -36,13 +36,17 @@ class Node(NamedTuple):
 
 
 def folded(node: Node) -> Node:
-    """The node, with what has one child and the same cells as one node with it, at each depth."""
+    """The node, with what has one child and the same cells as one node with it, at each depth.
+
+    A cell of the child that is empty is the same as any.
+    """
     children = tuple(map(folded, node.children))
     if len(children) == 1:
         (child,) = children
-        alike = child.cells == node.cells and node.note in ("", child.note)
-        if alike and not child.begins:
-            return child._replace(names=(*node.names, *child.names), begins=node.begins)
+        alike = all(mine in ("", cell) for mine, cell in zip(child.cells, node.cells, strict=True))
+        if alike and node.note in ("", child.note) and not child.begins:
+            names = (*node.names, *child.names)
+            return child._replace(names=names, cells=node.cells, begins=node.begins)
     return node._replace(children=children)
 
 
