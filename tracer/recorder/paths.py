@@ -176,8 +176,8 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
     Packages of others that stand around the whole program, as pytest does, are left out if it is
     `outermost`; if there is no program, their lines are those of the program.
     """
-    if outermost:
-        frames = _below_the_command(frames)
+    begun = next((at for at, each in enumerate(frames) if _starts_programs(each)), len(frames))
+    frames = frames[:begun]
     mine = [_is_program(each) for each in frames]
     alone = outermost and not any(mine)
     first = len(frames) if alone or not outermost else len(mine) - 1 - mine[::-1].index(True)
@@ -219,13 +219,6 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
     return lines
 
 
-def _below_the_command(frames: Sequence[FrameType]) -> Sequence[FrameType]:
-    """The frames of the program that `tracer run` runs, without those that run it."""
-    names = (str(each.f_globals.get("__name__", "")) for each in frames)
-    return frames[: next((n for n, name in enumerate(names) if name == _COMMAND), len(frames))]
-
-
-_COMMAND = "tracer.cli.launch"
 _STEPS = (".apply_gradients", ".apply")
 
 
@@ -233,6 +226,11 @@ def _add(lines: list[Line], line: Line) -> None:
     """Append what is not the same again, as what calls itself is."""
     if not lines or lines[-1] != line:
         lines.append(line)
+
+
+def _starts_programs(frame: FrameType) -> bool:
+    """Whether it is of the command that runs a program: `tracer run`."""
+    return str(frame.f_globals.get("__name__", "")).startswith("tracer.cli.")
 
 
 def _root_of(frame: FrameType) -> str:

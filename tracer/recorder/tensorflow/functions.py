@@ -232,7 +232,7 @@ def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
     """The author's code, and the line in it, of a line in code that AutoGraph wrote.
 
     It keeps with each function that it converted the code it made, and from which line each line
-    came (`autograph/pyct/transpiler.py`, `_FunctionFactory`).
+    came (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
     """
     place = origin_info.LineLocation(code.co_filename, line)
     for original, factories in list(autograph._TRANSPILER._cache._cache.items()):
