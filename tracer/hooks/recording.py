@@ -55,6 +55,8 @@ class Recording:
             return self._end
         parts = []
         for recorder, since in list(self._since.items()):
+            if recorder not in self._asked and recorder.reader.nothing_since(since):
+                continue
             counted = recorder.reader.data_since(since)
             known = frozenset() if since is None else since.notes
             if recorder in self._asked or _ran(counted[0], known):
