@@ -115,14 +115,13 @@ class Recording:
         alive = _optimizers()
         if alive:
             from tracer.hooks.family import family
-            from tracer.recorder.tensorflow import older_functions
+            from tracer.recorder.tensorflow import users
 
-            older_functions.listen()
-
+            users.listen()
             inner = {
                 id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
             }
-            with older_functions.one_moment():
+            with users.one_moment():
                 for optimizer in alive:
                     if id(optimizer) not in inner:
                         self._meet(optimizer)
