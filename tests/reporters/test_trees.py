@@ -99,6 +99,13 @@ def test_graphs_that_never_ran_are_told_where_they_were_traced() -> None:
     assert text.count("never ran") == 1
 
 
+def test_it_is_said_if_nobody_knows_who_ran_a_graph() -> None:
+    trace = traces.several_callers()
+    paths = (trace.data.paths[0][3:], *trace.data.paths[1:])
+    text = render(traces.changed(trace, paths=paths), "caller", width=120)
+    assert "caller not known → train_function: 2 graphs, 1 never ran" in text
+
+
 def test_what_was_called_and_never_ran_says_so() -> None:
     data = traces.several_callers().data
     made = traces.never_ran()

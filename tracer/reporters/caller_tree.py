@@ -28,7 +28,8 @@ def methods(tally: Tally) -> str:
 def nodes(tally: Tally, style: str = "") -> list[Node]:
     """The tree with executions, steps and Python calls, chains folded; `style` is of what is odd.
 
-    A row begins where the framework calls the program back, and with the method.
+    A row begins where the framework calls the program back, and with the method. Of a graph that
+    begins a path it is said that nobody knows who ran it.
     """
     whole = tree(tally)
     return [folded(_node(each, whole, tally, style)) for each in whole.children]
@@ -45,8 +46,9 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
         on = f" on {some(caller.replicas, 'replica')}" if caller.replicas > 1 else ""
         note = f"{note}, {of}{on}" if note else f"{of}{on}"
     is_back = _is_program(caller) and above.line is not None and not _is_program(above)
+    headless = above.line is None and caller.line is not None and caller.line.graph
     return Node(
-        names=(name,),
+        names=(callers.UNKNOWN.function, name) if headless else (name,),
         cells=(
             f"{caller.executions:,}",
             f"{caller.steps:,}" if has_steps(caller) else "",
