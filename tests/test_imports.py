@@ -4,6 +4,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 import tracer
 
 
@@ -35,6 +37,7 @@ def test_reading_a_trace_imports_no_tensorflow() -> None:
     assert _python(code) == "[]"
 
 
+@pytest.mark.long
 def test_a_keras_that_was_not_imported_stays_so() -> None:
     code = """
         import sys, tensorflow as tf

@@ -600,6 +600,7 @@ def test_without_pytest_it_is_a_warning(pytester: pytest.Pytester) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_it="""

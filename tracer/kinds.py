@@ -109,6 +109,8 @@ SETTINGS = (
 )
 """The plain attributes, if need be with `_` before them, that say how an optimizer counts."""
 
+_WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
+
 MAKERS = (
     *((home, kind.base) for kind in KINDS for home in kind.homes),
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
@@ -124,7 +126,7 @@ def kind_of(cls: type) -> OptimizerKind | None:
     True
     """
     for base in cls.__mro__:
-        for kind in KINDS:
-            if base.__name__ == kind.base and base.__module__ in kind.homes:
+        for kind in _WITH_BASE.get(base.__name__, ()):
+            if base.__module__ in kind.homes:
                 return kind
     return None

@@ -156,17 +156,22 @@ def test_a_program_that_ends_at_once_loses_nothing(tmp_path: Path) -> None:
     ("source", "status", "error", "said"),
     [
         ("pass", 0, "", ""),
-        ("import sys; sys.exit()", 0, "", ""),
-        ("import sys; sys.exit('no data')", 1, "", "ended with status 1, before the first step"),
         ("raise KeyError('a\\nb')", 1, "KeyError: 'a\\nb'", "ended with KeyError: 'a"),
-        (
-            "class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute",
-            1,
-            "Mute",
-            "ended with Mute, before",
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in (
+                ("import sys; sys.exit()", 0, "", ""),
+                ("import sys; sys.exit('no data')", 1, "", "ended with status 1, before the first"),
+                (
+                    "class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute",
+                    1,
+                    "Mute",
+                    "ended with Mute, before",
+                ),
+                ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
+                ("import threading; threading.Thread(target=lambda: 1 / 0).start()", 0, "", ""),
+            )
         ),
-        ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
-        ("import threading; threading.Thread(target=lambda: 1 / 0).start()", 0, "", ""),
     ],
 )
 def test_the_trace_knows_how_the_program_ended(

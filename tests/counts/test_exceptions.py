@@ -126,9 +126,9 @@ ENDLESS = 2**46
 """So many floats no machine has the addresses for."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "compiled"),
-    [("legacy", False), pytest.param("keras3", True, marks=pytest.mark.long)],
+    ("kind", "compiled"), [("legacy", False), ("keras3", True)]
 )  # few: TensorFlow tries for 10 s to get the memory
 def test_no_memory_for_an_update(kind: str, compiled: bool) -> None:
     """The error is TensorFlow's; the update was called, and not executed; what follows counts.

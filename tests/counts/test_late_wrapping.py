@@ -361,7 +361,15 @@ def test_what_the_function_reads_in_python_is_read_anew_and_said() -> None:
 # Training is the same.
 
 
-@pytest.mark.parametrize("compiled", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        {},
+        pytest.param({"jit_compile": True}, marks=pytest.mark.long),
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 def test_a_late_wrap_leaves_training_as_it_is(kind: str, compiled: dict[str, bool]) -> None:
     """Losses, weights and slots have the same bits; Keras 3's seed generators go on."""

@@ -318,7 +318,11 @@ def is_a_cell(strategy: str, kind: str, name: str, built: str) -> bool:
 
 
 CELLS = [
-    pytest.param(*cell, id="-".join(cell))
+    pytest.param(
+        *cell,
+        id="-".join(cell),
+        marks=[] if cell[0] in ("default", "mirrored") else pytest.mark.long,
+    )
     for cell in itertools.product(
         STRATEGIES, odometers.KINDS, SHAPES, ("built before", "built by fit")
     )

@@ -131,7 +131,11 @@ def check(model: Any, optimizer: Any, variables: int, skipped: int = 0) -> None:
     }
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"], indirect=True)
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param("mixed_bfloat16", marks=pytest.mark.long), "mixed_float16"],
+    indirect=True,
+)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_mixed_precision(kind: str, policy: str) -> None:
     """`compile` puts a loss scale around the wrapped optimizer if the policy is `mixed_float16`.
@@ -149,6 +153,7 @@ def test_mixed_precision(kind: str, policy: str) -> None:
     check(model, optimizer, variables, skipped)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MAKERS)
 def test_constraints(kind: str) -> None:
     library = library_of(kind)
@@ -161,6 +166,7 @@ def test_constraints(kind: str) -> None:
     check(model, optimizer, variables)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MAKERS)
 def test_check_numerics(kind: str) -> None:
     """It puts an op behind each op, those of the tracer too.

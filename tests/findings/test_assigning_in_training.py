@@ -17,6 +17,8 @@ import tracer
 from tracer.recorder.tensorflow import writes
 from tracer.recorder.tensorflow.assigning import Assigning
 
+pytestmark = pytest.mark.wide
+
 legacy = keras2.optimizers.legacy
 STEPS = 3
 
@@ -182,7 +184,7 @@ def test_an_odometer_assigns(kind: str, way: str) -> None:
 
 def all_optimizers() -> list[Any]:
     """Every optimizer that ships with TensorFlow and Keras, with a rate of 0."""
-    found = []
+    found: list[Any] = []
     packages = [keras2.optimizers, legacy, tf.compat.v1.train]
     packages += [] if keras3 is None else [keras3.optimizers]
     for package in packages:
@@ -195,7 +197,8 @@ def all_optimizers() -> list[Any]:
                 and not proximal
                 and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
             ):
-                found.append(pytest.param(made, id=f"{package.__name__}.{name}"))
+                marks = [pytest.mark.long] if len(found) % 5 else []
+                found.append(pytest.param(made, id=f"{package.__name__}.{name}", marks=marks))
     return found
 
 
@@ -341,7 +344,7 @@ def test_one_that_assigns_nothing_is_not_looked_at_for_ever() -> None:
 
 
 @needs_keras3
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_under_a_strategy(replicas: int) -> None:
     devices = [f"CPU:{number}" for number in range(replicas)]
     strategy = tf.distribute.MirroredStrategy(

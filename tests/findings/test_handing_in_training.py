@@ -403,6 +403,7 @@ def test_eager_training_is_never_behind(kind: str) -> None:
     assert not reported(transfer.trace)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frozen", [False, True])
 def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []

@@ -1168,7 +1168,18 @@ def test_graph_that_never_runs(called: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 @pytest.mark.parametrize(
-    "options", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}, {"jit_compile": True}]
+    "options",
+    [
+        {},
+        *(
+            pytest.param(options, marks=pytest.mark.long)
+            for options in (
+                {"run_eagerly": True},
+                {"steps_per_execution": 2},
+                {"jit_compile": True},
+            )
+        ),
+    ],
 )
 def test_a_healthy_run_has_no_warning(kind: str, options: Any) -> None:
     library = library_of(kind)
@@ -1195,9 +1206,9 @@ def strategy_of(name: str) -> Any:
 @pytest.mark.parametrize(
     ("kind", "strategy", "scaled"),
     [
-        ("legacy", "mirrored", True),
-        ("legacy", "central", False),
-        ("keras2", "mirrored", True),
+        pytest.param("legacy", "mirrored", True, marks=pytest.mark.long),
+        pytest.param("legacy", "central", False, marks=pytest.mark.long),
+        pytest.param("keras2", "mirrored", True, marks=pytest.mark.long),
         ("keras3", "mirrored", True),
     ],
 )

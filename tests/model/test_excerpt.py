@@ -12,8 +12,13 @@ from tracer.model.excerpt import select
 from tracer.model.tracefile import load, save
 from tracer.reporters.text import render
 
+LARGE = "many_variables"
 
-@pytest.mark.parametrize("name", traces.ALL)
+
+@pytest.mark.parametrize(
+    "name",
+    [each if each != LARGE else pytest.param(each, marks=pytest.mark.long) for each in traces.ALL],
+)
 @pytest.mark.parametrize(
     "filters",
     [

@@ -199,6 +199,7 @@ def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
         tracer.load(tmp_path)
 
 
+@pytest.mark.long
 def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
     names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
     one = worker("worker:0", 100_000, names)

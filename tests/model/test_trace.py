@@ -216,7 +216,7 @@ def questions(draw: st.DrawFn) -> tuple[TraceData, str, dict[str, Any]]:
 
 
 @given(questions())
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_a_sum_is_the_number_of_events(question: tuple[TraceData, str, dict[str, Any]]) -> None:
     data, what, filters = question
     answer: Callable[..., int] = getattr(CallTrace(data), what)
@@ -231,7 +231,7 @@ def test_calls_by_context(data: TraceData, context: Any, named: bool) -> None:
 
 
 @given(questions(), st.data())
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_a_split_counts_the_events(
     question: tuple[TraceData, str, dict[str, Any]], more: st.DataObject
 ) -> None:
@@ -250,7 +250,7 @@ def test_a_split_counts_the_events(
 
 
 @given(questions())
-@settings(max_examples=150)
+@settings(max_examples=50)
 def test_per_step_covers_every_step(question: tuple[TraceData, str, dict[str, Any]]) -> None:
     data, what, filters = question
     if what == "calls":

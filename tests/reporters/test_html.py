@@ -137,6 +137,7 @@ def test_a_page_has_a_size_whatever_the_names_and_notes() -> None:
     assert "799 more notes" in page
 
 
+@pytest.mark.long
 def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     dice = random.Random(3)
     counts = [(dice.randint(0, 1), dice.randint(0, 1)) for _ in range(400_000)]
@@ -181,6 +182,7 @@ def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
     assert [view["per"] for view in drawn["views"]] == ["step and replica", "step, all replicas"]
 
 
+@pytest.mark.long
 def test_the_library_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = charts.library.__wrapped__()

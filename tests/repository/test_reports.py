@@ -36,11 +36,11 @@ def rows_of(case: Case) -> list[how_often.Row]:
 
 
 def quick(cases: Iterable[Case]) -> list[Any]:
-    """The cases; those that are no first of a model, a kind or a mode are long."""
+    """The cases; those that are no first of a kind or a mode are long."""
     seen: set[str] = set()
     found: list[Any] = []
     for case in cases:
-        new = {case.model, case.kind, case.mode, f"{case.replicas}"} - seen
+        new = {case.kind, case.mode} - seen
         seen |= new
         small = case.model not in ("`LSTM`, `Dense`", "`GRU`, `Dense`")
         found.append(case if new and small else pytest.param(case, marks=pytest.mark.long))

@@ -15,7 +15,7 @@ that came to an end.
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -152,6 +152,20 @@ class Reader:
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
             events = len(self._blocks.tracings.events.kept)
             return Baseline(counts, calls, graphs, events, older, anew, iterations, said)
+
+    def nothing_since(self, baseline: Baseline | None) -> bool:
+        """Whether there is nothing to say of what came after `baseline`: a trace of it is empty."""
+        since = _THE_BEGINNING if baseline is None else baseline
+        older = self._optimizers.older
+        with self._blocks.counters.lock:
+            return not (
+                self._called_so_far() != since.calls
+                or _ran_so_far(self._counted()) != _ran_so_far(since.counts)
+                or older.calls != since.older
+                or older.traced_anew() != since.anew
+                or older.in_pipelines()
+                or self._notes.keys() - since.notes
+            )
 
     # The lock of the counters is held by whoever calls these.
 
@@ -336,6 +350,16 @@ def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> Blo
         tuple(sites[number] for number in block.sites),
         path,
     )
+
+
+def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:
+    """How often each block ran that ran, by replica and its key."""
+    return {
+        (replica, key): reading.total
+        for replica, counted in counts.items()
+        for key, (_, reading) in counted.blocks.items()
+        if reading.total
+    }
 
 
 def _totals(counts: Counts) -> Callable[[int, int], int]:

@@ -41,9 +41,9 @@ def _ops_added(make: Any, variables: int) -> tuple[int, set[str]]:
     "make",
     [
         legacy.Adam,
-        keras2.optimizers.Adam,
+        pytest.param(keras2.optimizers.Adam, marks=pytest.mark.long),
         keras.optimizers.Adam,
-        tf.compat.v1.train.AdamOptimizer,
+        pytest.param(tf.compat.v1.train.AdamOptimizer, marks=pytest.mark.long),
     ],
     ids=["legacy", "keras2", "keras3", "v1"],
 )
@@ -56,6 +56,7 @@ def test_a_block_costs_the_same_however_many_variables(make: Any, variables: int
     assert not types & {"PyFunc", "PyFuncStateless", "EagerPyFunc", "NumpyFunction"}
 
 
+@pytest.mark.long
 @needs_keras3
 def test_branches_get_one_counter_whatever_they_hold() -> None:
     def blocks(variables: int) -> int:

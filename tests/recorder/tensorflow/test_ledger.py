@@ -60,7 +60,11 @@ def expand(run: Any) -> list[int]:
     return [s for s in range(run.first, run.last + 1, run.stride) for _ in range(run.times)]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["graph", "xla"])
+@pytest.fixture(
+    scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["graph", "xla"],
+)
 def compiled(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
@@ -118,6 +122,7 @@ def test_a_million_regular_steps_are_one_run(number: int) -> None:
     assert reading.runs == {0: [Run(1, 1, number)]}
 
 
+@pytest.mark.long
 def test_a_shorter_last_batch_for_thousands_of_epochs() -> None:
     machine = Machine()
     epochs = (ledger.ROWS - 4) // 2
