@@ -43,7 +43,7 @@ class Program:
             if kind == "keras3":
                 self.optimizer.build([self.variable])
             elif kind != "v1":
-                assert int(self.optimizer.iterations) == 0  # it is made now, outside of functions
+                assert self.optimizer.iterations is not None  # it is made now, outside of functions
         self.pairs = [(tf.ones(1), self.variable)]
         self.kind = kind
         if wrap:
