@@ -43,7 +43,7 @@ class Program:
             if kind == "keras3":
                 self.optimizer.build([self.variable])
             elif kind != "v1":
-                assert int(self.optimizer.iterations) == 0  # it is made now, outside of functions
+                assert self.optimizer.iterations is not None  # it is made now, outside of functions
         self.pairs = [(tf.ones(1), self.variable)]
         self.kind = kind
         if wrap:
@@ -452,13 +452,16 @@ def test_threads_at_once(program: Program, end: str) -> None:
         for _ in tf.range(number):
             program.optimizer.apply_gradients(program.pairs)  # @step
 
-    def long() -> None:
-        steps(tf.constant(20_000))  # @long
+    def run(number: int) -> None:
+        steps(tf.constant(number))  # @long
 
     steps(tf.constant(7))  # @before
-    thread = threading.Thread(target=long)
+    thread = threading.Thread(target=run, args=[5])
     thread.start()
-    while read(program.variable)[0].dense < 100:
+    thread.join()
+    thread = threading.Thread(target=run, args=[20_000])  # another one, by the same path
+    thread.start()
+    while read(program.variable)[0].dense < 105:
         pass
     for _ in range(3):
         steps(tf.constant(10))  # @meanwhile
@@ -471,8 +474,8 @@ def test_threads_at_once(program: Program, end: str) -> None:
     assert told.pop(f"after > {inside}") == 11
     if overlapped:
         alone = told.pop(f"long > {inside}")
-        assert 93 <= alone < 20_000
-        assert told == {inside: 20_030 - alone}
+        assert 98 <= alone < 20_005
+        assert told == {inside: 20_035 - alone}
 
 
 # Of Keras.
@@ -593,6 +596,73 @@ def test_a_function_that_makes_variables_is_traced_twice() -> None:
         ("first", "", "call > [step]", 0),
         ("variables", "", "call > [step]", 0),
     ]
+
+
+def test_findings_name_the_line_and_the_argument(program: Program) -> None:
+    """Who reads that a function was traced again wants to know by which call, and what was new."""
+
+    @tf.function
+    def step(factor: float) -> None:
+        del factor
+        program.optimizer.apply_gradients(program.pairs)
+
+    @tf.function
+    def unused(x: Any) -> None:
+        del x
+        program.optimizer.apply_gradients(program.pairs)
+
+    for number in range(7):
+        step(number / 10)  # @again
+    unused.get_concrete_function(tf.ones(3))  # @unused
+    texts = {each.code: each.text for each in tracer.trace_of(program.optimizer).findings()}
+    again, unused_line = (
+        next(number for number, mark in MARKS.items() if mark == name)
+        for name in ("again", "unused")
+    )
+    assert texts["retraced"].endswith(
+        "in training, first after step 1, when factor: 0.0 became 0.1, "
+        f"by the call in {HERE.relative_to(ROOT)}:{again}."
+    )
+    assert texts["graph-never-ran"].endswith(
+        "the graph that its tracing gave never ran, "
+        f"traced by the call in {HERE.relative_to(ROOT)}:{unused_line}."
+    )
+
+
+def test_only_the_first_tracings_are_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of all of them is exact."""
+    monkeypatch.setattr("tracer.recorder.tensorflow.causes.MOST", 3)
+
+    @tf.function
+    def step(number: int) -> None:
+        del number
+        program.optimizer.apply_gradients(program.pairs)
+
+    for number in range(5):
+        step(number)  # @call
+    trace = tracer.trace_of(program.optimizer)
+    assert [each.after for each in trace.data.graph_tracings] == [0, 1, 2]
+    assert sum(each.tracings for each in trace.graphs) == 5
+
+
+def test_two_lines_in_turn_take_no_more_room(program: Program, tmp_path: Path) -> None:
+    """A file of 500 steps is as large as one of 50, but for the digits of its numbers."""
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            program.optimizer.apply_gradients(program.pairs)
+
+    sizes = []
+    for turns in (10, 90):
+        for _ in range(turns):
+            steps(tf.constant(3))  # @one
+            steps(tf.constant(2))  # @other
+        tracer.trace_of(program.optimizer).save(tmp_path / "run.json")
+        sizes.append((tmp_path / "run.json").stat().st_size)
+    assert sizes[1] - sizes[0] < 60
 
 
 def test_how_long_a_tracing_took(program: Program) -> None:

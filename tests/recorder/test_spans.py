@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -36,7 +37,7 @@ def steps_of(runs: list[Run]) -> Counter[int]:
 
 
 def rises(runs: list[Run]) -> bool:
-    return all(a.last < b.first for a, b in zip(runs, runs[1:], strict=False))
+    return all(a.last < b.first for a, b in pairwise(runs))
 
 
 @given(RUNS)

@@ -177,17 +177,17 @@ class Reader:
 
     def _called_so_far(self) -> _Called:
         """How often each site was called [in eager mode, while tracing] by each path."""
-        callers = self._blocks.callers
-        unknown = {number: list(calls) for number, calls in enumerate(self._sites.calls)}
         calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-        for (number, path), traced in list(callers.traced.items()):
-            unknown[number][1] -= traced
+        for number, (failed, traced) in enumerate(self._sites.calls):
+            calls[number, UNKNOWN] = [failed, traced]
+        for (number, path), traced in list(self._blocks.callers.traced.items()):
+            calls[number, UNKNOWN][1] -= traced
             calls[number, path][1] += traced
         for block, log in self._blocks.counters.logs.items():
             if not block.function:
                 for number in block.sites:
                     calls[number, block.path][0] += log.total
-        return calls | {(number, UNKNOWN): each for number, each in unknown.items()}
+        return calls
 
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
         ran = self._ran(counts, baseline)

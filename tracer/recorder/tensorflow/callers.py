@@ -17,7 +17,7 @@ together.
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -57,7 +57,9 @@ class Inside(NamedTuple):
 class Callers:
     """The callers of one root optimizer and of the functions with its blocks; thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Set[int]) -> None:
+        """`threads` are those that ever called a function; it goes on growing."""
+        self._threads = threads
         self.paths = Paths(functions.author_of)
         self.traced: Counter[tuple[int, int]] = Counter()
         """How often each site was called while tracing, by the path of the call."""
@@ -75,7 +77,6 @@ class Callers:
         self._together = False
         self._now_of_all: dict[int, Caller | None] = {}
         self._turns_of_all: dict[int, Turns[Caller]] = {}
-        self._threads: set[int] = set()
         self._lock = threading.RLock()
 
     # Where a call stands.
@@ -188,12 +189,8 @@ class Callers:
             if caller not in self._seen[replica]:
                 self._seen[replica][caller] = None
                 self._find_shared(region)
-            self._threads.add(thread)
-            known = True
-            if len(self._threads) > 1:
-                running = functions.threads_in_functions(self._threads - {thread})
-                self._threads = {thread, *running.alive}
-                known = not running.inside
+            others = self._threads - {thread}
+            known = not others or not functions.any_is_inside(others)
             if self._together:
                 turns = self._turns_of_all.get(replica)
                 if turns is None:
