@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, library_of
+from libraries import keras2, library_of
 from odometers import ODOMETERS, PythonCalls, read
 from scripts import ROOT
 
@@ -582,7 +582,7 @@ def test_why_a_function_was_traced(program: Program) -> None:
 def test_a_function_that_makes_variables_is_traced_twice() -> None:
     """The second time because of that, by the same call."""
     made: list[Any] = []
-    optimizer = tracer.wrap(keras3.optimizers.SGD(1.0))
+    optimizer = tracer.wrap(ODOMETERS["v1"](calls=PythonCalls()))
 
     @tf.function
     def step() -> None:

@@ -193,7 +193,7 @@ class Reader:
         ran = self._ran(counts, baseline)
         calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
         known = set()
-        for (number, path), (eager, tracing) in self._called_so_far().items():
+        for (number, path), (eager, tracing) in _known_first(self._called_so_far()):
             old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
             new = eager - old_eager, tracing - old_tracing
             if any(new) or (path == UNKNOWN and number not in known):
@@ -324,6 +324,12 @@ class Reader:
                     event.at,
                     event.seconds,
                 )
+
+
+def _known_first(called: _Called) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
+    """The calls of which the path is known, then the others."""
+    for known in (True, False):
+        yield from (each for each in called.items() if (each[0][1] != UNKNOWN) == known)
 
 
 _BYPASSED = (
