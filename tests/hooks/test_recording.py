@@ -26,6 +26,10 @@ def _step(optimizer: Any, *weights: Any) -> None:
     optimizer.apply_gradients([(tf.ones_like(weight), weight) for weight in weights])
 
 
+def _trace(step: Callable[[], None]) -> None:
+    tf.function(step).get_concrete_function()
+
+
 def _inits() -> list[Any]:
     found = [getattr(sys.modules.get(home), name, None) for home, name in kinds.MAKERS]
     return [vars(cls)["__init__"] for cls in found if cls is not None]
@@ -69,6 +73,40 @@ def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
     assert (trace.steps, trace.updates(), trace.calls("apply_gradients")) == (6, 6, 1)
     assert list(trace.per_step("updates")) == [(1, 6, 1)]
     assert weight.numpy() == [-11.0]
+
+
+@pytest.mark.parametrize("way", ["eager", "traced", "graph", "session"])
+def test_only_what_ran_in_the_block_is_in_its_trace(way: str) -> None:
+    """Two optimizers were used before; in the block one of them is, only by what Python calls it
+    for, only while a graph is traced, only by a graph of before, or only by a Session.
+    """
+    graph, runs = tf.Graph(), []
+    for optimizer in (tracer.wrap(legacy.SGD(1.0)), tracer.wrap(legacy.SGD(1.0, name="Other"))):
+        if way == "session":
+            with graph.as_default():
+                weight = tf.compat.v1.get_variable(optimizer._name, [1])
+                op = optimizer.apply_gradients([(tf.ones([1]), weight)])
+                start = tf.compat.v1.global_variables_initializer()
+            session = tf.compat.v1.Session(graph=graph)
+            session.run(start)
+            run = functools.partial(session.run, op)
+        else:
+            weight = tf.Variable([0.0])
+            run = functools.partial(_step, optimizer, weight)
+            if way == "graph":
+                run = tf.function(run)
+            elif way == "traced":
+                run = functools.partial(_trace, run)
+        run()
+        runs.append((optimizer, run))
+    with tracer.record() as recording:
+        runs[1][1]()
+    trace = recording.trace()
+    assert [each.name for each in trace.optimizers] == ["Other"]
+    assert trace.calls("apply_gradients") == (1 if way in ("eager", "traced") else 0)
+    assert trace.updates() == (0 if way == "traced" else 1)
+    for optimizer, _ in runs:
+        tracer.unwrap(optimizer)
 
 
 MAKERS: dict[str, Callable[[], Any]] = {

@@ -28,10 +28,10 @@ from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.calm import cause
 from tracer.reporters.layout import distinct, shown
-from tracer.reporters.rows import By, by_variable
+from tracer.reporters.rows import TREES, By, by_variable
 from tracer.reporters.text import render
 
-TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method")
+TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "caller", "layer")
 
 
 # Golden files.
@@ -52,6 +52,12 @@ def test_one_table(by: By) -> None:
 @pytest.mark.parametrize("name", ["embedding_on_two_replicas", "many_variables"])
 def test_narrow_and_wide(name: str, width: int) -> None:
     assert_golden(f"reporters/{name}.{width}.txt", render(traces.ALL[name](), width=width))
+
+
+@pytest.mark.parametrize("name", ["several_callers", "many_variables", "never_ran"])
+@pytest.mark.parametrize("by", TREES)
+def test_one_tree(name: str, by: By) -> None:
+    assert_golden(f"reporters/{name}.{by}.txt", render(traces.ALL[name](), by))
 
 
 def test_colors() -> None:
@@ -148,8 +154,8 @@ def test_fits_and_is_plain(name: str, width: int, by: By | None) -> None:
 
 
 def test_unknown_table() -> None:
-    with pytest.raises(UnknownName, match="no table 'layer': by is one of variable, step"):
-        render(traces.eager(), "layer")  # type: ignore[arg-type]  # that is the test
+    with pytest.raises(UnknownName, match="no table 'line': by is one of variable, step"):
+        render(traces.eager(), "line")  # type: ignore[arg-type]  # that is the test
 
 
 @pytest.mark.parametrize("name", sorted(set(traces.ALL) - {"nothing"}))

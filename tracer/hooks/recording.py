@@ -55,6 +55,8 @@ class Recording:
             return self._end
         parts, unused = [], []
         for recorder, since in list(self._since.items()):
+            if recorder not in self._asked and recorder.reader.nothing_since(since):
+                continue
             counted = recorder.reader.data_since(since)
             known = frozenset() if since is None else since.notes
             if recorder in self._asked or _ran(counted[0], known):
@@ -116,14 +118,13 @@ class Recording:
         alive = _optimizers()
         if alive:
             from tracer.hooks.family import family
-            from tracer.recorder.tensorflow import older_functions
+            from tracer.recorder.tensorflow import users
 
-            older_functions.listen()
-
+            users.listen()
             inner = {
                 id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
             }
-            with older_functions.one_moment():
+            with users.one_moment():
                 for optimizer in alive:
                     if id(optimizer) not in inner:
                         self._meet(optimizer)

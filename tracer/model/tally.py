@@ -5,13 +5,15 @@ Nothing here walks through the steps one by one: blocks record arithmetic runs o
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tracer.model.measures import Measure, steps, tries, updates
 from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role
-from tracer.model.runs import Run, segments
+from tracer.model.runs import Run, segments, union
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
@@ -41,7 +43,7 @@ class Tally:
     def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
-        self.blocks = tuple(block for block in trace.blocks if block.root == root)
+        self.blocks = _whatever_path(block for block in trace.blocks if block.root == root)
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
@@ -143,6 +145,10 @@ class Tally:
         ]
         return segments(weighted, self.steps)
 
+    def by_path(self) -> Iterator[Block]:
+        """The blocks, each with the path of calls that led to it; `blocks` are whatever it is."""
+        return (block for block in self.trace.blocks if block.root == self.root)
+
     def outside(self, measure: Measure) -> int:
         """That part of the total which ran outside any step."""
         return sum(block.total * measure(block) for block in self.blocks if block.outside)
@@ -156,17 +162,18 @@ class Tally:
         short = ((block, block.unplaced) for block in self.blocks if not block.outside)
         return [(block, number) for block, number in short if number]
 
-    def graphs(self, measure: Measure) -> tuple[int, int]:
+    def graphs(self, measure: Measure, among: Sequence[Block] | None = None) -> tuple[int, int]:
         """How many graph tracings hold something that counts, and how many of them never ran.
 
-        The replicas of a worker are traced into one graph, which is counted once.
+        The replicas of a worker are traced into one graph, which is counted once. `among`
+        are the blocks to look at, if not all.
         """
         of_worker: dict[str, tuple[int, int]] = {}
         for replica in self.replicas:
             worker = self.trace.replicas[replica].worker
             by_function: dict[str, tuple[int, int]] = {}
-            for block in self._blocks_on[replica]:
-                if measure(block):
+            for block in self._blocks_on[replica] if among is None else among:
+                if block.replica == replica and measure(block):
                     function = self._function_around(block)
                     traced, idle = by_function.get(function, (0, 0))
                     by_function[function] = (traced + block.graphs, idle + block.idle)
@@ -339,6 +346,32 @@ class Tally:
 def is_first_only(graph: Graph) -> bool:
     """Whether of its tracings no other than the first never ran: that one made the variables."""
     return graph.idle == 1 < graph.tracings
+
+
+def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The blocks, in which those are one that differ in their path alone."""
+    all_blocks = tuple(blocks)
+    if len({block.path for block in all_blocks}) <= 1:
+        return all_blocks
+    alike: dict[Block, list[Block]] = {}
+    for block in all_blocks:
+        same = structs.replace(block, path=None, total=0, runs=(), graphs=0, idle=0)
+        alike.setdefault(same, []).append(block)
+    found: list[Block] = []
+    for same, group in alike.items():
+        if len({block.path for block in group}) == 1:
+            found += group
+        else:
+            found.append(
+                structs.replace(
+                    same,
+                    total=sum(block.total for block in group),
+                    runs=tuple(union(run for block in group for run in block.runs)),
+                    graphs=sum(block.graphs for block in group),
+                    idle=sum(block.idle for block in group),
+                )
+            )
+    return tuple(found)
 
 
 def tallies_of(trace: Trace) -> list[Tally]:

@@ -10,12 +10,14 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from tracer.errors import is_mistake, unknown_name
-from tracer.model import records
+from tracer.model import callers, records
+from tracer.model.callers import Caller
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     Block,
     Entry,
     Graph,
+    GraphTracing,
     Kind,
     Method,
     Optimizer,
@@ -25,7 +27,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import segments
+from tracer.model.runs import Run, segments, woven
 from tracer.model.selection import (
     ALL,
     EXECUTIONS,
@@ -41,7 +43,9 @@ T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
 What = Literal["updates", "executions", "calls", "requests"]
-SplitBy = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
+SplitBy = Literal[
+    "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
+]
 
 _ROLES: dict[str, frozenset[Role]] = {
     "updates": UPDATES,
@@ -119,6 +123,11 @@ class Trace:
     def graphs(self) -> tuple[Graph, ...]:
         """What was traced to graphs: each function with each signature, by replica."""
         return self._data.graphs
+
+    @property
+    def graph_tracings(self) -> tuple[GraphTracing, ...]:
+        """The graph tracings as events, in the order in which they began; of many the first."""
+        return self._data.graph_tracings
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -246,13 +255,15 @@ class Trace:
         """The counts of `"updates"`, `"executions"`, `"calls"` or `"requests"`, split by `by`.
 
         `by` names one or more of `variable`, `step`, `replica`, `worker`, `optimizer`, `method`,
-        `kind` and, for calls, `context`; the keys are tuples in that order. Calls have no step.
-        Executions whose step is not known are left out of a split by step.
+        `kind`, `caller` and, for calls, `context`; the keys are tuples in that order. Calls have no
+        step. Executions whose step is not known are left out of a split by step. A caller is a path
+        of calls as a text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if it is not
+        known.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
         if what != "calls" and what not in _ROLES:
             raise unknown_name("count", what, [*_ROLES, "calls"])
-        keys = {"variable", "replica", "worker", "optimizer", "method", "kind"}
+        keys = {"variable", "replica", "worker", "optimizer", "method", "kind", "caller"}
         keys |= {"context"} if what == "calls" else {"step"}
         for name in names:
             if name not in keys:
@@ -273,12 +284,32 @@ class Trace:
         if what not in _ROLES:
             raise unknown_name("count per step", what, _ROLES)
         selection = self._selection_from(what, filters)
+        counted: dict[int, list[Run]] = defaultdict(list)
+        for block, number in self._blocks_with(selection):
+            counted[number] += selection.runs(block)
         weighted = [
-            (run, number * run.times)
-            for block, number in self._blocks_with(selection)
-            for run in selection.runs(block)
+            (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
         ]
         return segments(weighted, self.steps)
+
+    def callers(
+        self,
+        method: str | None = None,
+        kind: Kind | None = None,
+        variable: object = None,
+        step: int | range | None = None,
+        replica: int | None = None,
+        worker: str | None = None,
+        optimizer: str | None = None,
+    ) -> Caller:
+        """Who calls: a tree from the program's outermost lines to the intercepted methods.
+
+        Its root stands for the run: its `executions` are what `executions` gives for the same
+        filters, and its `calls` what `calls` gives; Python calls have no step. Each `Caller` has a
+        `line`, its counts, and as `children` what it called, the widest branch first.
+        """
+        filters = Filters(kind, variable, step, replica, worker, optimizer, method)
+        return callers.tree(self._data, self.selection("executions", filters))
 
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
@@ -332,16 +363,20 @@ class Trace:
                 ]
             else:
                 executions = [(0, selection.executions(block))]
+            caller = callers.path_text(self._data, block.path)
             for entry in block.entries:
                 if selection.holds(entry):
                     for keys in self._keys(entry, block.replica, selection.variables):
+                        keys["caller"] = caller
                         for step, number in executions:
                             yield {**keys, "step": step}, number * entry.times
 
     def _call_rows(self, selection: Selection) -> Iterator[tuple[dict[str, Any], int]]:
         for calls in self._data.calls:
             if selection.holds_calls(calls):
+                caller = callers.path_text(self._data, calls.path)
                 for keys in self._keys(calls, calls.replica, selection.variables):
+                    keys["caller"] = caller
                     yield {**keys, "context": "eager"}, calls.eager
                     yield {**keys, "context": "tracing"}, calls.tracing
 

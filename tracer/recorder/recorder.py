@@ -116,6 +116,7 @@ class Recorder:
                 self._sites.traced(frame.site)
             elif frame.parent is None:
                 self._turns.step()
+                self._blocks.find_path(frame, sys._getframe(2))
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
                 self.reader.where = compat.surroundings()

@@ -19,6 +19,7 @@ from tracer.reporters.answer import never_reached, question, sentences
 from tracer.reporters.layout import paragraph, shown
 from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, class_of, overview
+from tracer.reporters.text_trees import TREES
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
@@ -54,7 +55,7 @@ def render(
         heading = headline(tally, named=len(tallies) > 1)
         lines += [Text(), *paragraph(heading, width, style="bold")]
         for table in _tables(tally, by):
-            lines += [Text(), *TABLES[table](tally, width, asked)]
+            lines += [Text(), *(TABLES | TREES)[table](tally, width, asked)]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {shown(ran)}", width)]
     return printed(lines, width, color)
