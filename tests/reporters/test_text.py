@@ -77,8 +77,8 @@ def of_callers(block: Block) -> list[Block]:
         for number, part in enumerate(parts):
             count = (run.count + 1 - number) // 2
             if count:
-                first = run.first + number * run.stride
-                part.append(Run(first, 2 * run.stride if count > 1 else 1, count, run.times))
+                begin = run.first + number * run.stride
+                part.append(Run(begin, 2 * run.stride if count > 1 else 1, count, run.times))
     first, second = parts
     of_second = sum(run.total for run in second)
     replace = msgspec.structs.replace
