@@ -20,12 +20,22 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, GraphTracing, Line, Method, Replica, TraceData
+from tracer.model.records import (
+    Block,
+    Graph,
+    GraphTracing,
+    Line,
+    Method,
+    Replica,
+    TraceData,
+    Variable,
+)
 from tracer.model.trace import Trace
 from tracer.recorder import readout
+from tracer.recorder.failures import Failures
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
-from tracer.recorder.optimizers import Iterations, Optimizers
+from tracer.recorder.optimizers import Iterations, OfRoot, Optimizers
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
@@ -39,6 +49,7 @@ from tracer.recorder.tensorflow.counters import (
 from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
+from tracer.recorder.turns import Turns
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
 """By the number of a site, and that of a path of calls: how often the site was called by it [in
@@ -105,6 +116,8 @@ class Reader:
         calls_under_way: CallsUnderWay,
         blocks: Blocks,
         handing: Handing,
+        failures: Failures,
+        turns: Turns,
         devices: Mapping[int, str],
         notes: Mapping[str, None],
     ) -> None:
@@ -121,6 +134,8 @@ class Reader:
         self._calls_under_way = calls_under_way
         self._blocks = blocks
         self._handing = handing
+        self._failures = failures
+        self._turns = turns
         self._devices = devices
         self._notes = notes
 
@@ -204,6 +219,8 @@ class Reader:
                 known.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
+        variables = tuple(self._variables.rows)
+        optimizers.look_at_state(variables, self._variables.objects)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
@@ -211,9 +228,9 @@ class Reader:
         called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
-                optimizers.records(names, baseline.iterations, self._handing.never_handed())
+                optimizers.records(names, baseline.iterations, self._of_root(variables))
             ),
-            variables=tuple(self._variables.rows),
+            variables=variables,
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
@@ -226,6 +243,16 @@ class Reader:
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
+        )
+
+    def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
+        return OfRoot(
+            self._handing.never_handed(),
+            self._handing.frozen(),
+            self._failures.records(
+                [each.name for each in variables], self._blocks.counters.steps()
+            ),
+            (self._turns.first, self._turns.last),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:

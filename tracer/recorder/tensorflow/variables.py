@@ -86,6 +86,11 @@ class VariableTable:
                 self._rows.append(msgspec.structs.replace(plain, name=unique))
             return list(self._rows)
 
+    @property
+    def plain(self) -> list[Variable]:
+        """The same with the names that they came with: nothing is searched, so a step may ask."""
+        return list(self._plain)
+
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
 
