@@ -274,6 +274,7 @@ class Reader:
                     blocks,
                     {number - past for number in counted.under_way if number > past},
                     {number - past for number in counted.empty if number > past},
+                    sum(number > past for number in counted.torn),
                     counted.calm,
                 )
             )
