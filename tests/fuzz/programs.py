@@ -122,16 +122,18 @@ class Meet(Statement):
 
 @dataclass(frozen=True)
 class Wrap(Statement):
-    """Begin to trace an optimizer, or go on."""
+    """Begin to trace an optimizer, or go on; functions are traced anew if `retrace`."""
 
     optimizer: str
+    retrace: bool = True
 
 
 @dataclass(frozen=True)
 class Unwrap(Statement):
-    """Trace an optimizer no more."""
+    """Trace an optimizer no more; functions with counters are traced anew if `retrace`."""
 
     optimizer: str
+    retrace: bool = False
 
 
 @dataclass(frozen=True)
@@ -815,9 +817,11 @@ class _Writer:
             return
         if isinstance(action, Wrap | Unwrap):
             verb = "wrap" if isinstance(action, Wrap) else "unwrap"
+            usual = action.retrace == isinstance(action, Wrap)
+            option = "" if usual else f", retrace={action.retrace}"
             self.put("if traced:")
             if not self.program.recorded:
-                self.put(f"    tracer.{verb}({action.optimizer})")
+                self.put(f"    tracer.{verb}({action.optimizer}{option})")
                 if verb == "wrap":
                     self.put(f'    diary.wrapped.add("{action.optimizer}")')
             elif verb == "wrap":
