@@ -18,6 +18,8 @@ from fuzz.programs import (
     Function,
     Fuse,
     GradientKind,
+    Held,
+    Hold,
     Host,
     Look,
     Loop,
@@ -353,6 +355,8 @@ class _Maker:
                 actions.insert(self.random.randint(1, len(actions)), self.late_wrap(root))
             if self.chance(0.5) and not self.recorded:
                 self._rewrap(actions)
+            if self.retracing.random() < 0.25:
+                self._hold(actions)
             first = []
         if self.theme == "between":
             self._between(actions, optimizer)
@@ -389,6 +393,16 @@ class _Maker:
             return Wrap(root)
         self.ways.add("wrap: graphs kept")
         return Wrap(root, retrace=False)
+
+    def _hold(self, actions: list[Statement]) -> None:
+        """Hold a graph, which no `wrap` can have traced anew, and call it later."""
+        name = self.retracing.choice(self.functions).name
+        at = self.retracing.randint(0, len(actions) - 1)
+        actions.insert(at, Hold(name))
+        for _ in range(self.retracing.randint(1, 2)):
+            held = Held(name, self.retracing.randint(0, 2))
+            actions.insert(self.retracing.randint(at + 1, len(actions)), held)
+        self.ways.add("held")
 
     def unwrap(self) -> Unwrap:
         """Unwrap the optimizer; sometimes what has counters is traced anew."""

@@ -26,6 +26,8 @@ from fuzz.programs import (
     Function,
     Fuse,
     GradientKind,
+    Held,
+    Hold,
     Host,
     Look,
     Loop,
@@ -130,6 +132,7 @@ class Model:
         self.functions = {each.name: each for each in program.functions}
         self.roots = {name: Root() for name in program.roots}
         self.graphs: dict[tuple[str, int], Graph] = {}
+        self.held: dict[str, Graph] = {}
         self.weights = {name: [0, 0] for name in program.variables}
         self.trains: dict[str, tuple[Step, Graph]] = {}
         self.saved: tuple[dict[str, list[int]], int] | None = None
@@ -279,6 +282,12 @@ class Model:
                 self.fuse = statement.updates
             case Trip():
                 self.trip = statement.calls
+            case Hold():
+                self.held[statement.function] = self.graph_of(self.functions[statement.function], 0)
+            case Held():
+                function, graph = self.functions[statement.function], self.held[statement.function]
+                self._note_older(graph)
+                self.run_graph(function, graph, place.i + statement.shift, place)
             case Trace():
                 self.graph_of(self.functions[statement.function], 0)
             case Save():
@@ -316,6 +325,10 @@ class Model:
             self._note_older(graph)
         else:
             graph = place.graph.calls[function.name, key]
+        self.run_graph(function, graph, i, place)
+
+    def run_graph(self, function: Function, graph: Graph, i: int, place: Place) -> None:
+        """Run a graph of a function."""
         stepping = place.graph is None and any(place.steps.values())
         before = {name: (r.begun, r.all_updates.total()) for name, r in self.roots.items()}
         try:

@@ -180,6 +180,21 @@ class Trace(Statement):
 
 
 @dataclass(frozen=True)
+class Hold(Statement):
+    """Get the `ConcreteFunction` of a function now, and hold it."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class Held(Statement):
+    """Call the one that is held, whatever its function was traced to since."""
+
+    function: str
+    shift: int = 0
+
+
+@dataclass(frozen=True)
 class Collect(Statement):
     """Collect the garbage."""
 
@@ -344,7 +359,7 @@ def names_of(functions: Iterable[Function], first: Iterable[str]) -> set[str]:
 def without_unused(program: Program) -> Program:
     """The program without the functions that it never calls."""
     optimizer = program.optimizer
-    used_by = (Call, Renew, Trace)
+    used_by = (Call, Renew, Trace, Hold, Held)
     called = [each.function for each in parts_of(program.actions) if isinstance(each, used_by)]
     called += [part.function for part in optimizer.override if part.function]
     used = names_of(program.functions, [*called, *optimizer.applying])
@@ -423,6 +438,7 @@ class Diary:
     def __init__(self, traced):
         self.traced = traced
         self.variables = {}
+        self.held = {}
         self.weights = []
         self.errors = []
         self.looks = []
@@ -1000,6 +1016,13 @@ class _Writer:
 
     def write_trace(self, trace: Trace) -> None:
         self.put(f"{trace.function}.get_concrete_function(i)")
+
+    def write_hold(self, hold: Hold) -> None:
+        self.put(f"diary.held[{hold.function!r}] = {hold.function}.get_concrete_function(i)")
+
+    def write_held(self, held: Held) -> None:
+        shift = f" + {held.shift}" if held.shift else ""
+        self.put(f"diary.held[{held.function!r}](i{shift})")
 
     def write_collect(self, _: Collect) -> None:
         self.put("gc.collect()")
