@@ -76,6 +76,7 @@ from odometers import (
 )
 
 import tracer
+from tracer.model.records import Line
 
 pytestmark = pytest.mark.wide
 
@@ -259,6 +260,7 @@ def check(rig: Rig) -> None:
         check_points(rig, trace)
         check_steps(rig, trace)
         check_methods(rig, trace)
+        check_paths(rig, trace)
         if not rig.read_before:
             check_requests(rig, trace)
 
@@ -354,6 +356,40 @@ def check_methods(rig: Rig, trace: Any) -> None:
         assert trace.calls(method, context) == number, (method, context)
         other = "tracing" if context == "eager" else "eager"
         assert trace.calls(method, other) == rig.calls.counts().get((method, other), 0)
+
+
+def check_paths(rig: Rig, trace: Any) -> None:
+    """Each path leads through the function of this way, on its lines; by path all adds up."""
+    planned: Reading = functools.reduce(
+        Reading.plus, (planned_sum(rig.plan, label) for label in rig.variables), NONE
+    )
+    code = rig.way.run.__code__
+    numbers = {number for _, _, number in code.co_lines() if number is not None}
+    updates: Counter[int | None] = Counter()
+    for block in trace.blocks:
+        for entry in block.entries:
+            if entry.role == "update":
+                updates[block.path] += block.total * entry.times * len(entry.variables)
+    assert updates.total() == sum(planned) * replicas(rig)
+    calls: Counter[str] = Counter()
+    for each in trace.data.calls:
+        done = (each.eager + each.tracing) * max(1, len(each.variables))
+        calls[trace.methods[each.method].name] += done
+        assert each.path is not None or not done
+    assert calls == {method.name: trace.calls(method.name) for method in trace.methods}
+    used = {block.path for block in trace.blocks} | {each.path for each in trace.data.calls}
+    if rig.way not in WAYS.values():  # it is called by the test itself
+        return
+    for path in used - {None}:
+        lines = [trace.data.lines[index] for index in trace.data.paths[path]]
+        (at,) = (line for line in lines if line.function == code.co_name and not line.graph)
+        assert at.number in numbers
+        assert at.file.endswith("test_truth_table.py")
+        assert lines[0].graph == (rig.way.session and not lines[0].file)
+        assert (Line("Model.fit") in lines) == code.co_name.startswith(("fit", "model_fit"))
+        assert any(line.function.endswith((".apply_gradients", ".apply")) for line in lines)
+        assert not lines[-1].file
+    assert None not in {block.path for block in trace.blocks if block.total}
 
 
 def check_requests(rig: Rig, trace: Any) -> None:

@@ -1,13 +1,13 @@
 """Lines of the program, as people name them: `train.py:12`. No TensorFlow."""
 
 import inspect
-import os
 import sys
 from types import CodeType, FrameType
 from typing import Any
 
+from tracer.recorder.paths import is_cell, shown_file
+
 _NOT_THE_PROGRAM = ("contextlib", "functools", "keras", "tensorflow", "tf_keras", "tracer", "wrapt")
-_CELLS = ("<ipython-input-", "ipykernel_")
 
 
 def line(file: str, number: int) -> str:
@@ -18,18 +18,9 @@ def line(file: str, number: int) -> str:
     >>> line("<ipython-input-3-8a5e>", 4)
     'line 4 of a cell'
     """
-    if any(each in file for each in _CELLS):
+    if is_cell(file):
         return f"line {number} of a cell"
-    path = os.path.normpath(file)
-    try:
-        below = os.path.relpath(path)
-    except (OSError, ValueError):  # no working folder any more, or on another drive
-        below = os.pardir
-    if file.startswith("<"):  # no file, but "<stdin>" or "<string>"
-        below = file
-    elif below.startswith(os.pardir):
-        below = os.path.join(*path.split(os.sep)[-2:])
-    return f"{below}:{number}"
+    return f"{shown_file(file)}:{number}"
 
 
 def line_of(code: CodeType) -> str:

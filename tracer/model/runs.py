@@ -7,8 +7,9 @@ stand for the same step add up.
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
 
 import msgspec
 
@@ -109,6 +110,84 @@ def join(runs: Iterable[Run]) -> list[Run]:
         else:
             joined.append(run)
     return joined
+
+
+def union(runs: Iterable[Run]) -> list[Run]:
+    """The same steps in runs that rise: those of each run come after those of the run before.
+
+    What executed several times in a step adds up. Runs that take turns become one; else, where they
+    overlap, each of their steps is looked at.
+
+    >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
+    [Run(first=1, stride=1, count=1000000, times=1)]
+    """
+    ordered = sorted(runs, key=lambda run: run.first)
+    if not _rises(ordered):
+        ordered = woven(ordered)
+    if _rises(ordered):
+        return join(ordered)
+    times: Counter[int] = Counter()
+    for run in ordered:
+        for step in range(run.first, run.last + 1, run.stride):
+            times[step] += run.times
+    return fold(sorted(times.items()))
+
+
+def layers(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs in as few lists as it takes for those of each list to rise, as `union` says.
+
+    >>> layers([Run(1, 4, 9), Run(2, 4, 9), Run(40, 1, 2)])
+    [[Run(first=1, stride=4, count=9, times=1), Run(first=40, stride=1, count=2, times=1)], \
+[Run(first=2, stride=4, count=9, times=1)]]
+    """
+    found: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: run.first):
+        for layer in found:
+            if layer[-1].last < run.first:
+                layer.append(run)
+                break
+        else:
+            found.append([run])
+    return [join(layer) for layer in found]
+
+
+def _rises(runs: Sequence[Run]) -> bool:
+    return all(later.first > run.last for run, later in pairwise(runs))
+
+
+def woven(runs: Iterable[Run]) -> list[Run]:
+    """The runs in the order of their first steps, those as one that take turns.
+
+    >>> woven([Run(2, 2, 500_000), Run(7, 5, 3), Run(1, 2, 500_000)])
+    [Run(first=1, stride=1, count=1000000, times=1), Run(first=7, stride=5, count=3, times=1)]
+    """
+    found: list[Run] = []
+    of_one_stride: dict[tuple[int, int], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.first):
+        of_one_stride.setdefault((run.stride, run.times), []).append(run)
+    for (stride, times), alike in of_one_stride.items():
+        at = 0
+        while at < len(alike):
+            first = alike[at]
+            gap = alike[at + 1].first - first.first if at + 1 < len(alike) else 0
+            turns = stride // gap if gap > 0 and stride % gap == 0 else 1
+            group = alike[at : at + turns]
+            if turns > 1 and _take_turns(group, turns, gap):
+                found.append(Run(first.first, gap, sum(run.count for run in group), times))
+                at += turns
+            else:
+                found.append(first)
+                at += 1
+    return sorted(found, key=lambda run: run.first)
+
+
+def _take_turns(runs: Sequence[Run], turns: int, gap: int) -> bool:
+    """Whether so many runs come one after the other, every `gap`, up to the last step of all."""
+    if len(runs) < turns or any(b.first - a.first != gap for a, b in pairwise(runs)):
+        return False
+    most, least = runs[0].count, runs[-1].count
+    counts = [run.count for run in runs]
+    return most - least <= 1 and counts == sorted(counts, reverse=True)
 
 
 def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:

@@ -5,13 +5,15 @@ Nothing here walks through the steps one by one: blocks record arithmetic runs o
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from msgspec import structs
+
 from tracer.model.measures import Measure, steps, tries, updates
 from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role
-from tracer.model.runs import Run, segments
+from tracer.model.runs import Run, segments, union
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
@@ -41,7 +43,7 @@ class Tally:
     def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
-        self.blocks = tuple(block for block in trace.blocks if block.root == root)
+        self.blocks = _whatever_path(block for block in trace.blocks if block.root == root)
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
@@ -339,6 +341,32 @@ class Tally:
 def is_first_only(graph: Graph) -> bool:
     """Whether of its tracings no other than the first never ran: that one made the variables."""
     return graph.idle == 1 < graph.tracings
+
+
+def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The blocks, in which those are one that differ in their path alone."""
+    all_blocks = tuple(blocks)
+    if len({block.path for block in all_blocks}) <= 1:
+        return all_blocks
+    alike: dict[Block, list[Block]] = {}
+    for block in all_blocks:
+        same = structs.replace(block, path=None, total=0, runs=(), graphs=0, idle=0)
+        alike.setdefault(same, []).append(block)
+    found: list[Block] = []
+    for same, group in alike.items():
+        if len({block.path for block in group}) == 1:
+            found += group
+        else:
+            found.append(
+                structs.replace(
+                    same,
+                    total=sum(block.total for block in group),
+                    runs=tuple(union(run for block in group for run in block.runs)),
+                    graphs=sum(block.graphs for block in group),
+                    idle=sum(block.idle for block in group),
+                )
+            )
+    return tuple(found)
 
 
 def tallies_of(trace: Trace) -> list[Tally]:

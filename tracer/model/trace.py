@@ -25,7 +25,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import segments
+from tracer.model.runs import Run, segments, woven
 from tracer.model.selection import (
     ALL,
     EXECUTIONS,
@@ -273,10 +273,11 @@ class Trace:
         if what not in _ROLES:
             raise unknown_name("count per step", what, _ROLES)
         selection = self._selection_from(what, filters)
+        counted: dict[int, list[Run]] = defaultdict(list)
+        for block, number in self._blocks_with(selection):
+            counted[number] += selection.runs(block)
         weighted = [
-            (run, number * run.times)
-            for block, number in self._blocks_with(selection)
-            for run in selection.runs(block)
+            (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
         ]
         return segments(weighted, self.steps)
 

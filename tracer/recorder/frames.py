@@ -38,6 +38,7 @@ class Frame:
         "held",
         "numbers",
         "parent",
+        "path",
         "pending",
         "place",
         "python",
@@ -62,6 +63,8 @@ class Frame:
     replica: int
     distributed: bool
     parent: "Frame | None"
+    path: int
+    """The number of the path of calls to a step in eager mode: see `tracer.recorder.paths`."""
     applying: bool
     """Whether an apply method is under way here: what it calls is no update of its own."""
     pending: int

@@ -14,18 +14,19 @@ that came to an end.
 """
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import chain, repeat
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, Method, Replica, TraceData
+from tracer.model.records import Block, Graph, GraphTracing, Line, Method, Replica, TraceData
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Iterations, Optimizers
+from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.tensorflow import compat
@@ -35,18 +36,23 @@ from tracer.recorder.tensorflow.counters import (
     CountedBlock,
     Counts,
 )
-from tracer.recorder.tensorflow.graph_tracings import Figures, Key
+from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
+
+_Called = Mapping[tuple[int, int], Sequence[int]]
+"""By the number of a site, and that of a path of calls: how often the site was called by it [in
+eager mode, while tracing]."""
 
 
 class Baseline(NamedTuple):
     """What had been counted at some moment, for a trace that counts from there."""
 
     counts: Counts
-    calls: Sequence[Sequence[int]]
-    """For each site how often it was called [in eager mode, while tracing]."""
+    calls: _Called
     graphs: dict[Key, Figures]
+    events: int
+    """How many graph tracings were kept as events."""
     older: dict[Older, int]
     """How often each function that is older than the tracer had been called."""
     anew: dict[Older, int]
@@ -57,7 +63,22 @@ class Baseline(NamedTuple):
     """What a trace would have said by then."""
 
 
-_THE_BEGINNING = Baseline({}, [], {}, {}, {}, {})
+_THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {})
+
+
+class _PathsOfTrace:
+    """The paths of a trace, and their lines."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Line, int] = {}
+        self.rows: dict[tuple[int, ...], int] = {}
+
+    def index(self, path: Sequence[Line]) -> int | None:
+        """The index of a path, which it gets when it is asked for first; None for an empty one."""
+        if not path:
+            return None
+        row = tuple(self.lines.setdefault(line, len(self.lines)) for line in path)
+        return self.rows.setdefault(row, len(self.rows))
 
 
 class _Ran(NamedTuple):
@@ -69,6 +90,7 @@ class _Ran(NamedTuple):
     blocks: Sequence[Block]
     notes: Sequence[str]
     """What is not known of them."""
+    paths: _PathsOfTrace
 
 
 class Reader:
@@ -128,7 +150,8 @@ class Reader:
             said = frozenset([*_remarks(self.where), *self._notes, *ran.notes])
             iterations = self._optimizers.iterations()
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
-            return Baseline(counts, calls, graphs, older, anew, iterations, said)
+            events = len(self._blocks.tracings.events.kept)
+            return Baseline(counts, calls, graphs, events, older, anew, iterations, said)
 
     def nothing_since(self, baseline: Baseline | None) -> bool:
         """Whether there is nothing to say of what came after `baseline`: a trace of it is empty."""
@@ -148,34 +171,44 @@ class Reader:
 
     def _counted(self) -> Counts:
         """What was counted so far."""
-        calm = self._blocks.callers <= {threading.get_ident()}
+        calm = self._blocks.threads <= {threading.get_ident()}
         under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
         return self._blocks.counters.read(under_way, calm)
 
-    def _called_so_far(self) -> list[list[int]]:
-        """For each site how often it was called [in eager mode, while tracing]."""
-        calls = [list(of_site) for of_site in self._sites.calls]
+    def _called_so_far(self) -> _Called:
+        """How often each site was called [in eager mode, while tracing] by each path."""
+        callers = self._blocks.callers
+        unknown = {number: list(calls) for number, calls in enumerate(self._sites.calls)}
+        calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for (number, path), traced in list(callers.traced.items()):
+            unknown[number][1] -= traced
+            calls[number, path][1] += traced
         for block, log in self._blocks.counters.logs.items():
             if not block.function:
                 for number in block.sites:
-                    calls[number][0] += log.total
-        return calls
+                    calls[number, block.path][0] += log.total
+        return calls | {(number, UNKNOWN): each for number, each in unknown.items()}
 
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
         ran = self._ran(counts, baseline)
-        calls = {
-            site: (eager - old_eager, tracing - old_tracing)
-            for site, (eager, tracing), (old_eager, old_tracing) in zip(
-                ran.sites,
-                self._called_so_far(),
-                chain(baseline.calls, repeat((0, 0))),
-                strict=False,
-            )
-        }
+        calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
+        known = set()
+        for (number, path), (eager, tracing) in self._called_so_far().items():
+            old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
+            new = eager - old_eager, tracing - old_tracing
+            if any(new) or (path == UNKNOWN and number not in known):
+                rows = self._blocks.callers.lines(path)
+                count = calls[ran.sites[number], ran.paths.index(rows)]
+                count[0] += new[0]
+                count[1] += new[1]
+                known.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
+        graphs = self._graph_records(counts, baseline, ran.replicas)
+        events = tuple(self._events(list(graphs), baseline, ran.paths))
+        called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
                 optimizers.records(names, baseline.iterations, self._handing.never_handed())
@@ -184,24 +217,29 @@ class Reader:
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
-            calls=tuple(readout.calls_of(calls, ran.methods, ran.replicas)),
-            graphs=self._graph_records(counts, baseline, ran.replicas),
+            calls=called,
+            graphs=tuple(graphs.values()),
             complete=not notes,
             notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
             environment=compat.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+            lines=tuple(ran.paths.lines),
+            paths=tuple(ran.paths.rows),
+            graph_tracings=events,
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """What of `counts` came after the baseline."""
-        sites = self._sites_as_seen()
+        sites, callers, paths = self._sites_as_seen(), self._blocks.callers, _PathsOfTrace()
         ended: dict[int, readout.Ended] = {}
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, NOTHING_COUNTED)
             past, blocks = old.past, []
             for key, (block, reading) in counted.blocks.items():
                 known = old.blocks[key][1] if key in old.blocks else Reading()
-                blocks.append((_key_of(block, sites), readout.since(reading, known, past)))
+                now = readout.since(reading, known, past)
+                for path, part in callers.parts(block, key, now, counted.steps, past):
+                    blocks.append((_key_of(block, sites, paths.index(path)), part))
             ended[replica] = readout.settle(
                 readout.Begun(
                     counted.steps - past,
@@ -217,7 +255,7 @@ class Reader:
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
-        return _Ran(sites, methods, replicas, ran, notes)
+        return _Ran(sites, methods, replicas, ran, notes, paths)
 
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
@@ -247,8 +285,8 @@ class Reader:
 
     def _graph_records(
         self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
-    ) -> tuple[Graph, ...]:
-        records = []
+    ) -> dict[Key, Graph]:
+        records = {}
         for key, figures in self._blocks.tracings.figures(_totals(counts)).items():
             old = baseline.graphs.get(key, Figures())
             past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
@@ -262,8 +300,30 @@ class Reader:
                 figures.parted,
             )
             if new.tracings or new.steps:
-                records.append(new.record(self._optimizers.root, key, replicas))
-        return tuple(records)
+                records[key] = new.record(self._optimizers.root, key, replicas)
+        return records
+
+    def _events(
+        self, graphs: Sequence[Key], baseline: Baseline, paths: _PathsOfTrace
+    ) -> Iterator[GraphTracing]:
+        """The graph tracings that came after the baseline, of those that are kept."""
+        indices = {key: index for index, key in enumerate(graphs)}
+        events = self._blocks.tracings.events
+        events.called()
+        for event in events.kept[baseline.events :]:
+            key = Key(event.function, event.signature, event.replica)
+            graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
+            if graph is not None:
+                past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+                yield GraphTracing(
+                    graph,
+                    paths.index(self._blocks.callers.lines(event.path)),
+                    event.cause,
+                    event.detail,
+                    max(0, event.after - past),
+                    event.at,
+                    event.seconds,
+                )
 
 
 _BYPASSED = (
@@ -282,12 +342,13 @@ def _remarks(where: compat.Surroundings) -> list[str]:
     ]
 
 
-def _key_of(block: CountedBlock, sites: Sequence[Site]) -> BlockKey:
+def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> BlockKey:
     return BlockKey(
         "graph" if block.function else "eager",
         block.function,
         block.step,
         tuple(sites[number] for number in block.sites),
+        path,
     )
 
 

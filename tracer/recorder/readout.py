@@ -13,13 +13,12 @@ its detail; which of these it was is decided in `settle` alone.
 """
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from tracer.model.records import Block, Calls, Entry, Kind, Role
-from tracer.model.runs import Run, fold, join, segments
+from tracer.model.runs import Run, fold, join, segments, union
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 
@@ -42,6 +41,8 @@ class BlockKey(NamedTuple):
     step: bool
     """Whether it is a step where it is not part of one."""
     sites: tuple[Site, ...]
+    path: int | None = None
+    """The index of the path of calls to it in the trace; None if that is not known."""
 
 
 class Reading(NamedTuple):
@@ -81,20 +82,8 @@ def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Re
                 stride = piece.stride // UNIT if piece.count > 1 else 1
                 number = number_of(piece.first)
                 runs[flags_of(piece.first)].append(Run(number, stride, piece.count, piece.times))
-    joined = {flags: _rising(each) for flags, each in runs.items()}
+    joined = {flags: union(each) for flags, each in runs.items()}
     return Reading(joined, dict(outside), total, graphs, idle)
-
-
-def _rising(runs: Sequence[Run]) -> list[Run]:
-    """The runs in rising order; steps that overlap in time end in another order than they began."""
-    ordered = sorted(runs, key=lambda run: run.first)
-    if all(later.first > run.last for run, later in pairwise(ordered)):
-        return join(ordered)
-    times: Counter[int] = Counter()
-    for run in ordered:
-        for step in range(run.first, run.last + 1, run.stride):
-            times[step] += run.times
-    return fold(sorted(times.items()))
 
 
 def _of_one_kind(run: Run) -> Iterator[Run]:
@@ -206,7 +195,7 @@ def settle(begun: Begun) -> Ended:
             key, reading = blocks[short[0]]
             ran = [Run(first, 1, last - first + 1) for first, last in free]
             if sum(run.count for run in ran) == reading.lost:
-                runs = _rising([*reading.runs.get(0, ()), *ran])
+                runs = union([*reading.runs.get(0, ()), *ran])
                 blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
                 return settle(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]
@@ -390,6 +379,7 @@ def _blocks(
             graphs=graphs,
             idle=idle,
             outside=not inside,
+            path=key.path,
         )
         graphs = idle = 0
 
@@ -414,18 +404,24 @@ def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Bl
 
 
 def calls_of(
-    calls: Mapping[Site, Sequence[int]], methods: Mapping[str, int], replicas: Mapping[int, int]
+    calls: Mapping[tuple[Site, int | None], Sequence[int]],
+    methods: Mapping[str, int],
+    replicas: Mapping[int, int],
 ) -> list[Calls]:
-    """The call counts of a trace; variables with equal counts share a record."""
-    counts: dict[Site, list[int]] = defaultdict(lambda: [0, 0])
-    for site, (eager, tracing) in calls.items():
+    """The call counts of a trace, from those of each site by each path.
+
+    Variables with equal counts share a record.
+    """
+    counts: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
+    for (site, path), (eager, tracing) in calls.items():
         if site.role != "request":
-            count = counts[site._replace(role="step")]  # an outer and an inner call count alike
+            # An outer and an inner call count alike.
+            count = counts[site._replace(role="step"), path]
             count[0] += eager
             count[1] += tracing
-    groups: dict[tuple[Site, int, int], list[int]] = defaultdict(list)
-    for site, (eager, tracing) in counts.items():
-        group = groups[site._replace(variable=None), eager, tracing]
+    groups: dict[tuple[Site, int | None, int, int], list[int]] = defaultdict(list)
+    for (site, path), (eager, tracing) in counts.items():
+        group = groups[site._replace(variable=None), path, eager, tracing]
         if site.variable is not None:
             group.append(site.variable)
     return [
@@ -437,8 +433,9 @@ def calls_of(
             tuple(sorted(variables)),
             eager,
             tracing,
+            path,
         )
-        for (site, eager, tracing), variables in groups.items()
+        for (site, path, eager, tracing), variables in groups.items()
     ]
 
 

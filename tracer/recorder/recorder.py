@@ -108,6 +108,8 @@ class Recorder:
             frame.site = self._sites.number(optimizer, method, "step", None, None, frame.replica)
             if frame.place is not EAGER:
                 self._sites.traced(frame.site)
+            elif frame.parent is None:
+                self._blocks.find_path(frame, sys._getframe(2))
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
                 self.reader.where = compat.surroundings()

@@ -8,7 +8,7 @@ import msgspec
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.records import Graph
+from tracer.model.records import Graph, GraphTracing
 from tracer.model.tally import is_first_only
 from tracer.model.wording import some, times
 
@@ -88,7 +88,8 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
         mine = [each for each in every if each.function == function]
         idle = sum(each.idle for each in rows if each.function == function)
         tracings = sum(each.tracings for each in mine)
-        yield _idle(function + of_optimizer(evidence), tracings, idle, ran, failed)
+        where = _traced_by(evidence, [each for each in rows if each.function == function])
+        yield _idle(function + of_optimizer(evidence), tracings, idle, ran, failed, where)
 
 
 def _without_failed(graph: Graph) -> Graph:
@@ -97,9 +98,9 @@ def _without_failed(graph: Graph) -> Graph:
     return msgspec.structs.replace(graph, tracings=tracings, idle=idle)
 
 
-def _idle(which: str, tracings: int, idle: int, ran: bool, failed: bool) -> Case:
+def _idle(which: str, tracings: int, idle: int, ran: bool, failed: bool, where: str = "") -> Case:
     graphs = "the graph" if tracings == 1 else f"{idle:,} of the {tracings:,} graphs"
-    text = f"{which}: {graphs} that its tracing gave never ran."
+    text = f"{which}: {graphs} that its tracing gave never ran{where}."
     if ran:
         return Case("info", text)
     if failed:  # it may have been called, and the error have come before its step
@@ -137,10 +138,15 @@ def retraced(evidence: Evidence) -> Iterator[Case]:
         tracings = sum(each.tracings for each in later)
         first = later[0]
         before = signatures[signatures.index(first) - 1]
+        event = next(iter(_events_of(evidence, [first])), None)
         change = _change(before.signature, first.signature)
+        if event is not None and event.cause == "value":  # it knows the name of the argument
+            change = f", when {event.detail.replace(' -> ', ' became ')}"
+        line = _line(evidence, event)
         text = (
             f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
             f"training, first after step {first.after:,}{change}"
+            + (f", by the call in {line}" if line else "")
         )
         yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
 
@@ -171,6 +177,44 @@ def traced_again(evidence: Evidence) -> Iterator[Case]:
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
             yield Case(_costly(tracings, rows), f"{text}.")
+
+
+def _traced_by(evidence: Evidence, rows: Sequence[Graph]) -> str:
+    """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`, if it is known.
+
+    It is not where some graphs of several lines ran, and others did not.
+    """
+    events = list(_events_of(evidence, rows))
+    lines = list(dict.fromkeys(_line(evidence, event) for event in events))
+    if "" in lines or len(events) < sum(row.tracings for row in rows):
+        return ""
+    if len(lines) != 1 and any(row.idle < row.tracings for row in rows):
+        return ""
+    more = f" and {some(len(lines) - _FEW, 'more line')}" if len(lines) > _FEW else ""
+    what = events[0].detail if len(events) == 1 else ""
+    text = f", traced by the call in {', '.join(lines[:_FEW])}{more}"
+    return f"{text} for {what}" if what else text
+
+
+def _events_of(evidence: Evidence, rows: Sequence[Graph]) -> Iterator[GraphTracing]:
+    """The graph tracings of these rows, in the order in which they began."""
+    data = evidence.trace.data
+    named = [(row.function, row.signature, row.replica) for row in rows]
+    for event in data.graph_tracings:
+        graph = data.graphs[event.graph]
+        same = (graph.function, graph.signature, graph.replica) in named
+        if graph.root == evidence.root and same:
+            yield event
+
+
+def _line(evidence: Evidence, event: GraphTracing | None) -> str:
+    """The line of the program that called what was traced; empty if it is not known."""
+    if event is None or event.path is None:
+        return ""
+    data = evidence.trace.data
+    lines = [data.lines[index] for index in data.paths[event.path]]
+    mine = [line for line in lines if line.file]
+    return f"{mine[-1].file}:{mine[-1].number}" if mine else ""
 
 
 def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:

@@ -19,6 +19,7 @@ number and where a graph tracing is listed, so a reader, who holds it too, finds
 none of it. No other lock of the recorder is held while it is asked for.
 """
 
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -26,13 +27,15 @@ from functools import partial
 from typing import Any
 
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
+from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.assigning import Assigning
+from tracer.recorder.tensorflow.callers import Callers, Inside
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
 from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
-from tracer.recorder.tensorflow.ledger import Ledger
+from tracer.recorder.tensorflow.ledger import Ledger, Use
 from tracer.recorder.tensorflow.places import current_place, parent_of
 from tracer.recorder.tensorflow.sessions import PartsOfSteps
 
@@ -58,7 +61,8 @@ class Blocks:
         self.counters = Counters()
         self.tracings = Tracings()
         self.assigning = Assigning()
-        self.callers: set[int] = set()
+        self.callers = Callers()
+        self.threads: set[int] = set()
         """The threads that called a function with a block in it."""
         self.called_by_apply_methods = False
         """Whether an apply method called such a function, ever."""
@@ -83,23 +87,41 @@ class Blocks:
         alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
         if graph is None and not frame.distributed:
-            self._ran(CountedBlock(frame.replica, "", alone, tuple(frame.sites)), frame)
+            block = CountedBlock(frame.replica, "", alone, tuple(frame.sites), self._path_to(frame))
+            self._ran(block, frame)
             return
         by_replica: dict[int, list[int]] = defaultdict(list)
         for number in frame.sites:
             by_replica[self._sites.sites[number].replica].append(number)
         name = ""
-        if graph is not None:
+        if graph is None:
+            inside = Inside(UNKNOWN, self._path_to(frame), UNKNOWN)
+        else:
             name = compat.function_name(graph)
             self.assigning.judge(graph)
+            if compat.eager_outside_functions():
+                inside = self.callers.inside(frame.place.region, frame.sites)
+            else:
+                inside = Inside(UNKNOWN, self.callers.in_session(frame.sites), UNKNOWN)
         for replica, numbers in by_replica.items():
-            block = CountedBlock(replica, name, alone, tuple(numbers))
+            block = CountedBlock(replica, name, alone, tuple(numbers), inside.path, inside.region)
             if graph is None:
                 self._ran(block, frame)
             elif compat.eager_outside_functions():
-                self._count_in_graph(block, frame, failed)
+                use = self._count_in_graph(block, frame, failed)
+                self.callers.counted_by(replica, use.number, inside.whole)
             else:
                 self._count_in_session(block, frame)
+
+    def find_path(self, frame: Frame, python: Any) -> None:
+        """Note by which path of calls `python` made the call `frame`, in eager mode."""
+        frame.path = self.callers.here(python, frame.distributed)
+
+    def _path_to(self, frame: Frame) -> int:
+        """The path to a call in eager mode that this thread makes."""
+        if frame.path == UNKNOWN:
+            self.find_path(frame, sys._getframe(1))
+        return frame.path
 
     def _handed(self, block: CountedBlock, frame: Frame) -> Handed:
         """What a step that is traced was handed."""
@@ -113,7 +135,7 @@ class Blocks:
             stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
             self.counters.log(block, stamp)
 
-    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> None:
+    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> Use:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
         The counter waits for the stateful ops that were added since the call began, the updates;
@@ -130,7 +152,9 @@ class Blocks:
         with self.counters.lock:
             steps_so_far = self.counters.steps
             step = self._handed(block, frame) if block.step else None
-            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed)
+            why = self.callers.cause
+            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed, why)
+        return use
 
     def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
@@ -185,8 +209,9 @@ class Blocks:
 
     # What a block is part of.
 
-    def _company(self, replica: int) -> Any:
-        """The stamp of what calls a function with a block of `replica`: asked at each call.
+    def _company(self, replica: int, region: int) -> Any:
+        """The stamp of what calls the function of `region`, with a block of `replica`: asked at
+        each call.
 
         In eager mode an eager tensor; while another function is traced a tensor in its graph.
         """
@@ -195,17 +220,29 @@ class Blocks:
             stack = self._calls_under_way.stack()
             place = current_place()
             if place is EAGER:
-                self.callers.add(threading.get_ident())
+                thread = threading.get_ident()
+                self.threads.add(thread)
                 self._called()
+                if self.tracings.events.pending:
+                    with self.counters.lock:
+                        self.tracings.events.called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )
             if place is not EAGER:
+                self.callers.called_in(region)
                 return self._stamp_inside(frame, place, replica, calling=True)
+            step = None if frame is None else self._calls_under_way.step_around(frame, replica)
+            if step is None:
+                path = self.callers.here(sys._getframe(1), compat.replica_run() is not None)
+                self.callers.called(region, replica, path, thread, ledger.next_number)
             if frame is None:
                 return ledger.alone
-            step = self._calls_under_way.step_around(frame, replica)
-            stamp = 0 if step is None else UNIT * self._number_of(step, replica) | WITHIN
+            stamp = 0
+            if step is not None:
+                number = self._number_of(step, replica)
+                self.callers.called(region, replica, step.path, thread, lambda: number)
+                stamp = UNIT * number | WITHIN
             if applying(frame):
                 self.called_by_apply_methods = True
                 stamp |= APPLYING
@@ -255,7 +292,8 @@ class Blocks:
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The company of the function whose graph is `region`, a tensor of that graph."""
-        return self._ledger(replica).company(region, partial(self._company, replica))
+        ask = partial(self._company, replica, self.callers.region_of(region))
+        return self._ledger(replica).company(region, ask)
 
     def _ledger(self, replica: int) -> Ledger:
         return self.counters.ledger(replica, self._devices.get(replica, ""))

@@ -266,15 +266,25 @@ def runs_under_way() -> tuple[set[int], set[int]]:
         if coordinator is None or id(coordinator) in runs:
             return runs, threads
         runs.add(id(coordinator))
-        for thread, frame in sys._current_frames().items():
-            if any(each is coordinator for each in _coordinators(frame)):
-                threads.add(thread)
-                python = frame
-                known = {each.ident: each for each in threading.enumerate()}
-                coordinator = getattr(known.get(thread), "coord", None)
-                break
-        else:
+        starter = started_by(coordinator)
+        if starter is None:
             return runs, threads
+        thread, python = starter
+        threads.add(thread)
+        known = {each.ident: each for each in threading.enumerate()}
+        coordinator = getattr(known.get(thread), "coord", None)
+
+
+def started_by(coordinator: Any) -> tuple[int, Any] | None:
+    """The thread that started the replica threads with this `coord`, and its frame that waits."""
+    code = mirrored_run._call_for_each_replica.__code__
+    for thread, frame in sys._current_frames().items():
+        python: Any = frame
+        while python is not None:
+            if python.f_code is code and python.f_locals.get("coord") is coordinator:
+                return thread, python
+            python = python.f_back
+    return None
 
 
 def _coordinators(python: Any) -> Iterator[Any]:
@@ -397,23 +407,23 @@ def signature(graph: Any) -> str:
     if structured is None:
         return ""
     positional, named = structured
-    parts = [_spec(each) for each in positional]
-    parts += [f"{name}={_spec(each)}" for name, each in named.items()]
+    parts = [shown(each) for each in positional]
+    parts += [f"{name}={shown(each)}" for name, each in named.items()]
     return ", ".join(parts)
 
 
-def _spec(value: Any) -> str:
+def shown(value: Any) -> str:
     """An argument, as far as TensorFlow tells graphs apart by it."""
     if isinstance(value, tf.TensorSpec):
         name = f"{value.name}: " if value.name else ""
         return f"{name}{value.dtype.name}{_shape(value.shape)}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_spec(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {shown(each)}" for key, each in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "(" + ", ".join(_spec(each) for each in value) + ")"
+        return "(" + ", ".join(shown(each) for each in value) + ")"
     element = getattr(value, "_element_spec", None)
     if element is not None:  # a dataset or its iterator
-        return f"{type(value).__name__.removesuffix('Spec')}{_spec(element)}"
+        return f"{type(value).__name__.removesuffix('Spec')}{shown(element)}"
     if isinstance(value, tf.TypeSpec):
         dtype = getattr(getattr(value, "dtype", None), "name", "")
         kind = type(value).__name__.removesuffix("Spec")

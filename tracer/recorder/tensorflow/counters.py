@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 
+from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import Reading
 from tracer.recorder.tensorflow.ledger import HostLog, Ledger
 
@@ -23,6 +24,10 @@ class CountedBlock(NamedTuple):
     step: bool
     """Whether it is a step where it is not part of one."""
     sites: tuple[int, ...]
+    path: int = UNKNOWN
+    """The number of the path of calls to it; in a function, of that part which is in its region."""
+    region: int = UNKNOWN
+    """The number of the region in a function: see `callers`."""
 
 
 class ReplicaCounts(NamedTuple):

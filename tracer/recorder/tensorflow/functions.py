@@ -4,15 +4,19 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import sys
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
+from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.autograph.pyct import origin_info
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
     polymorphic_function,
     tf_method_target,
+    tracing_compilation,
 )
 from tensorflow.python.framework import func_graph
 
@@ -118,3 +122,133 @@ def graphs_being_traced() -> list[Any]:
                 graphs.append(at.f_locals.get("func_graph"))
             at = at.f_back
     return [graph for graph in graphs if graph is not None]
+
+
+def graph_traced_by(frame: FrameType) -> Any | None:
+    """The graph that Python's frame builds by calling a function, if it is one that does."""
+    if frame.f_code is not func_graph.func_graph_from_py_func.__code__:
+        return None
+    return frame.f_locals.get("func_graph")
+
+
+class Definition(NamedTuple):
+    """What a `tf.function` is traced for, by the call that traces it."""
+
+    function: Any
+    """The `tf.function`; None if it is something else that is traced."""
+    code: CodeType | None
+    """That of the Python function in it, if it is known."""
+    first: bool
+    """Whether it was never traced before."""
+    made_variables: bool
+    """Whether it has just been traced, by the same call, and made variables."""
+    wanted: Any
+    """The type of the function that is traced, by its arguments."""
+    known: list[Any]
+    """The types of those it was traced to before, and that it has not forgotten."""
+
+
+def definition(frames: Sequence[FrameType]) -> Definition | None:
+    """What the outermost function is traced for, by these frames, the innermost first.
+
+    A function that makes variables is traced by `_initialize` and then again, in one call
+    (`eager/polymorphic_function/polymorphic_function.py`).
+    """
+    define = tracing_compilation._maybe_define_function.__code__
+    places = [place for place, frame in enumerate(frames) if frame.f_code is define]
+    if not places:
+        return None
+    values = frames[places[-1]].f_locals
+    cache = getattr(values.get("tracing_options"), "function_cache", None)
+    known = [] if cache is None else [each.function_type for each in cache.values()]
+    cls = polymorphic_function.Function
+    calls = (cls._call.__code__, cls._get_concrete_function_garbage_collected.__code__)
+    first = False
+    for frame in frames[places[-1] :]:
+        first |= frame.f_code is cls._initialize.__code__
+        if frame.f_code in calls:
+            function = frame.f_locals["self"]
+            again = not first and "initializers" in frame.f_locals
+            wanted = values.get("lookup_func_type")
+            return Definition(function, _code_of(function), first, again, wanted, known)
+    return Definition(None, None, False, False, values.get("lookup_func_type"), known)
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """The code of the Python function in a `tf.function`."""
+    python = function._python_function
+    for _ in range(_WRAPS):
+        code = getattr(python, "__code__", None)
+        inner = next(
+            (
+                value
+                for name in ("__wrapped__", "func", "weakrefself_func__")
+                if (value := getattr(python, name, None)) is not None
+            ),
+            None,
+        )
+        if inner is None:
+            return code if isinstance(code, CodeType) else None
+        python = inner() if isinstance(inner, weakref.ref) else inner
+    return None
+
+
+_WRAPS = 20
+"""How many wrappers around a Python function are looked through."""
+
+
+def seconds_of_tracing() -> float:
+    """How long all tracings of outermost functions took that have ended, in this process."""
+    counter = getattr(tracing_compilation, "_graph_building_time_counter", None)
+    return 0.0 if counter is None else int(counter.get_cell().value()) / 1e6
+
+
+class Running(NamedTuple):
+    """What threads are doing."""
+
+    alive: set[int]
+    inside: bool
+    """Whether one of them has called a function that has not returned."""
+
+
+def threads_in_functions(threads: Collection[int]) -> Running:
+    """Which of these threads are alive, and whether any of them is in a function."""
+    calls = (
+        polymorphic_function.Function._call.__code__,
+        concrete_function.ConcreteFunction._call_impl.__code__,
+    )
+    alive, inside = set(), False
+    for thread, frame in sys._current_frames().items():
+        if thread in threads:
+            alive.add(thread)
+            at: FrameType | None = frame
+            while at is not None and not inside:
+                inside = at.f_code in calls
+                at = at.f_back
+    return Running(alive, inside)
+
+
+def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
+    """The author's code, and the line in it, of a line in code that AutoGraph wrote.
+
+    It keeps with each function that it converted the code it made, and from which line each line
+    came (`autograph/pyct/transpiler.py`, `_FunctionFactory`).
+    """
+    place = origin_info.LineLocation(code.co_filename, line)
+    for original, factories in list(autograph._TRANSPILER._cache._cache.items()):
+        for factory in list(factories.values()):
+            if factory.module.__file__ == code.co_filename:
+                origin = factory.source_map.get(place)
+                number = original.co_firstlineno if origin is None else origin.loc.lineno
+                return _innermost(original, number), number
+    return None
+
+
+def _innermost(code: CodeType, line: int) -> CodeType:
+    """The function in `code` that this line is in."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
+            lines = [number for _, _, number in constant.co_lines() if number is not None]
+            if lines and min(lines) < line <= max(lines):
+                return _innermost(constant, line)
+    return code

@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary, ref
 
 from tracer.model.records import Graph
 from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.causes import Event, Events
+from tracer.recorder.tensorflow.functions import Definition
 from tracer.recorder.tensorflow.ledger import Use
 
 MOST = 256
@@ -66,8 +68,9 @@ class Handed(NamedTuple):
 class _Tracing:
     """An outermost graph with the blocks in it."""
 
-    def __init__(self, root: Any, after: int) -> None:
+    def __init__(self, root: Any, after: int, event: Event | None) -> None:
         self.root_id = id(root)
+        self.event = event
         self.root: ref[Any] | None = None
         self.function = compat.function_name(root)
         self.signature = compat.signature(root)
@@ -82,6 +85,8 @@ class _Tracing:
     def add(self, graph: Any, replica: int, step: Handed | None, use: Use) -> None:
         place = self._places.setdefault(compat.called_graph(graph), len(self.blocks))
         self.blocks.append(_BlockInGraph(replica, step is not None, use, place))
+        if self.event is not None:
+            self.event.replica = min(self.event.replica, replica)
         if step is not None:
             # A branch of a condition is a graph of its own, which another one excludes.
             steps = self._steps_in.setdefault(graph, {}).setdefault(replica, [])
@@ -138,6 +143,7 @@ class Tracings:
         self._alive: dict[int, _Tracing] = {}
         self._gone: deque[_Tracing] = deque()
         self._sums: dict[Key, Figures] = {}
+        self.events = Events()
 
     def add(
         self,
@@ -147,17 +153,21 @@ class Tracings:
         use: Use,
         steps_so_far: Callable[[], int],
         failed: bool,
+        caused_by: Callable[[], tuple[Definition | None, int]],
     ) -> None:
         """The block that makes `use` of a counter on `replica` was traced into `graph`.
 
         `step` is what it was handed, if it is one; `failed` if an error ended it, which as a rule
-        ends the tracing.
+        ends the tracing. `caused_by` gives what an outermost function is traced for, and by which
+        path of calls.
         """
         root = compat.graphs_around(graph)[-1]
         tracing = self._alive.get(id(root))
         if tracing is None or tracing.root is None or tracing.root() is not root:
             self._settle()
-            tracing = self._alive[id(root)] = _Tracing(root, steps_so_far())
+            steps = steps_so_far()
+            event = self.events.begin(root, replica, *caused_by(), steps)
+            tracing = self._alive[id(root)] = _Tracing(root, steps, event)
             tracing.follow(root, self._gone)
         tracing.add(graph, replica, step, use)
         tracing.failed |= failed

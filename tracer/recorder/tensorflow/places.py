@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, applying
+from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.tensorflow import compat
 
 
@@ -46,7 +47,7 @@ def locate(
     frame.parent = parent
     frame.applying = role == "apply" or (parent is not None and applying(parent))
     frame.gathers = role == "group" and parent is not None and parent.place == place
-    frame.site = None
+    frame.site, frame.path = None, UNKNOWN
     frame.sites, frame.updates = [], []
     frame.start = 0 if place is EAGER else place.graph.num_operations()
     frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None

@@ -1,0 +1,298 @@
+"""Paths of calls: who called an optimizer, from the program's outermost line on. No framework.
+
+A path is a row of `records.Line`: the program's own lines, and between them what people know of
+the framework by name (`Model.fit`, `Adam.minimize`). All other frames of Python's stack are left
+out: those of the framework, of the standard library, of the tracer, and of packages that others
+wrote, of which one name stays.
+
+Python's stack is looked at in each step, and is nearly always the one of a step before. So the
+instructions at which its frames are stand for it (`Paths.of`), and only a stack that is new has its
+lines found. Code is held as long as it is known, frames never: they would hold what the program
+works with.
+
+A `Paths` belongs to a recorder. Paths get numbers, which never change; any thread may ask.
+"""
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Sequence
+from operator import is_
+from types import CodeType, FrameType
+from typing import Any
+
+from tracer.model.records import Line
+
+UNKNOWN = -1
+"""The number of no path: it is not known, or there are too many."""
+
+MOST = 2000
+"""How many paths are told apart; a program has a handful."""
+
+_MOST_STACKS = 4096
+"""How many stacks are known by their instructions, until they are forgotten and found again."""
+
+_LONGEST = 200
+"""How many lines a path has at most; of a longer one the middle is left out."""
+
+_FRAMEWORKS = ("keras", "tensorflow", "tf_keras")
+_OURS = ("tracer",)
+_CELLS = ("<ipython-input-", "ipykernel_")
+
+_LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_NAMED = {
+    "fit": ("Model", "compile"),
+    "train_on_batch": ("Model", "compile"),
+    "train_step": ("Model", "compile"),
+    "run": ("Strategy", "extended"),
+    "minimize": ("", "apply_gradients"),
+    "apply_gradients": ("", "apply_gradients"),
+    "apply": ("", "apply_gradients"),
+}
+"""Methods of the framework that people know: the class by which they do, if it is not that of the
+object, and an attribute that this class has."""
+
+Original = Callable[[CodeType, int], "tuple[CodeType, int] | None"]
+"""From generated code and a line in it to the author's code and line; None if it is not known."""
+
+
+def shown_file(file: str) -> str:
+    """A file as people name it: from the working folder if it is below that.
+
+    >>> shown_file("/elsewhere/models/train.py")
+    'models/train.py'
+    >>> shown_file("<ipython-input-3-8a5e>")
+    'cell 3'
+    """
+    if is_cell(file):
+        return _cell(file)
+    if file.startswith("<"):  # no file, but "<stdin>" or "<string>"
+        return file
+    path = os.path.normpath(file)
+    try:
+        below = os.path.relpath(path)
+    except (OSError, ValueError):  # no working folder any more, or on another drive
+        below = os.pardir
+    return os.path.join(*path.split(os.sep)[-2:]) if below.startswith(os.pardir) else below
+
+
+def is_cell(file: str) -> bool:
+    """Whether it is no file but a cell of a notebook."""
+    return any(each in file for each in _CELLS)
+
+
+def _cell(file: str) -> str:
+    """The cell of a notebook, with its number if IPython knows it."""
+    if file.startswith("<ipython-input-"):
+        number: Any = file.removeprefix("<ipython-input-").partition("-")[0]
+    else:
+        ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        numbers = getattr(getattr(ipython, "compile", None), "_filename_map", {})
+        number = numbers.get(file, "")
+    return f"cell {number}" if number != "" else "cell"
+
+
+class Paths:
+    """Paths by number, and the stacks that are known to be one."""
+
+    def __init__(self, original: Original) -> None:
+        """`original` says which code of an author generated code was made of."""
+        self.rows: list[tuple[Line, ...]] = []
+        self._numbers: dict[tuple[Line, ...], int] = {}
+        self._original = original
+        self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
+        self._recent: list[tuple[list[int], list[CodeType], bool, int]] = []
+        self._lock = threading.Lock()
+
+    def number(self, lines: Sequence[Line]) -> int:
+        """The number of a path, which it gets when it is asked for first."""
+        row = tuple(lines)
+        with self._lock:
+            number = self._numbers.get(row)
+            if number is None:
+                if len(self.rows) >= MOST:
+                    return UNKNOWN
+                number = self._numbers[row] = len(self.rows)
+                self.rows.append(row)
+            return number
+
+    def above(self, frame: FrameType | None, outermost: bool = True) -> int:
+        """The path to `frame`, which is at work, from the beginning of its thread's stack."""
+        places: list[int] = []
+        codes: list[CodeType] = []
+        at = frame
+        while at is not None:
+            places.append(at.f_lasti)
+            codes.append(at.f_code)
+            at = at.f_back
+        number = self._recently(places, codes, outermost)
+        if number is None:
+            number = self.of(frames_above(frame), outermost)
+            self._recent = [(places, codes, outermost, number), *self._recent[:3]]
+        return number
+
+    def _recently(self, places: list[int], codes: list[CodeType], outermost: bool) -> int | None:
+        """The path of a stack that was asked for just now."""
+        for known_places, known_codes, known_outermost, number in self._recent:
+            if (
+                places == known_places
+                and outermost == known_outermost
+                and all(map(is_, codes, known_codes))
+            ):
+                return number
+        return None
+
+    def of(self, frames: Sequence[FrameType], outermost: bool = True) -> int:
+        """The path of these frames, the innermost first.
+
+        `outermost` if what is around them is all of the program, else they are a part of a path.
+        """
+        key = (outermost, *map(id, (each.f_code for each in frames)))
+        key += tuple(each.f_lasti for each in frames)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST_STACKS:
+                self._known = {}
+            number = self.number(lines_of(frames, self._original, outermost))
+            known = self._known[key] = number, [each.f_code for each in frames]
+        return known[0]
+
+
+def frames_above(frame: FrameType | None) -> list[FrameType]:
+    """The frames from this one to the beginning of its stack."""
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = True) -> list[Line]:
+    """What is worth to be named of a stack, whose innermost frame is first.
+
+    Packages of others that stand around the whole program, as pytest does, are left out if it is
+    `outermost`; if there is no program, their lines are those of the program.
+    """
+    mine = [_is_program(each) for each in frames]
+    alone = outermost and not any(mine)
+    first = len(frames) if alone or not outermost else len(mine) - 1 - mine[::-1].index(True)
+    lines: list[Line] = []
+    generated = ""
+    package = ""
+    for index in range(len(frames) - 1, -1, -1):
+        frame = frames[index]
+        was_generated, generated = generated, ""
+        was_in, package = package, ""
+        if mine[index] or (alone and _package(frame)):
+            code, number, file = frame.f_code, frame.f_lineno, ""
+            if _is_generated(code):
+                file = code.co_filename
+                inner = file == was_generated and not code.co_name.startswith("tf__")
+                if inner and lines:  # the body of a loop or a branch, of the same function
+                    lines.pop()
+                code, number = original(code, number) or (code, number)
+            elif code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>"):
+                generated = was_generated
+                continue  # part of the function around it, as it is from Python 3.12 on
+            name = _qualified(code, frame)
+            _add(lines, Line(name, shown_file(code.co_filename), number))
+            generated = file
+        elif name := _name_in_framework(frame):
+            _add(lines, Line(name))
+        elif (of := _package(frame)) and index < first and not alone:
+            if of != was_in:
+                _add(lines, Line(f"{of}: {_qualified(frame.f_code, frame)}"))
+            package = of
+        else:
+            generated, package = was_generated, was_in
+    if not any(line.function.endswith(_STEPS) and not line.file for line in lines[-3:]):
+        applied = next((name for each in frames if (name := _applied_by(each))), "")
+        if applied and (not lines or lines[-1].function != applied):
+            lines.append(Line(applied))
+    if len(lines) > _LONGEST:
+        lines[_LONGEST // 2 : -_LONGEST // 2] = [Line("...")]
+    return lines
+
+
+_STEPS = (".apply_gradients", ".apply")
+
+
+def _add(lines: list[Line], line: Line) -> None:
+    """Append what is not the same again, as what calls itself is."""
+    if not lines or lines[-1] != line:
+        lines.append(line)
+
+
+def _root_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_generated(code: CodeType) -> bool:
+    """Whether AutoGraph wrote it."""
+    return "__autograph_generated_file" in code.co_filename
+
+
+def _is_program(frame: FrameType) -> bool:
+    """Whether a frame is of the program, and of no framework, package or library."""
+    file = frame.f_code.co_filename
+    if _root_of(frame) in _FRAMEWORKS + _OURS or file.startswith("<frozen "):
+        return False
+    if _is_generated(frame.f_code):
+        return True
+    if any(each in file for each in _PACKAGES):
+        return False
+    return not os.path.normcase(file).startswith(_LIBRARY)
+
+
+def _package(frame: FrameType) -> str:
+    """The package that somebody else wrote and a frame is of; empty for all other frames."""
+    root = _root_of(frame)
+    file = frame.f_code.co_filename
+    if root in _FRAMEWORKS + _OURS or root in _WRAPPERS:
+        return ""
+    return root if any(each in file for each in _PACKAGES) else ""
+
+
+_WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
+"""Packages that only call what they are given."""
+
+
+def _qualified(code: CodeType, frame: FrameType) -> str:
+    """The name of a function, with that of its class: `MyModel.train_step`."""
+    qualified = getattr(code, "co_qualname", "")
+    if not qualified:  # before Python 3.11
+        qualified = code.co_name
+        if code.co_varnames[:1] == ("self",) and code.co_argcount:
+            for cls in type(frame.f_locals.get("self")).__mro__:
+                if code.co_name in vars(cls):
+                    qualified = f"{cls.__name__}.{code.co_name}"
+                    break
+    return str(qualified.rpartition("<locals>.")[2])
+
+
+def _name_in_framework(frame: FrameType) -> str:
+    """What people know a method of the framework by; empty if they do not."""
+    code, root = frame.f_code, _root_of(frame)
+    if root in _OURS and code.co_name in ("step_method", "tf__step_method"):  # as AutoGraph has it
+        values = frame.f_locals
+        if getattr(values.get("intercepted"), "role", "") == "step":
+            return f"{type(values['self']).__name__}.{values['intercepted'].name}"
+    if root in _FRAMEWORKS and code.co_name in _NAMED and code.co_varnames[:1] == ("self",):
+        known_as, attribute = _NAMED[code.co_name]
+        of = type(frame.f_locals.get("self"))
+        if any(attribute in vars(cls) for cls in of.__mro__):
+            return f"{known_as or of.__name__}.{code.co_name}"
+    return ""
+
+
+def _applied_by(frame: FrameType) -> str:
+    """The name of an apply method that is called here."""
+    if frame.f_code.co_name not in ("apply_method", "tf__apply_method"):
+        return ""
+    if _root_of(frame) not in _OURS:
+        return ""
+    values = frame.f_locals
+    return f"{type(values['self']).__name__}.{values['intercepted'].name}"

@@ -1,0 +1,137 @@
+"""Spans: from which step to which each of several callers ran what a counter counted. No framework.
+
+A counter says in which steps a graph ran, and Python says who called it from which step on. Put
+together they give the steps of each caller. Callers may take turns for as long as the program
+runs, so what is noted of them is arithmetic too: spans of equal length at equal distances are one
+`Stretch`, however many they are.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+from tracer.model.runs import Run, fold
+
+MOST = 4000
+"""How many stretches a record keeps; callers without any order end it."""
+
+
+_WIDE = 64
+"""From which length on spans are not taken apart: each part is a run that overlaps the others."""
+
+
+Who = TypeVar("Who", bound=Hashable)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """Spans of steps: `length` each, the first from `first` on, and so on every `stride`."""
+
+    first: int
+    stride: int
+    count: int
+    length: int
+
+    @property
+    def last(self) -> int:
+        """The last step in them."""
+        return self.first + (self.count - 1) * self.stride + self.length - 1
+
+    def runs(self) -> Iterator[Run]:
+        """The steps in them, in as few runs as they are in one or the other direction.
+
+        >>> list(Stretch(first=1, stride=4, count=100, length=2).runs())
+        [Run(first=1, stride=4, count=100, times=1), Run(first=2, stride=4, count=100, times=1)]
+        """
+        if self.count <= self.length or self.length > _WIDE:
+            for index in range(self.count):
+                yield Run(self.first + index * self.stride, 1, self.length)
+        else:
+            for offset in range(self.length):
+                yield Run(self.first + offset, self.stride, self.count)
+
+
+class Turns(Generic[Who]):
+    """Who called, from which step on: each has the steps until the next one comes."""
+
+    def __init__(self, begin: int) -> None:
+        """Nobody is known before the step `begin`."""
+        self.begin = begin
+        self.full = False
+        """Whether there were too many changes to keep: from then on nobody is known."""
+        self._stretches: dict[Who, list[list[int]]] = {}
+        self._kept = 0
+        self._now: Who | None = None
+        self._since = begin
+
+    def change(self, step: int, caller: Who | None) -> None:
+        """From `step` on it is `caller`; None if that cannot be known."""
+        if self.full:
+            return
+        self._close(step)
+        self._now, self._since = caller, max(step, self._since)
+        if self._kept >= MOST:
+            self.full, self._now = True, None
+
+    def _close(self, step: int) -> None:
+        length = step - self._since
+        if length <= 0 or self._now is None:
+            return
+        stretches = self._stretches.setdefault(self._now, [])
+        if stretches:
+            last = stretches[-1]
+            first, stride, count, known_length = last
+            gap = self._since - first - (count - 1) * stride
+            if length == known_length and (count == 1 or gap == stride):
+                last[1], last[2] = gap, count + 1
+                return
+        self._kept += 1
+        stretches.append([self._since, 1, 1, length])
+
+    def by_caller(self, end: int) -> dict[Who, list[Stretch]]:
+        """The spans of each before the step `end`."""
+        found = {
+            caller: [Stretch(*each) for each in stretches]
+            for caller, stretches in list(self._stretches.items())
+        }
+        if self._now is not None and end > self._since:
+            found.setdefault(self._now, []).append(Stretch(self._since, 1, 1, end - self._since))
+        return found
+
+
+def of_caller(runs: Iterable[Run], stretches: Sequence[Stretch], earlier: int = 0) -> list[Run]:
+    """Those of `runs` in the spans of one caller; in no order, and they may overlap.
+
+    The steps of the spans count `earlier` more steps than those of the runs.
+
+    >>> of_caller([Run(1, 1, 10)], [Stretch(first=3, stride=4, count=2, length=2)])
+    [Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=2, times=1)]
+    """
+    found = []
+    for run in runs:
+        for stretch in stretches:
+            if stretch.last - earlier < run.first or stretch.first - earlier > run.last:
+                continue
+            for span in stretch.runs():
+                steps = range(span.first - earlier, span.last - earlier + 1, span.stride)
+                part = run.only(steps)
+                if part is not None:
+                    found.append(part)
+    return found
+
+
+def without(runs: Sequence[Run], parts: Sequence[Run]) -> list[Run]:
+    """Those steps of `runs` that are not in `parts`, which are steps of them.
+
+    >>> without([Run(1, 1, 10)], [Run(3, 1, 6)])
+    [Run(first=1, stride=1, count=2, times=1), Run(first=9, stride=1, count=2, times=1)]
+    """
+    if sum(run.total for run in runs) == sum(run.total for run in parts):
+        return []
+    times: Counter[int] = Counter()
+    for sign, each in ((1, runs), (-1, parts)):
+        for run in each:
+            for step in range(run.first, run.last + 1, run.stride):
+                times[step] += sign * run.times
+    return fold((step, count) for step, count in sorted(times.items()) if count)

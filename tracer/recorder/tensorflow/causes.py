@@ -1,0 +1,180 @@
+"""Why a function was traced: the call that caused it, and what of its arguments was new.
+
+Each tracing of an outermost function with a block in it is an event. It is noted when the first
+block in it is closed, on the thread that traces; how long it took is known when it is over, and
+TensorFlow keeps the sum of all such times (`functions.seconds_of_tracing`).
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Literal, NamedTuple
+from weakref import ref
+
+from tracer.recorder.tensorflow import compat, functions
+from tracer.recorder.tensorflow.functions import Definition
+
+MOST = 1000
+"""How many tracings are kept, the first ones; of all of them only the number is."""
+
+_FEW = 3
+
+Cause = Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
+
+
+@dataclass
+class Event:
+    """One graph tracing, as an event: see `records.GraphTracing`."""
+
+    function: str
+    signature: str
+    replica: int
+    """The first of the replicas that it updates."""
+    path: int
+    """The number of the path of the call that caused it."""
+    cause: Cause
+    detail: str
+    after: int
+    at: float
+    """When the first block in it was closed, until it is known when it began."""
+    seconds: float = 0.0
+
+
+class Events:
+    """The tracings for one root optimizer; whoever calls holds the lock of its counters."""
+
+    def __init__(self) -> None:
+        self.kept: list[Event] = []
+        self.pending = False
+        """Whether the last one may not be over."""
+        self._before = 0.0
+        self._functions: dict[CodeType, ref[Any]] = {}
+
+    def begin(
+        self, graph: Any, replica: int, definition: Definition | None, path: int, steps: int
+    ) -> Event | None:
+        """A function is being traced to `graph`, after so many steps; None if too many were."""
+        self._over(called=False)
+        cause, detail = self._why(definition)
+        if len(self.kept) >= MOST:
+            return None
+        name, signature = compat.function_name(graph), compat.signature(graph)
+        event = Event(name, signature, replica, path, cause, detail, steps, time.time())
+        self.kept.append(event)
+        self._before = functions.seconds_of_tracing()
+        self.pending = True
+        return event
+
+    def called(self) -> None:
+        """What was traced is called, or a trace is read."""
+        if self.pending:
+            self._over(called=True)
+
+    def _over(self, called: bool) -> None:
+        """Note how long the last tracing took, if it is over."""
+        if not self.pending:
+            return
+        seconds = functions.seconds_of_tracing() - self._before
+        if seconds > 0:
+            event = self.kept[-1]
+            ended = time.time() if called else event.at
+            event.seconds, event.at = seconds, min(event.at, ended - seconds)
+            self.pending = False
+
+    def _why(self, definition: Definition | None) -> tuple[Cause, str]:
+        if definition is None or definition.function is None:
+            return "unknown", ""
+        if definition.made_variables:
+            return "variables", ""
+        code = definition.code
+        known = self._functions.get(code) if code is not None else None
+        if code is not None:
+            self._functions[code] = ref(definition.function)
+        if definition.first:
+            other = known is not None and known() is not definition.function
+            return ("function" if other else "first"), ""
+        if not definition.known:
+            return "forgotten", ""
+        changes = [
+            changed
+            for each in reversed(definition.known)
+            if (changed := list(_changes(each, definition.wanted)))
+        ]
+        if not changes:
+            return "unknown", ""
+        least = min(changes, key=len)
+        more = f"; and {len(least) - _FEW} more" if len(least) > _FEW else ""
+        values = all(change.value for change in least)
+        text = "; ".join(f"{each.name}: {each.old} -> {each.new}" for each in least[:_FEW])
+        return ("value" if values else "argument"), text + more
+
+
+class _Leaf(NamedTuple):
+    name: str
+    text: str
+    value: bool
+    """Whether it is a Python value."""
+    identity: int = 0
+    """Of a value that is known by being itself."""
+
+
+class _Change(NamedTuple):
+    name: str
+    old: str
+    new: str
+    value: bool
+
+
+def _changes(old: Any, new: Any) -> Iterator[_Change]:
+    """In which arguments two types of functions differ."""
+    for name in dict.fromkeys([*old.parameters, *new.parameters]):
+        before, after = (
+            list(_leaves(name, each.parameters[name].type_constraint))
+            if name in each.parameters
+            else []
+            for each in (old, new)
+        )
+        if [leaf.name for leaf in before] == [leaf.name for leaf in after]:
+            for one, other in zip(before, after, strict=True):
+                if one != other:
+                    again = "another " if one.text == other.text else ""
+                    yield _Change(one.name, one.text, again + other.text, one.value and other.value)
+        else:  # of another structure
+            yield _Change(name, _structure(before), _structure(after), False)
+
+
+def _structure(leaves: Sequence[_Leaf]) -> str:
+    more = ", ..." if len(leaves) > _FEW else ""
+    return (
+        "(" + ", ".join(leaf.text for leaf in leaves[:_FEW]) + more + ")" if leaves else "nothing"
+    )
+
+
+def _leaves(name: str, kind: Any) -> Iterator[_Leaf]:
+    """The parts of an argument that TensorFlow looks at, as it has them for a function's type
+    (`core/function/trace_type/default_types.py`).
+    """
+    of = type(kind).__name__
+    if of == "Literal":
+        yield _Leaf(name, compat.shown(kind.value), True)
+    elif of == "Tuple":
+        for index, each in enumerate(kind.components):
+            yield from _leaves(f"{name}[{index}]", each)
+    elif of == "List":
+        yield from _leaves(name, kind.components_tuple)
+    elif of == "NamedTuple":
+        for field, each in zip(kind.attribute_names, kind.attributes.components, strict=True):
+            yield from _leaves(f"{name}.{field}", each)
+    elif of == "Attrs":
+        yield from _leaves(name, kind.named_attributes)
+    elif of == "Dict":
+        for key, each in kind.mapping.items():
+            yield from _leaves(f"{name}[{key!r}]", each)
+    elif of == "Weakref":
+        value = kind._ref()
+        yield _Leaf(name, type(value).__name__, True, id(value))
+    else:
+        text = compat.shown(kind)
+        prefix = f"{kind.name}: " if getattr(kind, "name", None) else ""
+        yield _Leaf(name, text.removeprefix(prefix), False)
