@@ -20,7 +20,16 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, GraphTracing, Line, Method, Replica, TraceData
+from tracer.model.records import (
+    Block,
+    Effect,
+    Graph,
+    GraphTracing,
+    Line,
+    Method,
+    Replica,
+    TraceData,
+)
 from tracer.model.trace import Trace
 from tracer.recorder import readout
 from tracer.recorder.frames import CallsUnderWay
@@ -35,6 +44,7 @@ from tracer.recorder.tensorflow.counters import (
     NOTHING_COUNTED,
     CountedBlock,
     Counts,
+    ReplicaCounts,
 )
 from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
@@ -91,6 +101,7 @@ class _Ran(NamedTuple):
     notes: Sequence[str]
     """What is not known of them."""
     paths: _PathsOfTrace
+    effects: Sequence[Effect]
 
 
 class Reader:
@@ -226,6 +237,7 @@ class Reader:
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
+            effects=tuple(ran.effects),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
@@ -247,6 +259,7 @@ class Reader:
                     {number - past for number in counted.under_way if number > past},
                     {number - past for number in counted.empty if number > past},
                     counted.calm,
+                    list(_effects_since(counted, old)),
                 )
             )
         names = dict.fromkeys(site.method for site in sites)
@@ -255,7 +268,9 @@ class Reader:
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
-        return _Ran(sites, methods, replicas, ran, notes, paths)
+        effects = list(readout.effects_of(self._optimizers.root, ended, replicas))
+        notes += readout.effects_lost(ended)
+        return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
@@ -350,6 +365,16 @@ def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> Blo
         tuple(sites[number] for number in block.sites),
         path,
     )
+
+
+def _effects_since(
+    counted: ReplicaCounts, before: ReplicaCounts
+) -> Iterator[tuple[readout.EffectKey, Reading]]:
+    """What was seen of variables after `before`."""
+    for source, reading in counted.effects.items():
+        new = readout.since(reading, before.effects.get(source, Reading()), before.past)
+        if new.total:
+            yield (source.what, source.variables), new
 
 
 def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:
