@@ -12,7 +12,7 @@ from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import Rule
-from tracer.findings.rules import classes, effects, graphs, models, steps, updates
+from tracer.findings.rules import classes, effects, graphs, models, steps, updates, weights
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -103,7 +103,9 @@ RULES: tuple[Rule, ...] = (
     classes.python_side_effect,
     classes.step_per_variable,
     # Found in the updates.
+    weights.not_finite,
     effects.never_assigned,
+    weights.unchanged,
     updates.replicas_disagree,
     updates.never_updated,
     models.never_handed,
