@@ -217,14 +217,16 @@ def recording_aloud(
 
 
 @contextmanager
-def recording_of(*optimizers: object) -> Iterator[Recording]:
+def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
     """Trace these optimizers only, for the block; `Recording.take` adds others.
+
+    If `effects`, the variables are compared before and after each step of the block.
 
     Raises `tracer.UnsupportedOptimizer` for what is none.
     """
     from tracer.hooks import recording
 
-    with recording.recording_of(*optimizers) as counted:
+    with recording.recording_of(*optimizers, effects=effects) as counted:
         yield Recording(counted)
 
 

@@ -217,9 +217,9 @@ def record(
 
 
 @contextmanager
-def recording_of(*optimizers: object) -> Iterator[Recording]:
+def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
     """Trace these optimizers only, for the block: see `tracer.api.recording_of`."""
-    recording = Recording()
+    recording = Recording(effects=effects)
     try:
         for optimizer in optimizers:
             recording.take(optimizer)
