@@ -469,6 +469,7 @@ ALL: dict[str, Callable[[], CallTrace]] = {
         embedding_on_two_replicas,
         accumulation,
         eager,
+        with_effects,
         incomplete,
         no_steps,
         never_ran,
