@@ -106,7 +106,7 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
         columns.append(Column("by replica", drop=4))
     with_effects = bool(rows.effects_on(tally))
     if with_effects:
-        columns += [Column("un-\nchanged", drop=1), Column("not\nfinite", drop=1)]
+        columns += [Column("unchanged", drop=1), Column("not\nfinite", drop=1)]
     extras = _extras(tally)
     only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
     all_rows = [

@@ -143,11 +143,13 @@ class Blocks:
 
     def _ran(self, block: CountedBlock, frame: Frame) -> None:
         """A block in eager mode has just been executed, a step or a call outside of every step."""
+        effects = self.counters.effects if block.step else None
+        seen = () if effects is None else effects.seen(frame, block.replica)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
             self.counters.log(block, stamp)
-            if self.counters.effects is not None and block.step:
-                self.counters.effects.ran(frame, block.replica, stamp)
+            if effects is not None:
+                effects.log(block.replica, seen, stamp)
 
     def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> Use:
         """Count a block in its graph, once its work is done: a step that fails is none.
@@ -163,9 +165,10 @@ class Blocks:
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, frame.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
-        if self.counters.effects is not None and block.step:
+        effects = self.counters.effects if block.step else None
+        if effects is not None:
             device = self._devices.get(block.replica, "")
-            self.counters.effects.count(frame, block.replica, device, stamp, work)
+            effects.count(frame, block.replica, device, stamp, work)
         with self.counters.lock:
             steps_so_far = self.counters.steps
             step = self._handed(block, frame) if block.step else None

@@ -10,6 +10,7 @@ The value from the beginning is held until the end, so what writes to the variab
 copy it: that costs memory, never the result.
 """
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -32,12 +33,15 @@ class Source(NamedTuple):
 
 
 class Effects:
-    """What was compared on each replica; thread-safe but for `count` and `ran`: see there."""
+    """What was compared on each replica; thread-safe, if the lock of the counters is held where it
+    says so.
+    """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         """`note` is called with what could not be compared."""
         self._note = note
         self._marks: dict[int, marks.Marks] = {}
+        self._making = threading.Lock()
         self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
 
     def hold(self, frame: Frame, index: int, variable: Any) -> None:
@@ -70,7 +74,7 @@ class Effects:
             elif all(each.handle is not own.handle for each in held):
                 held.append(marks.hold(index, replica, own))
 
-    # A step has ended, which a block counts. Each is called on the thread that made the call.
+    # A step has ended, which a block counts; on the thread that made the call.
 
     def count(
         self, frame: Frame, replica: int, device: str, stamp: Any, work: Sequence[Any]
@@ -81,28 +85,34 @@ class Effects:
             return
         with compat.control_dependencies(work):
             bits = marks.questions(held)
-        if replica not in self._marks:
-            self._marks[replica] = marks.Marks(device)
+        with self._making:
+            if replica not in self._marks:
+                self._marks = {**self._marks, replica: marks.Marks(device)}
         self._marks[replica].count(tuple(each.variable for each in held), stamp, bits, work)
 
-    def ran(self, frame: Frame, replica: int, stamp: int) -> None:
-        """Log a step in eager mode; the lock of the counters is held."""
+    def seen(self, frame: Frame, replica: int) -> list[Source]:
+        """What is to be logged of a step in eager mode."""
         held = _of_replica(frame, replica)
         if not held:
-            return
-        logs = self._logs[replica]
-        bits = [bool(each) for each in marks.questions(held)]
+            return []
         variables = tuple(each.variable for each in held)
-        _log(logs, Source(variables, "compared"), stamp)
-        for index, unchanged, not_finite in zip(
-            variables, bits, bits[len(variables) :], strict=False
-        ):
-            if unchanged:
-                _log(logs, Source((index,), "unchanged"), stamp)
-            if not_finite:
-                _log(logs, Source((index,), "not_finite"), stamp)
+        bits = [bool(each) for each in marks.questions(held)]
+        both = zip(variables, bits[: len(held)], bits[len(held) :], strict=True)
+        found = [Source(variables, "compared")]
+        for index, unchanged, not_finite in both:
+            found += [Source((index,), "unchanged")] * unchanged
+            found += [Source((index,), "not_finite")] * not_finite
+        return found
 
-    # Reading; the lock of the counters is held.
+    # The lock of the counters is held by whoever calls these.
+
+    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
+        """Log what was `seen` of a step."""
+        logs = self._logs[replica]
+        for source in found:
+            if source not in logs:
+                logs[source] = HostLog()
+            logs[source].add(stamp)
 
     def read(self, replica: int, begun: int) -> dict[Source, Reading]:
         """What was counted on a replica, of the steps up to `begun`."""
@@ -129,13 +139,6 @@ def _sources(variables: tuple[int, ...]) -> Iterable[Source]:
     for place, index in enumerate(variables):
         yield Source((index,), "not_finite", (variables, place))
     yield Source(variables, "compared", (variables, len(variables)))
-
-
-def _log(logs: dict[Source, HostLog], source: Source, stamp: int) -> None:
-    log = logs.get(source)
-    if log is None:
-        log = logs[source] = HostLog()
-    log.add(stamp)
 
 
 def _of_replica(frame: Frame, replica: int) -> list[marks.Held]:

@@ -229,9 +229,10 @@ class Marks:
     def children(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
         children: dict[str, Any] = {}
-        for ring in self._rings.values():
-            children |= {f"rows_{ring.size}": ring.rows, f"ring_{ring.size}": ring.ring}
-        return children | {f"marks_{c.first}": c.states for c in self._counters.values()}
+        with self._lock:
+            for ring in self._rings.values():
+                children |= {f"rows_{ring.size}": ring.rows, f"ring_{ring.size}": ring.ring}
+            return children | {f"marks_{c.first}": c.states for c in self._counters.values()}
 
     def _make(self, variables: tuple[int, ...]) -> _Counters:
         bits = bits_of(variables)
