@@ -168,6 +168,11 @@ class Optimizers:
         """One of the methods of `tracer.kinds.BESIDE` was called."""
         self._called.setdefault(index, set()).add(method)
 
+    @property
+    def called_otherwise(self) -> bool:
+        """Whether one of these methods was ever called."""
+        return bool(self._called)
+
     def first_step_ended(
         self, variables: Sequence[Variable], objects: Sequence[Any], traced: bool
     ) -> None:

@@ -179,6 +179,7 @@ class Reader:
                 or older.calls != since.older
                 or older.traced_anew() != since.anew
                 or older.in_pipelines()
+                or self._optimizers.called_otherwise
                 or self._notes.keys() - since.notes
             )
 
