@@ -55,8 +55,7 @@ class Recording:
             return self._end
         parts, unused = [], []
         for recorder, since in list(self._since.items()):
-            fitted = recorder.optimizers.fitted
-            if recorder not in self._asked and not fitted and recorder.reader.nothing_since(since):
+            if recorder not in self._asked and recorder.reader.nothing_since(since):
                 continue
             counted = recorder.reader.data_since(since)
             known = frozenset() if since is None else since.notes

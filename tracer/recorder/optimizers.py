@@ -156,14 +156,6 @@ class Optimizers:
         """Those that the program holds."""
         return [each for traced in self._all if (each := traced.optimizer()) is not None]
 
-    @property
-    def fitted(self) -> bool:
-        """Whether `fit` came to its end with one of them that never stepped."""
-        return any(
-            "finalize_variable_values" in called and index not in self.stepping
-            for index, called in list(self._called.items())
-        )
-
     def called_beside(self, index: int, method: str) -> None:
         """One of the methods of `tracer.kinds.BESIDE` was called."""
         self._called.setdefault(index, set()).add(method)
