@@ -1,7 +1,8 @@
-"""Makes the pictures of the README: `python docs/pictures.py`, with the extra `test` and Chromium.
+"""Makes the pictures of the pages: `python docs/pictures.py`, with the extra `test` and Chromium.
 
 A small model is trained under a loss scale, with one batch that is not finite and one layer that
-the loss does not depend on; its trace is shown by the command, in a terminal and in a page.
+the loss does not depend on; its trace is shown by the command, in a terminal and in a page. The
+callers are those of the program in `docs/how-to/who-calls.md`.
 """
 
 import io
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -26,19 +27,41 @@ from tracer.reporters.text import render
 
 FOLDER = Path(__file__).parent / "pictures"
 CHROMIUM = "/usr/bin/chromium"
+COMMAND = (sys.executable, "-m", "tracer")
+CALLERS = "h3:has-text('Who calls')"
 STEPS, SKIPPED = 64, 33
 
 
 def main() -> None:
-    """Train, and write `page.png` and `terminal.svg`."""
+    """Train, and write `page.png`, `terminal.svg`, `callers.svg` and `callers.png`."""
     FOLDER.mkdir(exist_ok=True)
     trace = train()
     (FOLDER / "terminal.svg").write_text(terminal(trace), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         trace.save(Path(folder) / "tracer.json")
-        command = [sys.executable, "-m", "tracer", "report", "tracer.json", "-o", "report.html"]
-        subprocess.run(command, cwd=folder, check=True)
-        (FOLDER / "page.png").write_bytes(screenshot(Path(folder) / "report.html"))
+        (FOLDER / "page.png").write_bytes(screenshot(page_of("tracer.json", folder), "#heat"))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "fit.py").write_text(program(), encoding="utf-8")
+        subprocess.run([*COMMAND, "run", "--quiet", "fit.py"], cwd=folder, check=True)
+        called = terminal(tracer.load(Path(folder) / "tracer.json"), by="caller")
+        (FOLDER / "callers.svg").write_text(called, encoding="utf-8")
+        picture = screenshot(page_of("tracer.json", folder), ".callers", top=CALLERS)
+        (FOLDER / "callers.png").write_bytes(picture)
+
+
+def page_of(trace: str, folder: str) -> Path:
+    """The report on a trace file as a page."""
+    command = [*COMMAND, "report", trace, "-o", "report.html"]
+    subprocess.run(command, cwd=folder, check=True)
+    return Path(folder) / "report.html"
+
+
+def program() -> str:
+    """The program of the page about callers."""
+    text = (FOLDER.parent / "how-to" / "who-calls.md").read_text(encoding="utf-8")
+    found = re.search(r'```python title="fit.py"\n(.*?)```', text, re.DOTALL)
+    assert found is not None
+    return found[1]
 
 
 def train() -> CallTrace:
@@ -62,29 +85,34 @@ def train() -> CallTrace:
     return tracer.trace_of(optimizer)
 
 
-def terminal(trace: CallTrace) -> str:
+def terminal(trace: CallTrace, by: Literal["caller"] | None = None) -> str:
     """The report in a terminal of 88 columns, as SVG without a font of its own."""
+    command = "$ tracer report tracer.json" + (f" --by {by}" if by else "")
     console = Console(record=True, file=io.StringIO(), width=88, force_terminal=True)
-    console.print(
-        Text.from_ansi("$ tracer report tracer.json\n" + render(trace, width=88, color=True))
-    )
+    report = render(trace, by=by, width=88, color=True)
+    console.print(Text.from_ansi(f"{command}\n{report}"))
     svg = console.export_svg(title="tracer", unique_id="tracer")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def screenshot(page: Path) -> bytes:
-    """The top of the page, down to the heat map."""
+def screenshot(page: Path, chart: str, top: str = "") -> bytes:
+    """The page from its top, or from what `top` selects, down to a chart."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
         opened = browser.new_page(viewport={"width": 1000, "height": 1200})
         opened.goto(page.as_uri())
-        opened.wait_for_selector("#heat canvas")
-        end = opened.locator("#heat").bounding_box()
+        for drawn in {"#heat", chart}:
+            opened.wait_for_selector(f"{drawn} canvas")
+        opened.wait_for_timeout(500)  # the charts take their heights
+        begin = opened.locator(top).bounding_box() if top else None
+        end = opened.locator(chart).bounding_box()
         assert end is not None
-        height = end["y"] + end["height"] + 40
-        picture = opened.screenshot(clip={"x": 0, "y": 0, "width": 1000, "height": height})
+        first = 0 if begin is None else begin["y"] - 10
+        height = end["y"] + end["height"] + (40 if begin is None else 10) - first
+        clip: Any = {"x": 0, "y": first, "width": 1000, "height": height}
+        picture = opened.screenshot(clip=clip, full_page=True)
         browser.close()
     return picture
 

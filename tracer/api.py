@@ -63,6 +63,17 @@ class CallTrace(Trace):
 
         return findings(self)
 
+    def without_paths(self) -> "CallTrace":
+        """The trace with each file named by its name alone, to be shown to others.
+
+        Lines of callers, of optimizers and of remarks, notes and commands lose the folders that
+        they name. Functions, line numbers, names of variables and all counts stay.
+        """
+        from tracer.model.sharing import without_paths
+
+        shared = without_paths(self)
+        return CallTrace(shared.data, shared.objects)
+
     def save(self, path: str | Path) -> None:
         """Write the trace to `path`, a trace file that `tracer.load` reads.
 
@@ -274,8 +285,8 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     """Print what an optimizer did: the answer first, then the counts.
 
     `optimizer_or_trace` is a wrapped optimizer or a `CallTrace`. `by` picks one table:
-    `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; without it, all that say
-    something are printed.
+    `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; or a tree, `"caller"` or
+    `"layer"`. Without it, all tables that say something are printed.
     `file` is a text stream, standard output if not given; colours are used on a terminal only.
 
     Raises `ValueError` for an optimizer that was never wrapped.

@@ -426,3 +426,35 @@ def test_what_steps_did_to_the_weights(open_page: Open) -> None:
     assert [line.get_attribute("class") for line in lines.all()] == [None, "odd"]
     page = open_page(traces.eager())
     assert page.locator("#table thead th").last.inner_text().strip() == "without gradient"
+
+
+def test_who_calls_is_drawn_and_told(open_page: Open) -> None:
+    page = open_page(traces.several_callers())
+    page.wait_for_selector(".callers canvas")
+    heat(page)
+    page.wait_for_timeout(300)  # the charts above it take their heights
+    page.locator(".callers canvas").scroll_into_view_if_needed()
+    box = page.locator(".callers canvas").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 300, box["y"] + 100)
+    # The second row of boxes, below the legend: the line that led to most.
+    page.mouse.move(box["x"] + 310, box["y"] + 34 + 26 + 13, steps=3)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    cells = page.locator("#vg-tooltip-element td").all_inner_texts()
+    told = {key.rstrip(":"): value for key, value in zip(cells[::2], cells[1::2], strict=True)}
+    assert told == {
+        "caller": "train.py:41 main",
+        "executions": "880",
+        "steps": "40",
+        "Python calls": "44",
+    }
+    rows = page.locator("[aria-label=Callers] tbody tr").all_inner_texts()
+    assert rows[0].split("\t") == ["train.py:50", "1,386", "63", "110"]
+    assert len(rows) == 9
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_callers_fit_a_phone(scheme: str, open_page: Open) -> None:
+    page = open_page(traces.several_callers(), width=360, scheme=scheme)
+    page.wait_for_selector(".callers canvas")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

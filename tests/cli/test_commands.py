@@ -100,6 +100,17 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     older = {"tensorflow": "2.15.0"}
     traces.changed(trace, blocks=fewer, environment=older).save(folder / "changed.json")
     traces.changed(trace, finished=False).save(folder / "unfinished.json")
+    called = traces.several_callers()
+    edited = {41: 43, 44: 46, 50: 52}
+    lines = tuple(
+        msgspec.structs.replace(each, number=edited.get(each.number, each.number))
+        for each in called.data.lines
+    )
+    traces.changed(called, lines=lines).save(folder / "edited.json")
+    elsewhere = tuple(
+        msgspec.structs.replace(each, path=1) if each.path == 2 else each for each in called.blocks
+    )
+    traces.changed(called, blocks=elsewhere).save(folder / "elsewhere.json")
     return folder
 
 
@@ -118,6 +129,20 @@ OUTPUTS = {
     "report_csv_steps": ["report", "accumulation.json", "-f", "csv", "--by", "step"],
     "report_markdown": ["report", "hostile_names.json", "--format", "markdown"],
     "report_markdown_incomplete": ["report", "incomplete.json", "-f", "markdown", "--by", "step"],
+    "report_callers": ["report", "several_callers.json", "--by", "caller", "--no-paths"],
+    "report_callers_of_steps": [
+        *("report", "several_callers.json", "--by", "caller", "--step", "3:5", "--replica", "1"),
+    ],
+    "report_callers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "caller"],
+    "report_callers_markdown": [
+        *("report", "several_callers.json", "-f", "markdown", "--by", "caller"),
+    ],
+    "report_callers_of_an_older_file": ["report", "eager.json", "--by", "caller"],
+    "report_collapsed": ["report", "several_callers.json", "--format", "collapsed"],
+    "report_layers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "layer"],
+    "report_layers_markdown": ["report", "hostile_names.json", "-f", "markdown", "--by", "layer"],
+    "diff_edited": ["diff", "several_callers.json", "edited.json"],
+    "diff_elsewhere": ["diff", "several_callers.json", "elsewhere.json"],
     "diff_none": ["diff", "eager.json", "eager.json"],
     "diff_renamed": ["diff", "embedding_on_two_replicas.json", "renamed.json"],
     "diff": ["diff", "embedding_on_two_replicas.json", "changed.json"],
@@ -285,7 +310,7 @@ def test_one_of_many_optimizers(tmp_path: Path) -> None:
 
 
 def test_the_shell_completes_codes() -> None:
-    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain o", COMP_CWORD="2")
+    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain ov", COMP_CWORD="2")
     assert done.stdout.split() == ["override-unreached"]
 
 

@@ -199,6 +199,35 @@ def test_standard_input_is_the_programs(tmp_path: Path) -> None:
     both(tmp_path, "read.py", text="first\nand\nmore")
 
 
+CALLERS = """\
+import tensorflow as tf
+
+weight = tf.Variable([0.0])
+optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+
+
+def step():
+    optimizer.apply_gradients([(tf.ones(1), weight)])
+
+
+for _ in range(3):
+    step()
+step()
+print(-weight.numpy())
+"""
+
+
+def test_callers_begin_with_the_programs_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CALLERS)
+    traced = run([*TRACER, "-q", "train.py"], tmp_path)
+    assert traced.stdout == "[4.]\n"
+    end = "train.py:8 step > GradientDescentOptimizer.apply_gradients"
+    assert tracer.load(tmp_path / "tracer.json").count("updates", by="caller") == {
+        (f"train.py:12 > {end}",): 3,
+        (f"train.py:13 > {end}",): 1,
+    }
+
+
 PROCESSES = """
 import multiprocessing, os, pickle, sys
 

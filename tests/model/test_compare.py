@@ -198,3 +198,61 @@ def test_what_is_executed_is_the_same_in_a_trace_and_itself(name: str) -> None:
     assert traces.ALL[name]().executions() == 0 or list(
         executions(traces.nothing(), traces.ALL[name]())
     )
+
+
+# Which lines lead to updates.
+
+
+def renumbered(trace: CallTrace, **numbers: int) -> CallTrace:
+    """The trace of a program in which functions have moved to other lines."""
+    lines = tuple(
+        msgspec.structs.replace(each, number=each.number + numbers.get(each.function, 0))
+        for each in trace.data.lines
+    )
+    return traces.changed(trace, lines=lines)
+
+
+def test_lines_that_an_edit_moved_lead_to_the_same() -> None:
+    trace = traces.several_callers()
+    (difference,) = differences(trace, renumbered(trace, main=2, warm_up=-1))
+    assert not difference and not difference.callers
+    assert sorted(difference.shifted) == [
+        ("steps/warm.py:12 warm_up", "steps/warm.py:11 warm_up"),
+        ("train.py:41 main", "train.py:43 main"),
+        ("train.py:44 main", "train.py:46 main"),
+    ]
+
+
+def test_updates_that_come_from_another_line() -> None:
+    """20 steps of 11 variables on 2 replicas are those of the first `fit` instead of the second."""
+    trace = traces.several_callers()
+    moved = tuple(
+        msgspec.structs.replace(each, path=0) if each.path == 1 else each for each in trace.blocks
+    )
+    (difference,) = differences(trace, traces.changed(trace, blocks=moved))
+    assert not difference and not difference.shifted
+    rows = [(each.name.split(" > ")[0], each.before, each.after) for each in difference.callers]
+    assert rows == [("train.py:41 main", 880, 1320), ("train.py:44 main", 440, None)]
+
+
+def test_updates_of_which_the_caller_is_not_known_any_more() -> None:
+    trace = traces.several_callers()
+    unknown = tuple(
+        msgspec.structs.replace(each, path=None) if each.path == 2 else each
+        for each in trace.blocks
+    )
+    (difference,) = differences(trace, traces.changed(trace, blocks=unknown))
+    rows = [(each.name, each.before, each.after) for each in difference.callers]
+    assert sorted(rows) == [
+        ("caller not known", None, 66),
+        ("train.py:50 > steps/warm.py:12 warm_up", 66, None),
+    ]
+
+
+def test_a_trace_that_knows_no_callers_is_not_compared_by_them() -> None:
+    trace = traces.several_callers()
+    older = tuple(msgspec.structs.replace(each, path=None) for each in trace.blocks)
+    older_trace = traces.changed(trace, blocks=older, lines=(), paths=(), graph_tracings=())
+    for pair in ((trace, older_trace), (older_trace, trace), (trace, trace)):
+        (difference,) = differences(*pair)
+        assert not (difference or difference.callers or difference.shifted)

@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import Graph
+from tracer.model.records import Graph, GraphTracing, Line
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
@@ -102,7 +102,12 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
         traces.keras3((bad,), (block(work, Run(1, 1, 3)),), (), bad, notes=(bad,)),
         environment={bad: bad},
         graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0, 1),),
+        graph_tracings=(GraphTracing(0, 0, "argument", bad, 0, 1.0, 1.0),),
+        lines=(Line(bad, bad, 1), Line(bad, graph=True)),
+        paths=((0, 1),),
     )
+    (one,) = dirty.blocks
+    dirty = traces.changed(dirty, blocks=(msgspec.structs.replace(one, path=0),))
     page = html.render(dirty)
     assert "alert(1)</script>" not in page
     assert "\u2028" not in page
@@ -151,6 +156,59 @@ def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     assert len(written[0]["cells"]) == 4_000
     assert written[0]["cells"][1] == irregular.within(101, 200)[1:]
     assert written[1] == [[1, 100_000, 3, 0, 0, 1, 1, 0]]  # no larger than before, so exact
+
+
+def test_a_box_is_as_wide_as_its_executions_and_below_its_caller() -> None:
+    boxes = data_of(html.render(traces.several_callers()))["optimizers"][0]["callers"]
+    places = {(name, begin): (depth, end, kind) for depth, begin, end, kind, name, *_ in boxes}
+    assert places["train.py:50", 0] == (0, 1386, "your program")
+    assert places["train.py:41 main", 0] == (1, 880, "your program")
+    assert places["train.py:44 main", 880] == (1, 880 + 440, "your program")
+    assert places["steps/warm.py:12 warm_up", 1320] == (1, 1320 + 66, "your program")
+    assert places["train_function", 880] == (3, 1320, "graph")
+    assert places["Adam.apply_gradients", 1320] == (2, 1386, "framework")
+    assert places["update_step", 0] == (7, 880, "method")
+    assert [end - begin for _, begin, end, *_ in boxes] == sorted(
+        (end - begin for _, begin, end, *_ in boxes), reverse=True
+    )
+
+
+def test_graph_tracings_stand_in_the_order_of_time() -> None:
+    trace = traces.several_callers()
+    late, *rest = reversed(trace.graph_tracings)
+    page = html.render(traces.changed(trace, graph_tracings=(late, *rest)))
+    part = page[page.index('aria-label="Graph tracings in order of time"') :]
+    rows = re.findall(r"<tr>(.*?)</tr>", part[: part.index("</table>")], re.DOTALL)[1:]
+    cells = [[re.sub(r"<.*?>", "", each) for each in re.split("</t[dh]>", row)] for row in rows]
+    assert [row[:4] for row in cells] == [
+        ["0.00 s", "3", "train_function", "the first call"],
+        ["0.75 s", "3", "train_function", "variables were made in the first call"],
+        *[["60.00 s", "43", "train_function", row[3]] for row in cells[2:]],
+    ]
+    assert cells[2][3:6] == [
+        "another argument: x: float32[32, 4] -&gt; float32[8, 4]",
+        "train.py:44 main",
+        "0.25 s",
+    ]
+
+
+def test_a_page_of_an_older_file_says_what_it_lacks() -> None:
+    page = html.render(traces.eager())
+    assert "This trace knows no callers; files of version 1 do not." in page
+    assert data_of(page)["optimizers"][0]["callers"] == []
+
+
+def test_a_page_has_a_size_however_many_callers() -> None:
+    trace = traces.several_callers()
+    lines = tuple(Line("層" * 300, f"{'層' * 300}.py", number) for number in range(1_000))
+    (one, *_) = trace.blocks
+    blocks = [msgspec.structs.replace(one, path=number) for number in range(1_000)]
+    paths = [(number, (number + 1) % 1_000) for number in range(1_000)]
+    many = traces.changed(trace, lines=lines, paths=tuple(paths), blocks=tuple(blocks), calls=())
+    page = html.render(many)
+    assert len(page.encode()) < 6 * MEGABYTE
+    assert len(data_of(page)["optimizers"][0]["callers"]) == 500
+    assert "1,500 more rows" in page
 
 
 def test_a_healthy_run_has_nothing_yellow() -> None:
@@ -297,12 +355,14 @@ def test_a_page_has_a_size_however_many_optimizers() -> None:
 
 def test_the_pictures_are_small_and_shown() -> None:
     root = Path(__file__).parents[2]
-    readme = (root / "README.md").read_text(encoding="utf-8")
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    shown = "".join(each.read_text(encoding="utf-8") for each in pages)
     pictures = sorted((root / "docs" / "pictures").iterdir())
-    assert [each.name for each in pictures] == ["page.png", "terminal.svg"]
+    names = ["callers.png", "callers.svg", "page.png", "terminal.svg"]
+    assert [each.name for each in pictures] == names
     for each in pictures:
         assert each.stat().st_size < 200_000
-        assert f"](docs/pictures/{each.name})" in readme
+        assert f"pictures/{each.name})" in shown
 
 
 def test_the_script_has_a_column_for_each_field_of_a_variables_row() -> None:

@@ -16,7 +16,9 @@ from tracer.model.records import (
     Effect,
     Entry,
     Graph,
+    GraphTracing,
     Kind,
+    Line,
     Method,
     Optimizer,
     Replica,
@@ -93,8 +95,9 @@ def called(
     kind: Kind | None = "dense",
     replica: int = 0,
     optimizer: int = 0,
+    path: int | None = None,
 ) -> Calls:
-    return Calls(optimizer, method, kind, replica, tuple(of), eager, tracing)
+    return Calls(optimizer, method, kind, replica, tuple(of), eager, tracing, path)
 
 
 def embedding_on_two_replicas() -> CallTrace:
@@ -422,6 +425,69 @@ def function_argument() -> CallTrace:
     )
 
 
+def several_callers() -> CallTrace:
+    """63 steps on two replicas: 60 by `fit` in two lines, in one graph, and 3 eager ones.
+
+    The graph was traced twice, and ran after the second time only. Of three blocks of an
+    encoder all is updated; an embedding never had a gradient.
+    """
+    lines = (
+        Line("<module>", "train.py", 50),
+        Line("main", "train.py", 41),
+        Line("Model.fit"),
+        Line("train_function", graph=True),
+        Line("MyModel.train_step", "model.py", 88),
+        Line("Adam.minimize"),
+        Line("Adam.apply_gradients"),
+        Line("main", "train.py", 44),
+        Line("warm_up", "steps/warm.py", 12),
+    )
+    paths = (
+        (0, 1, 2, 3, 4, 5, 6),
+        (0, 7, 2, 3, 4, 5, 6),
+        (0, 8, 6),
+        (0, 1, 2, 3),
+        (0, 7, 2, 3),
+    )
+    parts = [f"attention/{part}" for part in ("query/kernel", "query/bias", "output/kernel")]
+    names = [f"encoder/block_{number}/{part}" for number in range(1, 4) for part in parts]
+    names += ["head/kernel", "head/bias", "embedding/embeddings"]
+    work = [step(), request(*range(11)), request(11, kind="none"), update(*range(11))]
+    blocks, calls = [], []
+    for replica in (0, 1):
+        eagerly = block(work, Run(1, 1, 3), replica=replica)
+        first = block(work, Run(4, 1, 40), replica=replica, graphs=2, idle=1)
+        second = block(work, Run(44, 1, 20), replica=replica, graphs=1)
+        for path, each in ((2, eagerly), (0, first), (1, second)):
+            graphs = each.graphs if path != 1 else 0  # they stand in the first of them
+            blocks.append(msgspec.structs.replace(each, path=path, graphs=graphs))
+        calls += [
+            called(0, (), tracing=2, kind=None, replica=replica, path=0),
+            called(1, range(11), tracing=2, replica=replica, path=0),
+            called(0, (), eager=3, kind=None, replica=replica, path=2),
+            called(1, range(11), eager=3, replica=replica, path=2),
+        ]
+    tracings = (
+        GraphTracing(0, 3, "first", "", 3, 1_900_000_000.0, 0.75),
+        GraphTracing(0, 3, "variables", "", 3, 1_900_000_000.75, 0.5),
+        GraphTracing(
+            1, 4, "argument", "x: float32[32, 4] -> float32[8, 4]", 43, 1_900_000_060.0, 0.25
+        ),
+    )
+    return changed(
+        keras3(names, tuple(blocks), ()),
+        calls=tuple(calls),
+        lines=lines,
+        paths=paths,
+        graphs=(
+            Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 3, 1),
+            Graph(0, 0, "train_function", "x: float32[8, 4]", 1, 0, 20, 43, 1),
+        ),
+        graph_tracings=tracings,
+        environment=VERSIONS | {"strategy": "MirroredStrategy"},
+    )
+
+
 def keras3(
     names: Sequence[str],
     blocks: tuple[Block, ...],
@@ -482,5 +548,6 @@ ALL: dict[str, Callable[[], CallTrace]] = {
         uneven_replicas,
         direct_calls,
         function_argument,
+        several_callers,
     )
 }

@@ -90,11 +90,32 @@ def test_a_loss_scale_that_accumulates_need_not_have_skipped() -> None:
     assert "gradients are being accumulated, or the loss scale skipped them" in text
 
 
+def one_line_goes_wrong() -> CallTrace:
+    """Training in which the eager steps of one line update each variable twice."""
+    trace = traces.several_callers()
+    blocks = [each for each in trace.blocks if each.replica == 0]
+    twice = [
+        msgspec.structs.replace(
+            each,
+            entries=tuple(
+                msgspec.structs.replace(entry, times=2) if entry.role == "update" else entry
+                for entry in each.entries
+            ),
+        )
+        if each.path == 2
+        else each
+        for each in blocks
+    ]
+    return traces.changed(trace, blocks=tuple(twice), replicas=trace.replicas[:1], calls=())
+
+
 LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}
 
 
 FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
     "one_step_skipped": (expect_updates(dense=2, per_step=True), traces.loss_scaled),
+    "called_from_one_line": (expect_updates(dense=11, per_step=True), one_line_goes_wrong),
+    "called_from_several_lines": (expect_updates(dense=22), traces.several_callers),
     "accumulating": (expect_updates(dense=4, per_step=True), traces.accumulation),
     "no_gradient": (expect_updates(dense=2, sparse=0, per_step=True), traces.gradient_from_step_5),
     "no_gradient_in_all": (expect_updates(dense=60), traces.no_gradients),

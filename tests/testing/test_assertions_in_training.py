@@ -1,6 +1,7 @@
 """The assertions on real training; the odometers say how often it was really updated."""
 
 import traceback
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -245,3 +246,27 @@ def test_our_frames_are_hidden() -> None:
     ]
     assert ours
     assert all(frame.f_locals.get("__tracebackhide__") for frame in ours)
+
+
+def test_the_line_is_named_that_called_what_was_not_expected() -> None:
+    """Two lines step; one of them does so with a variable more."""
+    train = Training("legacy")
+    table, kernel = (train.variables[name] for name in ("table", "kernel"))
+
+    def as_expected() -> None:
+        train.optimizer.apply_gradients(odometers.gradients({"kernel": kernel}))
+
+    def too_much() -> None:
+        both = {"table": table, "kernel": kernel}
+        train.optimizer.apply_gradients(odometers.gradients(both))  # this line
+
+    with (
+        pytest.raises(AssertionError) as failed,
+        tracer.assert_updates(train.optimizer, dense=1, sparse=0, per_step=True),
+    ):
+        for _ in range(3):
+            as_expected()
+        too_much()
+    (line,) = (each for each in str(failed.value).splitlines() if each.startswith("Called from "))
+    first = too_much.__code__.co_firstlineno
+    assert line.endswith(f"/{Path(__file__).name}:{first + 2} too_much")

@@ -24,8 +24,8 @@ class Mistake(Exception):
 
 
 _TableOption = Annotated[
-    Literal["variable", "step", "replica", "worker", "method"] | None,
-    typer.Option("--by", help="Show one table, in full."),
+    Literal["variable", "step", "replica", "worker", "method", "caller", "layer"] | None,
+    typer.Option("--by", help="Show one table, in full; callers and layers are trees."),
 ]
 
 _PathArgument = Annotated[
@@ -191,14 +191,23 @@ def run(
         "tracer report tracer.json --format tensorboard -o logs/",
         "tracer report tracer.json -o steps.csv --by step",
         "tracer report tracer.json --format json | jq .answer",
+        "tracer report tracer.json --by caller         who calls, as a tree",
+        "tracer report tracer.json -o callers.speedscope.json",
     )
 )
 def report(
     path: _PathArgument,
     by: _TableOption = None,
     format: Annotated[
-        Literal["text", "json", "csv", "markdown", "html", "tensorboard"] | None,
-        typer.Option("--format", "-f", help="The default is what the ending of -o says, or text."),
+        Literal["text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"]
+        | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="text, json, csv, markdown, html, tensorboard, speedscope or collapsed; the "
+            "default is what the ending of -o says, or text.",
+        ),
     ] = None,
     output: _OutputOption = None,
     variable: Annotated[
@@ -224,12 +233,16 @@ def report(
     method: Annotated[
         str | None, typer.Option("--method", metavar="NAME", help="Only this method, or pattern.")
     ] = None,
+    no_paths: Annotated[
+        bool, typer.Option("--no-paths", help="Name files without their folders.")
+    ] = False,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
 
     A CSV file holds one table, that of the variables if --by names no other.
     """
     from tracer.model.excerpt import select
+    from tracer.model.sharing import without_paths
     from tracer.model.tracefile import load
     from tracer.reporters import formats
 
@@ -241,6 +254,7 @@ def report(
         method=method,
         optimizer=optimizer,
     )
+    trace = without_paths(trace) if no_paths else trace
     with _writing(output):
         try:
             formats.put(trace, format, by, output)

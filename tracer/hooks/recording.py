@@ -60,7 +60,7 @@ class Recording:
         """
         if self._end is not None:
             return self._end
-        parts = []
+        parts, unused = [], []
         for recorder, since in list(self._since.items()):
             if recorder not in self._asked and recorder.reader.nothing_since(since):
                 continue
@@ -68,6 +68,9 @@ class Recording:
             known = frozenset() if since is None else since.notes
             if recorder in self._asked or _ran(counted[0], known):
                 parts.append(counted)
+            elif _was_compiled(counted[0]):
+                unused.append(counted)
+        parts = parts or unused
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
@@ -234,6 +237,20 @@ def _ran(data: TraceData, known: frozenset[str]) -> bool:
         bool(set(data.notes) - known)
         or any(block.total for block in data.blocks)
         or any(calls.eager or calls.tracing for calls in data.calls)
+    )
+
+
+def _was_compiled(data: TraceData) -> bool:
+    """Whether `fit` came to its end with an optimizer that somebody chose, and that never stepped.
+
+    RMSprop is what `compile` makes if it is given none, as where a model has others of its own.
+    """
+    from tracer.recorder.state import FITTED
+
+    return any(
+        remark.code == FITTED and not each.class_name.endswith(".RMSprop")
+        for each in data.optimizers
+        for remark in each.remarks
     )
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tracer.model import measures
+from tracer.model import callers, measures
 from tracer.model.labels import replica_names, steps_label
 from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
-from tracer.model.records import Block, Entry, Kind
+from tracer.model.records import Block, Entry, Kind, Line
 from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, Weights, tallies_of
@@ -39,7 +39,10 @@ class Change:
 
 @dataclass
 class Difference:
-    """How two optimizers' traces differ; without a change in it they count the same."""
+    """How two optimizers' traces differ; without a change in it they count the same.
+
+    Which lines the updates come from is told, too, and is no difference.
+    """
 
     title: str
     only: list[str] = field(default_factory=list)
@@ -52,6 +55,10 @@ class Difference:
     runs: list[Change] = field(default_factory=list)
     """Updates in steps, equal neighbours together."""
     methods: list[Change] = field(default_factory=list)
+    callers: list[Change] = field(default_factory=list)
+    """Updates by the lines of the program that lead to them, where they come from other ones."""
+    shifted: list[tuple[str, str]] = field(default_factory=list)
+    """Lines of the program that have another number, and lead to the same."""
     several: bool = False
     """Whether what is counted in a step is that of several replicas together."""
 
@@ -79,6 +86,7 @@ def _difference(pair: Pair) -> Difference:
     title = before.optimizers[0].name
     if after.optimizers[0].name != title:
         title += f" and {after.optimizers[0].name}"
+    calls = _callers(before, after)
     return Difference(
         title,
         only=list(_only(pair)),
@@ -87,6 +95,8 @@ def _difference(pair: Pair) -> Difference:
         variables=list(_variables(pair)),
         runs=list(_runs(before, after)),
         methods=list(_methods(before, after)),
+        callers=calls.changes,
+        shifted=calls.shifted,
         several=max(len(before.replicas), len(after.replicas)) > 1,
     )
 
@@ -247,6 +257,88 @@ def _method_counts(tally: Tally) -> dict[str, int]:
         counts[f"{name}: eager calls"] = eager
         counts[f"{name}: calls while tracing"] = tracing
     return counts
+
+
+Path = tuple[Line, ...]
+"""The lines of the program on a path; none for one that is not known."""
+
+
+class _Callers(NamedTuple):
+    """What is not the same of the lines that lead to updates."""
+
+    changes: list[Change]
+    shifted: list[tuple[str, str]]
+
+
+def _callers(before: Tally, after: Tally) -> _Callers:
+    """The lines that lead to other updates than before; nothing if a trace knows no callers."""
+    if not (before.trace.data.paths and after.trace.data.paths):
+        return _Callers([], [])
+    counts, counts_after = _updates_by_path(before), _updates_by_path(after)
+    changed = [
+        path
+        for path in dict.fromkeys((*counts, *counts_after))
+        if counts.get(path) != counts_after.get(path)
+    ]
+    shifted: dict[tuple[str, str], None] = {}
+    rest: list[Path] = []
+    for paths in _by_functions(changed).values():
+        gone = [path for path in paths if path in counts]
+        come = [path for path in paths if path in counts_after]
+        if [counts[path] for path in gone] == [counts_after[path] for path in come]:
+            for old, new in zip(gone, come, strict=True):
+                for line, other in zip(old, new, strict=True):
+                    if line != other:
+                        shifted[callers.label(line), callers.label(other)] = None
+        else:
+            rest += paths
+    begin, end = _shared(rest), _shared([path[::-1] for path in rest])
+    changes = [
+        Change(_inner(path, begin, end), counts.get(path), counts_after.get(path)) for path in rest
+    ]
+    return _Callers(changes, list(shifted))
+
+
+def _updates_by_path(tally: Tally) -> dict[Path, int]:
+    """The updates by the lines of the program that lead to them, in the order of the lines."""
+    data = tally.trace.data
+    counts: Counter[Path] = Counter()
+    for block in tally.by_path():
+        if number := measures.updates(block) * block.total:
+            path = () if block.path is None else data.paths[block.path]
+            counts[tuple(line for index in path if (line := data.lines[index]).file)] += number
+    return {path: counts[path] for path in sorted(counts, key=_place)}
+
+
+def _place(path: Path) -> tuple[tuple[str, int], ...]:
+    return tuple((line.file, line.number) for line in path)
+
+
+def _by_functions(paths: Iterable[Path]) -> dict[tuple[tuple[str, str], ...], list[Path]]:
+    """The paths, those together that differ in the numbers of their lines alone."""
+    alike: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+    for path in paths:
+        alike.setdefault(tuple((line.file, line.function) for line in path), []).append(path)
+    return alike
+
+
+def _inner(path: Path, begin: int, end: int) -> str:
+    """A path without so many lines at its begin and end, unless nothing is left."""
+    if not path:
+        return callers.label(callers.UNKNOWN)
+    lines = path[begin : max(begin + 1, len(path) - end)] or path[-1:]
+    return " > ".join(map(callers.label, lines))
+
+
+def _shared(paths: Sequence[Path]) -> int:
+    """With how many lines all paths that are known begin, if there are several."""
+    several = [path for path in paths if path]
+    number = 0
+    for lines in zip(*several, strict=False):
+        if len(several) == 1 or len(set(lines)) > 1:
+            break
+        number += 1
+    return number
 
 
 # Each method on each variable.

@@ -34,6 +34,39 @@ class Remark(msgspec.Struct, frozen=True):
     """The line of the program: `train.py:12`; empty if it is not known."""
 
 
+class Decay(msgspec.Struct, frozen=True):
+    """What weight decay was told to leave out, by `exclude_from_weight_decay`."""
+
+    rate: float
+    unmatched: tuple[str, ...]
+    """The exceptions that match none of its variables, as people read them: `'LayerNorm'`."""
+    matched: bool
+    """Whether any variable is left out."""
+    decayed: tuple[str, ...]
+    """The variables that decay."""
+    searched: str
+    """A name as Keras searches it for a pattern: `dense/kernel:0`."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A call of the outermost step method that an exception ended, while Python was in it."""
+
+    method: str
+    error: str
+    """The exception, in one line: `ValueError: Unknown variable`."""
+    cause: Literal["unknown", "creation", "none", "other"]
+    """Why: the optimizer was built for other variables than it was handed; it had to make variables
+    where a `tf.function` may not make any more; each gradient was None; something else."""
+    variables: tuple[str, ...]
+    """The variables that it is about; of `unknown` those that it was not built for."""
+    after: int
+    """How many steps had run when it came."""
+    function: str = ""
+    """The function that was being traced; empty in eager mode."""
+    last: bool = True
+    """Whether no step of the optimizer began after it."""
+
+
 class Optimizer(msgspec.Struct, frozen=True):
     """A traced optimizer."""
 
@@ -54,6 +87,24 @@ class Optimizer(msgspec.Struct, frozen=True):
     never_handed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
     model was trained on, that no optimizer was handed: see `tracer.recorder.handing`."""
+    frozen: tuple[str, ...] = ()
+    """Variables of the model that were frozen after its step was traced, and that a graph which
+    was called since updates all the same: see `tracer.recorder.handing`."""
+    failures: tuple[Failure, ...] = ()
+    """The steps that raised, each kind once."""
+    turns: tuple[int, int] = (0, 0)
+    """Its first and its last turn, where each optimizer of the process that steps after another one
+    has the next turn: see `tracer.recorder.turns`. Both are 0 if that is not known."""
+    decay: Decay | None = None
+    """None if it was told of no variable that shall not decay."""
+    rate: float | None = None
+    """Its learning rate when its first step ended; None for a schedule, or if it is not known."""
+    values: int | None = None
+    """A number made of the values of some of its variables when its first step was traced, to tell
+    training that goes on from training that begins again; None if that is not known."""
+    slots: int | None = None
+    """How many variables it keeps for those that it updates, on each replica; None if that is not
+    known."""
 
 
 class Variable(msgspec.Struct, frozen=True):

@@ -145,6 +145,10 @@ class Tally:
         ]
         return segments(weighted, self.steps)
 
+    def by_path(self) -> Iterator[Block]:
+        """The blocks, each with the path of calls that led to it; `blocks` are whatever it is."""
+        return (block for block in self.trace.blocks if block.root == self.root)
+
     def outside(self, measure: Measure) -> int:
         """That part of the total which ran outside any step."""
         return sum(block.total * measure(block) for block in self.blocks if block.outside)
@@ -158,17 +162,18 @@ class Tally:
         short = ((block, block.unplaced) for block in self.blocks if not block.outside)
         return [(block, number) for block, number in short if number]
 
-    def graphs(self, measure: Measure) -> tuple[int, int]:
+    def graphs(self, measure: Measure, among: Sequence[Block] | None = None) -> tuple[int, int]:
         """How many graph tracings hold something that counts, and how many of them never ran.
 
-        The replicas of a worker are traced into one graph, which is counted once.
+        The replicas of a worker are traced into one graph, which is counted once. `among`
+        are the blocks to look at, if not all.
         """
         of_worker: dict[str, tuple[int, int]] = {}
         for replica in self.replicas:
             worker = self.trace.replicas[replica].worker
             by_function: dict[str, tuple[int, int]] = {}
-            for block in self._blocks_on[replica]:
-                if measure(block):
+            for block in self._blocks_on[replica] if among is None else among:
+                if block.replica == replica and measure(block):
                     function = self._function_around(block)
                     traced, idle = by_function.get(function, (0, 0))
                     by_function[function] = (traced + block.graphs, idle + block.idle)

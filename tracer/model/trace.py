@@ -10,12 +10,14 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from tracer.errors import is_mistake, unknown_name
-from tracer.model import effects, records
+from tracer.model import callers, effects, records
+from tracer.model.callers import Caller
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     Block,
     Entry,
     Graph,
+    GraphTracing,
     Kind,
     Method,
     Optimizer,
@@ -41,7 +43,9 @@ T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
 What = Literal["updates", "executions", "calls", "requests", "compared", "unchanged", "not_finite"]
-SplitBy = Literal["variable", "step", "replica", "worker", "optimizer", "method", "kind", "context"]
+SplitBy = Literal[
+    "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
+]
 
 _ROLES: dict[str, frozenset[Role]] = {
     "updates": UPDATES,
@@ -119,6 +123,11 @@ class Trace:
     def graphs(self) -> tuple[Graph, ...]:
         """What was traced to graphs: each function with each signature, by replica."""
         return self._data.graphs
+
+    @property
+    def graph_tracings(self) -> tuple[GraphTracing, ...]:
+        """The graph tracings as events, in the order in which they began; of many the first."""
+        return self._data.graph_tracings
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -251,19 +260,21 @@ class Trace:
         """The counts of `"updates"`, `"executions"`, `"calls"` or `"requests"`, split by `by`.
 
         `by` names one or more of `variable`, `step`, `replica`, `worker`, `optimizer`, `method`,
-        `kind` and, for calls, `context`; the keys are tuples in that order. Calls have no step.
-        Executions whose step is not known are left out of a split by step.
+        `kind`, `caller` and, for calls, `context`; the keys are tuples in that order. Calls have no
+        step. Executions whose step is not known are left out of a split by step. A caller is a path
+        of calls as a text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if it is not
+        known.
 
         Where effects were asked for (`tracer.wrap(optimizer, effects=True)`) there are three more
         counts, of the steps that were handed a variable: `"compared"` is in how many of them it was
         looked at, `"unchanged"` in how many no bit of it was another one after the step, and
-        `"not_finite"` after how many something in it was infinite or NaN. They have no method and
-        no kind. If they were not asked for, `tracer.UnknownName` says so.
+        `"not_finite"` after how many something in it was infinite or NaN. They have no method, no
+        kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
         if what != "calls" and what not in _ROLES and what not in effects.OBSERVATIONS:
             raise unknown_name("count", what, [*_ROLES, "calls", *effects.OBSERVATIONS])
-        keys = {"variable", "replica", "worker", "optimizer", "method", "kind"}
+        keys = {"variable", "replica", "worker", "optimizer", "method", "kind", "caller"}
         keys |= {"context"} if what == "calls" else {"step"}
         if what in effects.OBSERVATIONS:
             keys = set(effects.FILTERS)
@@ -298,6 +309,25 @@ class Trace:
             (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
         ]
         return segments(weighted, self.steps)
+
+    def callers(
+        self,
+        method: str | None = None,
+        kind: Kind | None = None,
+        variable: object = None,
+        step: int | range | None = None,
+        replica: int | None = None,
+        worker: str | None = None,
+        optimizer: str | None = None,
+    ) -> Caller:
+        """Who calls: a tree from the program's outermost lines to the intercepted methods.
+
+        Its root stands for the run: its `executions` are what `executions` gives for the same
+        filters, and its `calls` what `calls` gives; Python calls have no step. Each `Caller` has a
+        `line`, its counts, and as `children` what it called, the widest branch first.
+        """
+        filters = Filters(kind, variable, step, replica, worker, optimizer, method)
+        return callers.tree(self._data, self.selection("executions", filters))
 
     def __repr__(self) -> str:
         names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
@@ -357,16 +387,20 @@ class Trace:
                 ]
             else:
                 executions = [(0, selection.executions(block))]
+            caller = callers.path_text(self._data, block.path)
             for entry in block.entries:
                 if selection.holds(entry):
                     for keys in self._keys(entry, block.replica, selection.variables):
+                        keys["caller"] = caller
                         for step, number in executions:
                             yield {**keys, "step": step}, number * entry.times
 
     def _call_rows(self, selection: Selection) -> Iterator[tuple[dict[str, Any], int]]:
         for calls in self._data.calls:
             if selection.holds_calls(calls):
+                caller = callers.path_text(self._data, calls.path)
                 for keys in self._keys(calls, calls.replica, selection.variables):
+                    keys["caller"] = caller
                     yield {**keys, "context": "eager"}, calls.eager
                     yield {**keys, "context": "tracing"}, calls.tracing
 

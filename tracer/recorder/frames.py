@@ -33,6 +33,8 @@ class Frame:
     __slots__ = (
         "applying",
         "distributed",
+        "error",
+        "failing",
         "gathers",
         "gradient",
         "held",
@@ -75,6 +77,10 @@ class Frame:
     `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
     the method calls meanwhile is no update, and takes the slow path with a frame of its own.
     """
+    error: BaseException
+    """Of an outermost step: what was raised in a call that it waits for; not set if nothing was."""
+    failing: int | None
+    """Of an outermost step: the variable on which an apply method raised; not set if none did."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     site: int | None

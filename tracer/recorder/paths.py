@@ -18,9 +18,10 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from operator import is_
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 from tracer.model.records import Line
 
@@ -176,39 +177,23 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
     Packages of others that stand around the whole program, as pytest does, are left out if it is
     `outermost`; if there is no program, their lines are those of the program.
     """
-    mine = [_is_program(each) for each in frames]
-    alone = outermost and not any(mine)
-    first = len(frames) if alone or not outermost else len(mine) - 1 - mine[::-1].index(True)
-    lines: list[Line] = []
-    generated = ""
-    package = ""
-    for index in range(len(frames) - 1, -1, -1):
-        frame = frames[index]
-        was_generated, generated = generated, ""
-        was_in, package = package, ""
-        if mine[index] or (alone and _package(frame)):
-            code, number, file = frame.f_code, frame.f_lineno, ""
-            if _is_generated(code):
-                file = code.co_filename
-                inner = file == was_generated and not code.co_name.startswith("tf__")
-                if inner and lines:  # the body of a loop or a branch, of the same function
-                    lines.pop()
-                code, number = original(code, number) or (code, number)
-            elif code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>"):
-                generated = was_generated
-                continue  # part of the function around it, as it is from Python 3.12 on
-            name = _qualified(code, frame)
-            _add(lines, Line(name, shown_file(code.co_filename), number))
-            generated = file
+    frames = list(takewhile(lambda frame: not _starts_programs(frame), frames))
+    sorts = [_sort_of(frame) for frame in frames]
+    if outermost and "program" in sorts:
+        around = len(sorts) - sorts[::-1].index("program")
+        sorts[around:] = ["other"] * (len(sorts) - around)
+    elif outermost:
+        sorts = ["program" if sort == "package" else sort for sort in sorts]
+    stack = _Stack(original)
+    for frame, sort in zip(reversed(frames), reversed(sorts), strict=True):
+        if sort == "program":
+            stack.add_program(frame)
+        elif sort == "package":
+            stack.add_package(frame)
         elif name := _name_in_framework(frame):
-            _add(lines, Line(name))
-        elif (of := _package(frame)) and index < first and not alone:
-            if of != was_in:
-                _add(lines, Line(f"{of}: {_qualified(frame.f_code, frame)}"))
-            package = of
-        else:
-            generated, package = was_generated, was_in
-    if not any(line.function.endswith(_STEPS) and not line.file for line in lines[-3:]):
+            stack.add(Line(name))
+    lines = stack.lines
+    if not any(line.function.endswith(_STEPS) and not line.file for line in lines):
         applied = next((name for each in frames if (name := _applied_by(each))), "")
         if applied and (not lines or lines[-1].function != applied):
             lines.append(Line(applied))
@@ -220,10 +205,48 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
 _STEPS = (".apply_gradients", ".apply")
 
 
-def _add(lines: list[Line], line: Line) -> None:
-    """Append what is not the same again, as what calls itself is."""
-    if not lines or lines[-1] != line:
-        lines.append(line)
+class _Stack:
+    """The lines of a stack, as they are added from the outermost on."""
+
+    def __init__(self, original: Original) -> None:
+        self.lines: list[Line] = []
+        self._original = original
+        self._generated = ""
+        """The file that AutoGraph wrote, if the last line is of one."""
+        self._package = ""
+        """The package that the last line is of, if it is one of others."""
+
+    def add(self, line: Line) -> None:
+        """Add what is not the same again, as what calls itself is."""
+        self._generated = self._package = ""
+        if not self.lines or self.lines[-1] != line:
+            self.lines.append(line)
+
+    def add_program(self, frame: FrameType) -> None:
+        """Add a line of the program, as its author wrote it."""
+        code, generated = frame.f_code, ""
+        number = frame.f_lineno or code.co_firstlineno
+        if code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>"):
+            return  # part of the function around it, as it is from Python 3.12 on
+        if _is_generated(code):
+            generated = code.co_filename
+            if generated == self._generated and not code.co_name.startswith("tf__"):
+                self.lines.pop()  # it is the body of a loop or a branch of that function
+            code, number = self._original(code, number) or (code, number)
+        self.add(Line(_qualified(code, frame), shown_file(code.co_filename), number))
+        self._generated = generated
+
+    def add_package(self, frame: FrameType) -> None:
+        """Add what was called of a package; what that calls in itself is not named."""
+        package = _root_of(frame)
+        if package != self._package:
+            self.add(Line(f"{package}: {_qualified(frame.f_code, frame)}"))
+        self._package = package
+
+
+def _starts_programs(frame: FrameType) -> bool:
+    """Whether it is of the command that runs a program: `tracer run`."""
+    return str(frame.f_globals.get("__name__", "")).startswith("tracer.cli.")
 
 
 def _root_of(frame: FrameType) -> str:
@@ -235,25 +258,16 @@ def _is_generated(code: CodeType) -> bool:
     return "__autograph_generated_file" in code.co_filename
 
 
-def _is_program(frame: FrameType) -> bool:
-    """Whether a frame is of the program, and of no framework, package or library."""
-    file = frame.f_code.co_filename
-    if _root_of(frame) in _FRAMEWORKS + _OURS or file.startswith("<frozen "):
-        return False
+def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
+    """Whether a frame is of the program, of a package of others, or of what runs them."""
+    file, root = frame.f_code.co_filename, _root_of(frame)
+    if root in _FRAMEWORKS + _OURS or file.startswith("<frozen "):
+        return "other"
     if _is_generated(frame.f_code):
-        return True
+        return "program"
     if any(each in file for each in _PACKAGES):
-        return False
-    return not os.path.normcase(file).startswith(_LIBRARY)
-
-
-def _package(frame: FrameType) -> str:
-    """The package that somebody else wrote and a frame is of; empty for all other frames."""
-    root = _root_of(frame)
-    file = frame.f_code.co_filename
-    if root in _FRAMEWORKS + _OURS or root in _WRAPPERS:
-        return ""
-    return root if any(each in file for each in _PACKAGES) else ""
+        return "other" if root in _WRAPPERS else "package"
+    return "other" if os.path.normcase(file).startswith(_LIBRARY) else "program"
 
 
 _WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
@@ -267,7 +281,7 @@ def _qualified(code: CodeType, frame: FrameType) -> str:
         qualified = code.co_name
         if code.co_varnames[:1] == ("self",) and code.co_argcount:
             for cls in type(frame.f_locals.get("self")).__mro__:
-                if code.co_name in vars(cls):
+                if getattr(vars(cls).get(code.co_name), "__code__", None) is code:
                     qualified = f"{cls.__name__}.{code.co_name}"
                     break
     return str(qualified.rpartition("<locals>.")[2])

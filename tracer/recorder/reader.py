@@ -29,12 +29,14 @@ from tracer.model.records import (
     Method,
     Replica,
     TraceData,
+    Variable,
 )
 from tracer.model.trace import Trace
 from tracer.recorder import readout
+from tracer.recorder.failures import Failures
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
-from tracer.recorder.optimizers import Iterations, Optimizers
+from tracer.recorder.optimizers import Iterations, OfRoot, Optimizers
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
@@ -49,6 +51,7 @@ from tracer.recorder.tensorflow.counters import (
 from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
+from tracer.recorder.turns import Turns
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
 """By the number of a site, and that of a path of calls: how often the site was called by it [in
@@ -116,6 +119,8 @@ class Reader:
         calls_under_way: CallsUnderWay,
         blocks: Blocks,
         handing: Handing,
+        failures: Failures,
+        turns: Turns,
         devices: Mapping[int, str],
         notes: Mapping[str, None],
     ) -> None:
@@ -132,6 +137,8 @@ class Reader:
         self._calls_under_way = calls_under_way
         self._blocks = blocks
         self._handing = handing
+        self._failures = failures
+        self._turns = turns
         self._devices = devices
         self._notes = notes
 
@@ -175,6 +182,7 @@ class Reader:
                 or older.calls != since.older
                 or older.traced_anew() != since.anew
                 or older.in_pipelines()
+                or self._optimizers.called_otherwise
                 or self._notes.keys() - since.notes
             )
 
@@ -188,23 +196,23 @@ class Reader:
 
     def _called_so_far(self) -> _Called:
         """How often each site was called [in eager mode, while tracing] by each path."""
-        callers = self._blocks.callers
-        unknown = {number: list(calls) for number, calls in enumerate(self._sites.calls)}
         calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-        for (number, path), traced in list(callers.traced.items()):
-            unknown[number][1] -= traced
+        for number, (failed, traced) in enumerate(self._sites.calls):
+            calls[number, UNKNOWN] = [failed, traced]
+        for (number, path), traced in list(self._blocks.callers.traced.items()):
+            calls[number, UNKNOWN][1] -= traced
             calls[number, path][1] += traced
         for block, log in self._blocks.counters.logs.items():
             if not block.function:
                 for number in block.sites:
                     calls[number, block.path][0] += log.total
-        return calls | {(number, UNKNOWN): each for number, each in unknown.items()}
+        return calls
 
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
         ran = self._ran(counts, baseline)
         calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
         known = set()
-        for (number, path), (eager, tracing) in self._called_so_far().items():
+        for (number, path), (eager, tracing) in _known_first(self._called_so_far()):
             old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
             new = eager - old_eager, tracing - old_tracing
             if any(new) or (path == UNKNOWN and number not in known):
@@ -215,6 +223,8 @@ class Reader:
                 known.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
+        variables = tuple(self._variables.rows)
+        optimizers.look_at_state(variables, self._variables.objects)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
@@ -222,9 +232,9 @@ class Reader:
         called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
-                optimizers.records(names, baseline.iterations, self._handing.never_handed())
+                optimizers.records(names, baseline.iterations, self._of_root(variables))
             ),
-            variables=tuple(self._variables.rows),
+            variables=variables,
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
@@ -238,6 +248,16 @@ class Reader:
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
             effects=tuple(ran.effects),
+        )
+
+    def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
+        return OfRoot(
+            self._handing.never_handed(),
+            self._handing.frozen(),
+            self._failures.records(
+                [each.name for each in variables], self._blocks.counters.steps()
+            ),
+            (self._turns.first, self._turns.last),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
@@ -339,6 +359,12 @@ class Reader:
                     event.at,
                     event.seconds,
                 )
+
+
+def _known_first(called: _Called) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
+    """The calls of which the path is known, then the others."""
+    for known in (True, False):
+        yield from (each for each in called.items() if (each[0][1] != UNKNOWN) == known)
 
 
 _BYPASSED = (

@@ -30,6 +30,8 @@ SKIPPED = "step updated nothing"
 OTHERS = "not in this step"
 SOME = "not in some of the steps"
 IDLE = "never ran"
+CALLERS = ("your program", "framework", "graph", "method")
+"""What an element of the tree of callers can be."""
 PART = "in some of the steps"
 """Where no more is missing than steps that updated nothing as they should."""
 
@@ -38,6 +40,7 @@ LIGHT = {
     "calm": ["#b4b9be", "#d3e6f5"],
     "levels": ["#9ecae8", "#5aa2d4", "#2277b4", "#0d5288", "#06315a"],
     "kinds": ["#2277b4", "#d98200"],
+    "callers": ["#9ecae8", "#e3e7ec", "#c9e3cd", "#f5d3a2"],
     "text": "#24292f",
     "grid": "#d8dee4",
 }
@@ -48,6 +51,7 @@ DARK = {
     "calm": ["#5c636b", "#16304a"],
     "levels": ["#1f4f78", "#2a6ea6", "#3f8ecb", "#6cb0e6", "#a3d0f5"],
     "kinds": ["#57a8de", "#f0a33a"],
+    "callers": ["#1d4d76", "#2f3742", "#1f4a33", "#64431a"],
     "text": "#e6edf3",
     "grid": "#3d444d",
 }
@@ -221,6 +225,72 @@ def points() -> Spec:
                 {"field": "number", "type": "quantitative", "format": ",d"},
             ],
         },
+    }
+
+
+def icicle() -> Spec:
+    """Who calls: a box for each caller, above what it called, as wide as its executions.
+
+    Data set `boxes`: `depth`, `a` and `b` (the edges, in executions), `kind` (one of `CALLERS`),
+    `name`, and the texts of its tooltip. A box that is too narrow for a text has none.
+    """
+    width = "(scale('x', datum.b) - scale('x', datum.a))"
+    place = {
+        "y": {"field": "depth", "type": "ordinal", "title": None, "axis": None, "sort": None},
+        "x": {
+            "field": "a",
+            "type": "quantitative",
+            "title": "executions",
+            "scale": {"nice": False, "zero": True},
+            "axis": {
+                "format": ",d",
+                "tickMinStep": 1,
+                "tickCount": {"expr": "max(2, width / 120)"},
+                "grid": False,
+                "labelFlush": True,
+            },
+        },
+        "tooltip": [
+            {"field": name, "type": "nominal", "title": title}
+            for name, title in (
+                ("name", "caller"),
+                ("executions", "executions"),
+                ("steps", "steps"),
+                ("calls", "Python calls"),
+            )
+        ],
+    }
+    boxes = {
+        "mark": {"type": "rect", "strokeWidth": 1.5, "cornerRadius": 2},
+        "encoding": {
+            **place,
+            "x2": {"field": "b"},
+            "color": {
+                "field": "kind",
+                "type": "nominal",
+                "scale": {"domain": list(CALLERS), "range": []},
+                "legend": {"title": None, "orient": "top"},
+            },
+        },
+    }
+    texts = {
+        "mark": {
+            "type": "text",
+            "align": "left",
+            "baseline": "middle",
+            "dx": 5,
+            "fontSize": 12,
+            "limit": {"expr": f"max(1, {width} - 10)"},
+            "opacity": {"expr": f"{width} < 30 ? 0 : 1"},
+        },
+        "encoding": {**place, "text": {"field": "name", "type": "nominal"}},
+    }
+    return {
+        "$schema": _LITE,
+        "width": "container",
+        "datasets": {"boxes": []},
+        "data": {"name": "boxes"},
+        "layer": [boxes, texts],
     }
 
 

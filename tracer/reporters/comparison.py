@@ -7,11 +7,13 @@ from rich.text import Text
 from tracer.model.compare import Change, Difference
 from tracer.model.programs import endings
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.reporters.text import printed
 from tracer.reporters.text_tables import ODD
 
 _MOST = 100  # rows of a table
+_FEW = 10  # lines that have moved
 
 
 def render(
@@ -50,12 +52,12 @@ def _lines(
     if versions:
         yield from paragraph(f"Not the same surroundings: {shown(', '.join(versions))}.", width)
     for difference in differences:
-        if difference or difference.renamed:
+        if difference or difference.renamed or difference.callers or difference.shifted:
             yield from _one(difference, width, named=len(differences) > 1)
 
 
 def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
-    if named or difference.renamed or difference.only:
+    if named or difference.renamed or difference.only or difference.shifted:
         yield Text()
     if named:
         yield from paragraph(shown(difference.title), width, style="bold")
@@ -65,18 +67,27 @@ def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
         yield from paragraph(said, width)
     for only in difference.only:
         yield from paragraph(shown(only), width, "- ")
+    if difference.shifted:
+        moves = [f"{shown(a)} is now {shown(b)}" for a, b in difference.shifted]
+        rest = len(moves) - _FEW
+        more = f" and {some(rest, 'more line')}" if rest > 0 else ""
+        said = f"Lines that lead to updates have moved: {', '.join(moves[:_FEW])}{more}."
+        yield from paragraph(said, width)
     together = "\n(all replicas)" if difference.several else ""
     tables = (
         ("steps on", difference.steps),
         (f"variable, updates{together}", difference.variables),
         (f"updates per step{together}", difference.runs),
         ("method", difference.methods),
+        ("updates that come from", difference.callers),
     )
     for header, changes in tables:
         if changes:
             yield Text()
             rows = [_row(each) for each in changes[:_MOST]]
-            yield from Table(header, (Column("first"), Column("second")), rows).lines(width)
+            columns = (Column("first"), Column("second"))
+            whole = changes is difference.callers  # of a line the end and the file tell most
+            yield from Table(header, columns, rows, cut_names=not whole).lines(width)
             if rest := len(changes) - len(rows):
                 yield Text(f"... and {rest:,} more")
 

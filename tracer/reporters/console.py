@@ -34,6 +34,10 @@ def put(render: Callable[[int | None, bool], str], file: TextIO | None = None) -
     file.write(_encodable(text, file.encoding))
 
 
+_PLAIN = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
+"""What is written for the signs of tables and trees where they cannot be."""
+
+
 def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:
     """The terminal's width, None if `file` is no terminal, and whether to use colours."""
     if not file.isatty():
@@ -53,6 +57,6 @@ def _encodable(text: str, encoding: str | None) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        plain = text.replace("…", "...")
+        plain = text.translate(_PLAIN)
         return plain.encode(encoding, "backslashreplace").decode(encoding)
     return text

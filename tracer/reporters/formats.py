@@ -10,7 +10,9 @@ from tracer.model.trace import Trace
 from tracer.reporters import console, text
 from tracer.reporters.rows import By
 
-Format = Literal["text", "json", "csv", "markdown", "html", "tensorboard"]
+Format = Literal[
+    "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
+]
 
 _MODULES: dict[Format, str] = {
     "text": "text",
@@ -19,6 +21,14 @@ _MODULES: dict[Format, str] = {
     "markdown": "markdown",
     "html": "html",
     "tensorboard": "tensorboard",
+    "speedscope": "speedscope",
+    "collapsed": "collapsed",
+}
+_WITHOUT_TABLES: dict[Format, str] = {
+    "html": "--by picks one table: the html report has all of them",
+    "tensorboard": "--by picks one table: the tensorboard report has all of them",
+    "speedscope": "--by picks one table: speedscope shows the callers",
+    "collapsed": "--by picks one table: collapsed stacks show the callers",
 }
 _EXTRAS: dict[Format, str] = {"html": "html", "tensorboard": "tensorboard"}
 _ENDINGS: dict[str, Format] = {
@@ -30,6 +40,9 @@ _ENDINGS: dict[str, Format] = {
     ".markdown": "markdown",
     ".html": "html",
     ".htm": "html",
+    ".speedscope.json": "speedscope",
+    ".collapsed": "collapsed",
+    ".folded": "collapsed",
 }
 
 
@@ -41,6 +54,9 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     """
     if format is not None or output is None or not output.suffix:
         return format or "text"
+    ends = "".join(output.suffixes[-2:]).lower()
+    if ends in _ENDINGS:
+        return _ENDINGS[ends]
     if output.suffix.lower() not in _ENDINGS:
         raise ValueError(
             f"{output}: no report has the ending {output.suffix}: choose one of "
@@ -76,14 +92,14 @@ def module(format: Format) -> ModuleType:
 def put(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
     """Write the report to a file, or to standard output; for TensorBoard, to a folder.
 
-    Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page and
-    TensorBoard have no single tables. Raises `OSError` if the file cannot be written,
-    `MissingExtra` if the format needs packages that are not there, and `ValueError` for an
-    ending, a `by`, or for no folder, where there is no such format or it cannot do that.
+    Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page,
+    TensorBoard and the formats of stacks have no single tables. Raises `OSError` if the file cannot
+    be written, `MissingExtra` if the format needs packages that are not there, and `ValueError` for
+    an ending, a `by`, no folder or no callers, where there is no such format or it cannot do that.
     """
     format = chosen(format, output)
-    if by is not None and format in ("html", "tensorboard"):
-        raise ValueError(f"--by picks one table: the {format} report has all of them")
+    if by is not None and format in _WITHOUT_TABLES:
+        raise ValueError(_WITHOUT_TABLES[format])
     if format == "tensorboard":
         if output is None:
             raise ValueError("--format tensorboard needs the folder of the logs: -o LOGDIR")

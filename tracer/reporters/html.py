@@ -7,7 +7,7 @@ not on how long. Where it would still be too large, it leaves details off and sa
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -16,26 +16,33 @@ from markupsafe import Markup
 
 from tracer.findings.catalogue import findings
 from tracer.model import measures
+from tracer.model.callers import LACKING, Caller, known
 from tracer.model.labels import replica_names
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters import charts
+from tracer.reporters import caller_tree, charts, layer_tree
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.calm import FIRST_TRACING, cause, why_idle
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
 from tracer.reporters.text import headline
+from tracer.reporters.tracings import tracings
+from tracer.reporters.trees import Node, in_order
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
 _DIGITS = 6  # that a number of a lane takes, with its comma
 _OPTIMIZERS = 50
 _ROWS = 500  # of each other table, of all optimizers together
 _LONGEST = 1_000  # characters of a note or of the name of a graph
+_BOXES = 500  # of callers, and as many rows of trees, of all optimizers together
+_FEWEST = 30  # of each optimizer
 _BARS = 40  # of a chart
+_NAME = 120  # characters of a box
+_CHAIN = 400  # characters of a row of a tree
 _NOTES = 200
 _THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
 
@@ -46,6 +53,7 @@ def render(trace: Trace, by: None = None) -> str:
     drawn = [(tally, HeatMap(tally)) for tally in tallies[:_OPTIMIZERS]]
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
+    boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
     data = {
         "first": trace.first_step,
         "themes": {
@@ -55,6 +63,7 @@ def render(trace: Trace, by: None = None) -> str:
             "heat": charts.heat_map(),
             "bars": charts.bars(),
             "points": charts.points(),
+            "icicle": charts.icicle(),
         },
         "words": {
             "never": charts.NEVER,
@@ -65,7 +74,7 @@ def render(trace: Trace, by: None = None) -> str:
             "some": charts.SOME,
         },
         "effects": trace.has_effects,
-        "optimizers": [_optimizer(tally, heat, share) for tally, heat in drawn],
+        "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]
     environment = jinja2.Environment(
@@ -94,7 +103,9 @@ def render(trace: Trace, by: None = None) -> str:
         facts=_facts(trace),
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
-        optimizers=[_tables(tally, heat, most, named=len(drawn) > 1) for tally, heat in drawn],
+        optimizers=[
+            _tables(tally, heat, most, boxes, named=len(drawn) > 1) for tally, heat in drawn
+        ],
         environment={shown(k): shown(v) for k, v in trace.environment.items()},
         style=Markup(_resource("report.css")),
         scripts=[Markup(finding) for finding in scripts],
@@ -134,7 +145,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
 
 
-def _tables(tally: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str, Any]:
+def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
     graphs = _graphs(tally)
     lost = []
@@ -165,10 +176,81 @@ def _tables(tally: Tally, heat: HeatMap, most: int, *, named: bool) -> dict[str,
         "usual": tally.idle_as_usual,
         "why_idle": why_idle(tally) if not graphs or tally.idle_parts else "",
         "traced": any(row.calls_tracing for row in methods),
+        **_trees(tally, boxes),
+        **_events(tally, most),
     }
 
 
-def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
+def _trees(tally: Tally, most: int) -> dict[str, Any]:
+    """Who calls, and the layers, as rows of tables."""
+    callers = _rows_of(caller_tree.nodes(tally, "odd"), caller_tree.JOINT)
+    layers = _rows_of(layer_tree.nodes(tally, "odd", "odd"), layer_tree.JOINT)
+    return {
+        "callers_known": known(tally.trace.data),
+        "lacking": LACKING,
+        "called": caller_tree.methods(tally),
+        "callers": callers[:most],
+        "callers_left": max(0, len(callers) - most),
+        "layers": layers[:most],
+        "layers_left": max(0, len(layers) - most),
+    }
+
+
+def _rows_of(nodes: Sequence[Node], joint: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "depth": depth,
+            "name": cut(joint.join(node.names), _CHAIN, _CHAIN // 2),
+            "note": node.note,
+            "cells": node.cells,
+            "style": node.style,
+        }
+        for depth, node in in_order(nodes)
+    ]
+
+
+def _events(tally: Tally, most: int) -> dict[str, Any]:
+    """The graph tracings in order of time."""
+    events = tracings(tally.trace, tally.root)
+    return {
+        "tracings": [
+            each._replace(cause=cut(each.cause, _LONGEST, _LONGEST // 2)) for each in events[:most]
+        ],
+        "tracings_left": max(0, len(events) - most),
+    }
+
+
+def _boxes(tally: Tally, most: int) -> list[list[Any]]:
+    """The callers as boxes with their left and right edges in executions, the widest first."""
+    whole = caller_tree.tree(tally)
+    if not known(tally.trace.data):
+        return []
+    boxes = sorted(_placed(whole, 0, 0), key=lambda box: (box[1] - box[2], box[0]))
+    return boxes[:most]
+
+
+def _placed(caller: Caller, depth: int, begin: int) -> Iterator[list[Any]]:
+    for child in caller.children:
+        if child.executions:
+            end = begin + child.executions
+            name = cut(caller_tree.label(child), _NAME, _NAME // 2)
+            steps = f"{child.steps:,}" if caller_tree.has_steps(child) else ""
+            yield [depth, begin, end, _kind(child), name, steps, f"{child.calls:,}"]
+            yield from _placed(child, depth + 1, begin)
+            begin = end
+
+
+def _kind(caller: Caller) -> str:
+    """Which of `charts.CALLERS` it is."""
+    program, framework, graph, method = charts.CALLERS
+    if caller.method or caller.line is None:
+        return method
+    if caller.line.graph:
+        return graph
+    return program if caller.line.file else framework
+
+
+def _optimizer(tally: Tally, heat: HeatMap, share: int, boxes: int) -> dict[str, Any]:
     """What the script of the page draws of an optimizer, in about `share` characters each."""
     table: list[list[Any]] = []
     taken = 0
@@ -202,6 +284,7 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int) -> dict[str, Any]:
             [_graph(graph), graph.tracings * graph.step_calls, graph.steps]
             for graph in _graphs(tally)[:_BARS]
         ],
+        "callers": _boxes(tally, boxes),
     }
 
 

@@ -9,7 +9,8 @@ from tracer.model.programs import endings
 from tracer.model.tally import tallies_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
-from tracer.reporters.rows import TABLES, By, rows
+from tracer.reporters.rows import TABLES, TREES, By, rows
+from tracer.reporters.tracings import tracings
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
@@ -21,7 +22,7 @@ def render(trace: Trace, by: By | None = None) -> str:
 
     `findings` are all, also those that are good to know; null for a part of a trace.
     """
-    tables = TABLES if by is None else (by,)
+    tables = (*TABLES, *TREES) if by is None else (by,)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -35,6 +36,7 @@ def render(trace: Trace, by: By | None = None) -> str:
         "notes": list(trace.notes),
         "findings": None if trace.only else msgspec.to_builtins(findings(trace)),
         "environment": dict(trace.environment),
+        "graph_tracings": [each._asdict() for each in tracings(trace)],
         "optimizers": [
             {
                 "name": tally.optimizers[0].name,

@@ -40,6 +40,8 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     cut_names: bool = True
     """False if a name that is too long takes a line of its own instead of losing its middle."""
+    least: int = _NAME
+    """Cells that a name is cut to before other columns go."""
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
@@ -49,9 +51,9 @@ class Table:
         while True:
             widths = [self._width(index) for index in kept]
             gap, room = self._room(widths, longest, width)
-            if room >= min(longest, _NAME) or not any(self.columns[index].drop for index in kept):
+            last = max((self.columns[index].drop for index in kept), default=0)
+            if room >= min(longest, self.least) or not last:
                 break
-            last = max(self.columns[index].drop for index in kept)
             kept = [index for index in kept if self.columns[index].drop < last]
         room = max(room, min(longest, _NAME), header)
         names = distinct([row.name for row in self.rows], room) if self.cut_names else None

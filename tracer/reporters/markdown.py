@@ -1,16 +1,21 @@
 """The report as Markdown, for a pull request or a page."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tracer.findings.catalogue import to_report
 from tracer.model.labels import program_lines
 from tracer.model.programs import endings, runs
+from tracer.model.tally import Tally
 from tracer.model.trace import Trace
 from tracer.model.wording import some
+from tracer.reporters import text_trees
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.layout import shown
-from tracer.reporters.rows import By, Row, Value, everything
+from tracer.reporters.rows import TREES, By, Row, Value, everything
+from tracer.reporters.text_tables import Asked
 
+_WIDTH = 100  # of a tree
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
 
@@ -43,7 +48,9 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
             line = program_lines(trace).get(tally.root, "")
             of = f" of {_plain(line)}" if line else ""
             yield f"\n### {_plain(root.name)}{of} ({_plain(root.class_name)}), {steps}"
-        if rows:
+        if table in TREES:
+            yield from _fenced(tally, table)
+        elif rows:
             yield f"\nBy {table}:\n"
             yield from _table(rows)
     wrong = to_report(trace)
@@ -54,6 +61,14 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield f"- **{finding.severity}** {line}"
     for ran in runs(trace):
         yield f"\nRan: {_plain(ran)}"
+
+
+def _fenced(tally: Tally, tree: By) -> Iterator[str]:
+    """A tree as the text report has it, in a fence that nothing in it can end."""
+    lines = [line.plain for line in text_trees.TREES[tree](tally, _WIDTH, Asked(command=True))]
+    longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield from ("", f"{fence}text", *lines, fence)
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

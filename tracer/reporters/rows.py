@@ -10,12 +10,15 @@ from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
 from tracer.model.measures import counting
-from tracer.model.records import Kind, Role
+from tracer.model.records import Kind, Line, Role
 from tracer.model.tally import Group, Tally, Weights, tallies_of
 from tracer.model.trace import Trace
+from tracer.reporters import caller_tree, layer_tree
 
-By = Literal["variable", "step", "replica", "worker", "method"]
-TABLES: tuple[By, ...] = get_args(By)
+By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
+TREES: tuple[By, ...] = ("caller", "layer")
+"""What has rows in rows: they are not in a report unless they are asked for."""
+TABLES: tuple[By, ...] = tuple(each for each in get_args(By) if each not in TREES)
 
 Value = str | int | None
 
@@ -85,7 +88,41 @@ class MethodRow(NamedTuple):
     graphs_never_ran: int
 
 
-Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow
+class CallerRow(NamedTuple):
+    """An element of the tree of callers: a line of the program, or what it called.
+
+    What it called follows it with a greater `depth`. The counts are of the methods that the
+    question of the report is about.
+    """
+
+    depth: int
+    caller: str
+    file: str
+    line: int | None
+    function: str
+    executions: int
+    updates: int
+    steps: int | None
+    """None for the methods that the tree ends in, and for parts of a step."""
+    calls: int
+
+
+class LayerRow(NamedTuple):
+    """A layer, by its path in the names of variables, or a variable.
+
+    What is in it follows it with a greater `depth`.
+    """
+
+    depth: int
+    layer: str
+    variables: int
+    never_updated: int
+    updates: int
+    dense: int
+    sparse: int
+
+
+Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 
 
 def rows(tally: Tally, by: By) -> Sequence[Row]:
@@ -216,12 +253,34 @@ def by_method(tally: Tally) -> list[MethodRow]:
     return made
 
 
+def by_caller(tally: Tally) -> list[CallerRow]:
+    """A row for each element of the tree of callers; nothing is folded."""
+    made = []
+    for above, caller in caller_tree.tree(tally).walk():
+        line = caller.line or Line("")
+        name, number = caller_tree.label(caller), line.number or None
+        steps = caller.steps if caller_tree.has_steps(caller) else None
+        figures = (caller.executions, caller.updates, steps, caller.calls)
+        made.append(CallerRow(len(above), name, line.file, number, line.function, *figures))
+    return made
+
+
+def by_layer(tally: Tally) -> list[LayerRow]:
+    """A row for each layer and each variable; nothing is folded."""
+    return [
+        LayerRow(depth, path, each.variables, each.never, each.updates, each.dense, each.sparse)
+        for depth, path, each in layer_tree.tree(tally).walk()
+    ]
+
+
 _COLUMNS: dict[By, type[Row]] = {
     "variable": VariableRow,
     "step": StepRow,
     "replica": ReplicaRow,
     "worker": WorkerRow,
     "method": MethodRow,
+    "caller": CallerRow,
+    "layer": LayerRow,
 }
 _ROWS: dict[By, Callable[[Tally], Sequence[Row]]] = {
     "variable": by_variable,
@@ -229,4 +288,6 @@ _ROWS: dict[By, Callable[[Tally], Sequence[Row]]] = {
     "replica": by_replica,
     "worker": by_worker,
     "method": by_method,
+    "caller": by_caller,
+    "layer": by_layer,
 }

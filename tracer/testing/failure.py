@@ -19,6 +19,7 @@ from tracer.model.wording import some, times
 from tracer.reporters.answer import never_reached
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.testing import handed
+from tracer.testing.called import callers_at_fault
 from tracer.testing.expected import IN_PYTHON, Expected, Wanted, concerned
 from tracer.testing.failure_rows import (
     WIDTH,
@@ -42,6 +43,8 @@ class Failure(NamedTuple):
     heads: Sequence[str]
     table: Sequence[str] = ()
     causes: Sequence[str] = ()
+    callers: Sequence[str] = ()
+    """The lines of the program that called what was not expected."""
 
 
 def of_expected(
@@ -128,7 +131,9 @@ def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Fa
     if culprits := _frozen(tallies, expected, selection, failed, rows):
         return Failure(heads, causes=[handed.of_layers(trace, culprits)])
     causes = list(_causes(trace, tallies, expected, selection, failed, rows))
-    return Failure(heads, rows.table(), causes)
+    return Failure(
+        heads, rows.table(), causes, callers_at_fault(tallies, expected, selection, failed)
+    )
 
 
 def _frozen(
@@ -531,6 +536,9 @@ def text_of(trace: Trace, failure: Failure, notes: bool = True) -> str:
             lines += _item(shown(note))
     if failure.table:
         lines += ["", *failure.table]
+    if failure.callers:
+        called = f"Called from {listed(failure.callers, _MOST_NAMES)}"
+        lines += ["", *(line.plain for line in paragraph(called, WIDTH))]
     causes = list(dict.fromkeys(failure.causes))
     if causes:
         lines += ["", "Likely cause:" if len(causes) == 1 else "Likely causes:"]

@@ -62,9 +62,9 @@ class Blocks:
         self.counters = Counters()
         self.tracings = Tracings()
         self.assigning = Assigning()
-        self.callers = Callers()
         self.threads: set[int] = set()
         """The threads that called a function with a block in it."""
+        self.callers = Callers(self.threads)
         self.called_by_apply_methods = False
         """Whether an apply method called such a function, ever."""
         self._parts = PartsOfSteps(self._ran_without_step)

@@ -145,10 +145,11 @@ def _changes(old: Any, new: Any) -> Iterator[_Change]:
 
 
 def _structure(leaves: Sequence[_Leaf]) -> str:
+    """What an argument consists of; one that consists of nothing is not there."""
+    if len(leaves) < 2:
+        return leaves[0].text if leaves else "nothing"
     more = ", ..." if len(leaves) > _FEW else ""
-    return (
-        "(" + ", ".join(leaf.text for leaf in leaves[:_FEW]) + more + ")" if leaves else "nothing"
-    )
+    return f"({', '.join(leaf.text for leaf in leaves[:_FEW])}{more})"
 
 
 def _leaves(name: str, kind: Any) -> Iterator[_Leaf]:

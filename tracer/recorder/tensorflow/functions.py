@@ -5,7 +5,7 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -203,36 +203,26 @@ def seconds_of_tracing() -> float:
     return 0.0 if counter is None else int(counter.get_cell().value()) / 1e6
 
 
-class Running(NamedTuple):
-    """What threads are doing."""
-
-    alive: set[int]
-    inside: bool
-    """Whether one of them has called a function that has not returned."""
-
-
-def threads_in_functions(threads: Collection[int]) -> Running:
-    """Which of these threads are alive, and whether any of them is in a function."""
+def any_is_inside(threads: Container[int]) -> bool:
+    """Whether one of these threads has called a function that has not returned."""
     calls = (
         polymorphic_function.Function._call.__code__,
         concrete_function.ConcreteFunction._call_impl.__code__,
     )
-    alive, inside = set(), False
     for thread, frame in sys._current_frames().items():
-        if thread in threads:
-            alive.add(thread)
-            at: FrameType | None = frame
-            while at is not None and not inside:
-                inside = at.f_code in calls
-                at = at.f_back
-    return Running(alive, inside)
+        at: FrameType | None = frame if thread in threads else None
+        while at is not None:
+            if at.f_code in calls:
+                return True
+            at = at.f_back
+    return False
 
 
 def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
     """The author's code, and the line in it, of a line in code that AutoGraph wrote.
 
     It keeps with each function that it converted the code it made, and from which line each line
-    came (`autograph/pyct/transpiler.py`, `_FunctionFactory`).
+    came (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
     """
     place = origin_info.LineLocation(code.co_filename, line)
     for original, factories in list(autograph._TRANSPILER._cache._cache.items()):

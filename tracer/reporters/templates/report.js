@@ -374,8 +374,25 @@ const kinds = (name, dense, sparse) => [
   { name, kind: "dense", updates: dense }, { name, kind: "sparse", updates: sparse },
 ].filter((each) => each.updates || each.kind === "dense");
 
+function drawCallers(element, callers) {
+  element.hidden = !callers.length;
+  if (!callers.length) return;
+  const spec = copy("icicle"), [boxes, texts] = spec.layer, { color } = boxes.encoding;
+  const present = new Set(callers.map((each) => each[3])), domain = color.scale.domain;
+  color.scale.range = theme().callers.filter((_, at) => present.has(domain[at]));
+  color.scale.domain = domain.filter((each) => present.has(each));
+  if (narrow(element)) color.legend.columns = 2;
+  boxes.mark.stroke = getComputedStyle(document.body).backgroundColor;
+  texts.mark.color = theme().text;
+  spec.datasets.boxes = callers.map(([depth, a, b, kind, name, steps, calls]) => (
+    { depth, a, b, kind, name, steps, calls, executions: number(b - a) }));
+  spec.height = 26 * (1 + Math.max(...callers.map(([depth]) => depth)));
+  show(element, spec);
+}
+
 function drawOthers() {
   for (const part of document.querySelectorAll(`.of[data-of="${state.of}"]`)) {
+    for (const element of part.querySelectorAll(".callers")) drawCallers(element, optimizer().callers);
     for (const element of part.querySelectorAll(".replicas"))
       drawBars(element, optimizer().replicas.flatMap((each) => kinds(...each)));
     for (const element of part.querySelectorAll(".graphs"))

@@ -1,0 +1,797 @@
+"""Paths of calls: each line of these programs that leads to a step has a mark, `# @name`.
+
+A path is told as the marks of its lines, with the framework's names and the functions whose graphs
+begin between them: `main > Model.fit > [train_function] > ...`. How often each ran is arithmetic,
+and the sum is what the odometer shows. A line of this file without a mark in a path fails a test.
+"""
+
+import functools
+import re
+import sys
+import threading
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from libraries import keras2, library_of
+from odometers import ODOMETERS, PythonCalls, read
+from scripts import ROOT
+
+import tracer
+
+HERE = Path(__file__)
+MARKS = {
+    number: match[1]
+    for number, line in enumerate(HERE.read_text().splitlines(), start=1)
+    if (match := re.search(r"# @(\S+)$", line))
+}
+
+
+class Program:
+    """An odometer and one variable, which its steps add 1 to."""
+
+    def __init__(self, kind: str, strategy: Any = None, wrap: bool = True) -> None:
+        self.strategy = strategy or tf.distribute.get_strategy()
+        with self.strategy.scope():
+            self.optimizer = ODOMETERS[kind](calls=PythonCalls())
+            self.variable = tf.Variable(tf.zeros(1))
+            if kind == "keras3":
+                self.optimizer.build([self.variable])
+            elif kind != "v1":
+                assert self.optimizer.iterations is not None  # it is made now, outside of functions
+        self.pairs = [(tf.ones(1), self.variable)]
+        self.kind = kind
+        if wrap:
+            tracer.wrap(self.optimizer)
+
+    def told(self) -> Counter[str]:
+        """How often steps ran, by path; the sum is what the odometer shows on each replica."""
+        trace = tracer.trace_of(self.optimizer)
+        by_path = steps_by_path(trace)
+        replicas = self.strategy.num_replicas_in_sync
+        assert by_path.total() == read(self.variable)[0].dense * replicas
+        return by_path
+
+
+def steps_by_path(trace: Any) -> Counter[str]:
+    """How often steps ran, by path, as it is told here."""
+    told: Counter[str] = Counter()
+    for block in trace.blocks:
+        if block.step:
+            told[path_of(trace, block.path)] += block.total
+    return +told
+
+
+def path_of(trace: Any, path: int | None) -> str:
+    """A path as the marks of its lines, from the first line of this file on."""
+    if path is None:
+        return "?"
+    words = []
+    for index in trace.data.paths[path]:
+        line = trace.data.lines[index]
+        if line.graph:
+            words.append(f"[{line.function}]")
+        elif not line.file:
+            words.append(line.function)
+        elif HERE.name in line.file:
+            words.append(MARKS.get(line.number, f"line {line.number}"))
+        else:
+            words.append(f"{line.file}:{line.number}")
+    return " > ".join(words)
+
+
+@pytest.fixture
+def program(kind: str) -> Program:
+    return Program(kind)
+
+
+@pytest.fixture
+def end(program: Program) -> str:
+    """The last word of each path."""
+    return f"{type(program.optimizer).__name__}.apply_gradients"
+
+
+# In eager mode.
+
+
+def test_two_lines_in_eager_mode(program: Program, end: str) -> None:
+    """Each has its steps, whichever comes first."""
+    step = program.optimizer.apply_gradients
+    for number in range(6):
+        step(program.pairs)  # @one
+        if number % 2:
+            step(program.pairs)  # @other
+    assert program.told() == {f"one > {end}": 6, f"other > {end}": 3}
+    trace = tracer.trace_of(program.optimizer)
+    calls = Counter[str]()
+    for each in trace.data.calls:
+        if trace.methods[each.method].name == "apply_gradients":
+            calls[path_of(trace, each.path)] += each.eager
+    assert +calls == {f"one > {end}": 6, f"other > {end}": 3}
+
+
+def test_functions_around_and_decorators(program: Program, end: str) -> None:
+    """A program's own wrapper is one of its lines, as it is in a traceback; `functools` is not."""
+
+    def noted(function: Callable[[], None]) -> Callable[[], None]:
+        @functools.wraps(function)
+        def wrapper() -> None:
+            function()  # @wrapper
+
+        return wrapper
+
+    @noted
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    def many(function: Any) -> None:
+        [function() for _ in range(3)]  # @many
+
+    many(step)  # @first
+    many(functools.partial(step))  # @second
+    (lambda: many(step))()  # @third
+    assert program.told() == {
+        f"first > many > wrapper > step > {end}": 3,
+        f"second > many > wrapper > step > {end}": 3,
+        f"third > third > many > wrapper > step > {end}": 3,
+    }
+
+
+def test_code_that_is_executed_from_text(program: Program, end: str) -> None:
+    """Its lines have no file, and each `exec` is one more line of the program."""
+    code = "def step():\n    apply(pairs)\nstep()\n"
+    names = {"apply": program.optimizer.apply_gradients, "pairs": program.pairs}
+    for _ in range(5):
+        exec(code, dict(names))  # @exec
+    assert program.told() == {f"exec > <string>:3 > <string>:2 > {end}": 5}
+
+
+def test_recursion_is_one_line(program: Program, end: str) -> None:
+    """What calls itself from one line stands there once."""
+
+    def down(depth: int) -> None:
+        if depth:
+            down(depth - 1)  # @down
+        else:
+            program.optimizer.apply_gradients(program.pairs)  # @bottom
+
+    down(3)  # @few
+    down(500)  # @many
+    assert program.told() == {
+        f"few > down > bottom > {end}": 1,
+        f"many > down > bottom > {end}": 1,
+    }
+
+
+def test_an_apply_method_that_is_called_directly(kind: str) -> None:
+    """It is the end of its path, for it is part of no step."""
+    program = Program(kind)
+    name = "update_step" if kind.startswith("keras") else "_resource_apply_dense"
+    arguments = (1.0,) if kind == "keras3" else ()
+    getattr(program.optimizer, name)(tf.ones(1), program.variable, *arguments)  # @direct
+    trace = tracer.trace_of(program.optimizer)
+    ran = Counter({path_of(trace, each.path): each.total for each in trace.blocks})
+    assert ran == {f"direct > {type(program.optimizer).__name__}.{name}": 1}
+
+
+# In graphs.
+
+
+def test_a_function_that_two_lines_call(program: Program, end: str) -> None:
+    """It is traced once; who runs it is who calls it."""
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            if number > 0:
+                program.optimizer.apply_gradients(program.pairs)  # @inside
+
+    for _ in range(4):
+        steps(tf.constant(3))  # @one
+        steps(tf.constant(2))  # @other
+        steps(tf.constant(0))  # @nothing
+    steps(tf.constant(5))  # @last
+    inside = f"[steps] > inside > {end}"
+    assert program.told() == {
+        f"one > {inside}": 12,
+        f"other > {inside}": 8,
+        f"last > {inside}": 5,
+    }
+
+
+def test_two_functions_in_turn(program: Program, end: str) -> None:
+    """Each has its own caller, and neither needs to know of the other."""
+
+    def one() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @inside-one
+
+    def other() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @inside-other
+
+    functions = [tf.function(each) for each in (one, other)]
+    for _ in range(5):
+        functions[0]()  # @one
+        functions[1]()  # @other
+        program.optimizer.apply_gradients(program.pairs)  # @eager
+    assert program.told() == {
+        f"one > [one] > inside-one > {end}": 5,
+        f"other > [other] > inside-other > {end}": 5,
+        f"eager > {end}": 5,
+    }
+
+
+def test_a_nested_function_that_several_run(program: Program, end: str) -> None:
+    """It is traced in one of them, and runs in the others, and alone."""
+
+    @tf.function
+    def inner() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @inner
+
+    @tf.function
+    def one() -> None:
+        inner()  # @in-one
+
+    @tf.function
+    def twice() -> None:
+        inner()  # @in-twice
+        inner()  # @again-in-twice
+
+    for _ in range(3):
+        one()  # @one
+        twice()  # @twice
+        inner()  # @alone
+        twice()  # @twice-more
+    inside = f"[inner] > inner > {end}"
+    assert program.told() == {
+        f"one > [one] > in-one > {inside}": 3,
+        f"twice > [twice] > {inside}": 6,  # which of its two lines is not told apart
+        f"twice-more > [twice] > {inside}": 6,
+        f"alone > {inside}": 3,
+    }
+
+
+def test_branches_have_their_lines(program: Program, end: str) -> None:
+    """Of a condition each branch, however it is written."""
+
+    @tf.function
+    def step(number: Any) -> None:
+        if number > 2:
+            program.optimizer.apply_gradients(program.pairs)  # @if
+        else:
+            program.optimizer.apply_gradients(program.pairs)  # @else
+
+    def apply() -> Any:
+        program.optimizer.apply_gradients(program.pairs)  # @cond
+        return 0
+
+    @tf.function(autograph=False)
+    def by_hand(number: Any) -> None:
+        tf.cond(number > 3, apply, lambda: 0)  # @by-hand
+
+    for number in range(5):
+        step(tf.constant(number))  # @step
+        by_hand(tf.constant(number))  # @hand
+    assert program.told() == {
+        f"step > [step] > if > {end}": 2,
+        f"step > [step] > else > {end}": 3,
+        f"hand > [by_hand] > by-hand > cond > {end}": 1,
+    }
+
+
+def test_a_function_called_in_an_eager_step_of_two_lines() -> None:
+    """`jit_compile` has Keras 2 update each variable in a function of its own."""
+    optimizer = tracer.wrap(keras2.optimizers.SGD(1.0, jit_compile=True))
+    variable = tf.Variable([0.0])
+    pairs = [(tf.ones(1), variable)]
+    for number in range(4):
+        optimizer.apply_gradients(pairs)  # @one
+        if number % 2:
+            optimizer.apply_gradients(pairs)  # @other
+    trace = tracer.trace_of(optimizer)
+    ran = Counter[str]()
+    for block in trace.blocks:
+        for entry in block.entries:
+            if entry.role == "update":
+                ran[path_of(trace, block.path)] += block.total
+    assert float(variable[0]) == -6
+    assert +ran in (
+        {"one > SGD.apply_gradients": 4, "other > SGD.apply_gradients": 2},  # without a GPU
+        {
+            f"{line} > SGD.apply_gradients > [_update_step_xla] > SGD.update_step": number
+            for line, number in (("one", 4), ("other", 2))
+        },
+    )
+
+
+def test_wrapped_late(kind: str, end: str) -> None:
+    """What runs from then on has a path, and the tracing has a cause."""
+    program = Program(kind, wrap=False)
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    step()
+    tracer.wrap(program.optimizer)
+    for _ in range(3):
+        step()  # @later
+    trace = tracer.trace_of(program.optimizer)
+    assert steps_by_path(trace) == {f"later > [step] > step > {end}": 3}
+    (event,) = trace.data.graph_tracings
+    assert (event.cause, path_of(trace, event.path)) == ("forgotten", "later > [step]")
+
+
+def test_a_part_of_a_run(program: Program, end: str) -> None:
+    """A recording has what ran in it, by the lines that ran it."""
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    for _ in range(3):
+        step()  # @before
+    with tracer.record() as recording:
+        for _ in range(2):
+            step()  # @one
+            step()  # @other
+            program.optimizer.apply_gradients(program.pairs)  # @eager
+    inside = f"[step] > step > {end}"
+    assert steps_by_path(recording.trace()) == {
+        f"one > {inside}": 2,
+        f"other > {inside}": 2,
+        f"eager > {end}": 2,
+    }
+
+
+def test_a_graph_that_never_ran_is_of_who_traced_it(program: Program, end: str) -> None:
+    """So is the Python call of its tracing."""
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    step.get_concrete_function()  # @traced
+    trace = tracer.trace_of(program.optimizer)
+    (block,) = trace.blocks
+    assert (block.total, block.graphs, block.idle) == (0, 1, 1)
+    assert path_of(trace, block.path) == f"traced > [step] > step > {end}"
+    assert {path_of(trace, each.path) for each in trace.data.calls} == {
+        f"traced > [step] > step > {end}"
+    }
+
+
+def test_a_session(end: str) -> None:
+    """Who built the graph is known; who runs it is not, so the path begins with the graph."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        optimizer = tracer.wrap(ODOMETERS["v1"](calls=PythonCalls()))
+        variable = tf.compat.v1.get_variable("v", initializer=np.zeros(1, "f"), use_resource=True)
+        train = optimizer.minimize(variable * 1.0)  # @built
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(3):
+            session.run(train)
+    told = steps_by_path(tracer.trace_of(optimizer))
+    assert told == {
+        "[v1 graph] > built > V1Odometer.minimize > V1Odometer.apply_gradients": 3,
+    }
+
+
+test_a_session = pytest.mark.parametrize("kind", ["v1"])(test_a_session)
+
+
+# Under strategies, and in threads.
+
+
+@functools.cache
+def mirrored() -> Any:
+    return tf.distribute.MirroredStrategy(
+        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def test_replicas(kind: str) -> None:
+    """Their threads are joined to the line that started them, eager and while tracing."""
+    program = Program(kind, mirrored())
+    strategy = program.strategy
+
+    def replica_step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @replica
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            strategy.run(replica_step)  # @run
+
+    steps(tf.constant(3))  # @one
+    steps(tf.constant(2))  # @other
+    strategy.run(replica_step)  # @eager
+    end = f"replica > {type(program.optimizer).__name__}.apply_gradients"
+    assert program.told() == {
+        f"one > [steps] > run > Strategy.run > {end}": 6,
+        f"other > [steps] > run > Strategy.run > {end}": 4,
+        f"eager > Strategy.run > {end}": 2,
+    }
+
+
+def test_threads_one_after_the_other(program: Program, end: str) -> None:
+    """Each ends before the next one calls, so each step has its caller."""
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    def many() -> None:
+        for _ in range(3):
+            step()  # @many
+
+    def few() -> None:
+        step()  # @few
+
+    for target in (many, few, many):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    assert program.told() == {
+        f"many > [step] > step > {end}": 6,
+        f"few > [step] > step > {end}": 1,
+    }
+
+
+def test_threads_at_once(program: Program, end: str) -> None:
+    """Where calls from different lines overlap nobody can say whose step it was, and nobody does.
+
+    What each thread ran alone, before and after, is its own.
+    """
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            program.optimizer.apply_gradients(program.pairs)  # @step
+
+    def run(number: int) -> None:
+        steps(tf.constant(number))  # @long
+
+    steps(tf.constant(7))  # @before
+    thread = threading.Thread(target=run, args=[5])
+    thread.start()
+    thread.join()
+    thread = threading.Thread(target=run, args=[20_000])  # another one, by the same path
+    thread.start()
+    while read(program.variable)[0].dense < 105:
+        pass
+    for _ in range(3):
+        steps(tf.constant(10))  # @meanwhile
+    overlapped = thread.is_alive()
+    thread.join()
+    steps(tf.constant(11))  # @after
+    inside = f"[steps] > step > {end}"
+    told = program.told()
+    assert told.pop(f"before > {inside}") == 7
+    assert told.pop(f"after > {inside}") == 11
+    if overlapped:
+        alone = told.pop(f"long > {inside}")
+        assert 98 <= alone < 20_005
+        assert told == {inside: 20_035 - alone}
+
+
+# Of Keras.
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_two_fits_of_a_model_with_a_train_step(kind: str) -> None:
+    """Each `fit` has its steps, and the model's own method its line."""
+    library = library_of(kind)
+
+    class Model(library.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = library.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.layer(inputs)
+
+        def train_step(self, data: Any) -> Any:
+            return super().train_step(data)  # @train-step
+
+    optimizer = tracer.wrap(ODOMETERS[kind](calls=PythonCalls()))
+    model = Model()
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
+    data = np.ones((8, 3), "f"), np.ones((8, 1), "f")
+    model.fit(*data, batch_size=2, epochs=2, verbose=0)  # @one
+    model.fit(*data, batch_size=4, verbose=0)  # @other
+    model.train_on_batch(*data)  # @batch
+    told = Counter[str]()
+    for path, number in steps_by_path(tracer.trace_of(optimizer)).items():
+        words = path.split(" > ")
+        told[" > ".join(words[:2])] += number
+        assert {"train-step", "Model.train_step"} <= set(words)
+        assert sum(word.startswith("[") for word in words) in (1, 2)
+    assert told == {
+        "one > Model.fit": 8,
+        "other > Model.fit": 2,
+        "batch > Model.train_on_batch": 1,
+    }
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "v1"])
+def test_minimize_with_a_callable(kind: str) -> None:
+    """It is named, since people know it."""
+    program = Program(kind)
+    loss = lambda: program.variable * 1.0  # noqa: E731
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.minimize(loss, var_list=[program.variable])  # @inside
+
+    program.optimizer.minimize(loss, var_list=[program.variable])  # @eager
+    step()  # @step
+    name = type(program.optimizer).__name__
+    end = f"{name}.minimize > {name}.apply_gradients"
+    assert program.told() == {f"eager > {end}": 1, f"step > [step] > inside > {end}": 1}
+
+
+# Graph tracings.
+
+
+def causes(trace: Any) -> list[tuple[str, str, str, int]]:
+    """Of each graph tracing the cause, the detail, the path, and how many steps had run."""
+    return [
+        (each.cause, each.detail, path_of(trace, each.path), each.after)
+        for each in trace.data.graph_tracings
+    ]
+
+
+def test_why_a_function_was_traced(program: Program) -> None:
+    """By each call that traced it: which argument changed, from what to what."""
+
+    def make() -> Any:
+        @tf.function
+        def step(x: Any, training: bool = True, more: Any = None) -> None:
+            del x, training, more
+            program.optimizer.apply_gradients(program.pairs)
+
+        return step
+
+    step, ones = make(), tf.ones
+    step(ones(3))  # @first
+    step(ones(3))
+    step(ones(4))  # @shape
+    step(ones(4, tf.float64))  # @type
+    step(ones(4), False)  # @value
+    step(ones(4), False, {"a": 1, "b": ones(2)})  # @structure
+    step(ones(4), False, {"a": 2, "b": ones(2)})  # @inside
+    step(ones(4), False, {"a": 2, "b": ones(2)})
+    make()(ones(4))  # @function
+    trace = tracer.trace_of(program.optimizer)
+    assert causes(trace) == [
+        ("first", "", "first > [step]", 0),
+        ("argument", "x: float32[3] -> float32[4]", "shape > [step]", 2),
+        ("argument", "x: float32[4] -> float64[4]", "type > [step]", 3),
+        ("value", "training: True -> False", "value > [step]", 4),
+        ("argument", "more: None -> (1, float32[2])", "structure > [step]", 5),
+        ("value", "more['a']: 1 -> 2", "inside > [step]", 6),
+        ("function", "", "function > [step]", 8),
+    ]
+    assert [trace.graphs[each.graph].function for each in trace.data.graph_tracings] == ["step"] * 7
+
+
+def test_a_function_that_makes_variables_is_traced_twice() -> None:
+    """The second time because of that, by the same call."""
+    made: list[Any] = []
+    optimizer = tracer.wrap(ODOMETERS["v1"](calls=PythonCalls()))
+
+    @tf.function
+    def step() -> None:
+        if not made:
+            made.append(tf.Variable([0.0]))
+        optimizer.apply_gradients([(tf.ones(1), made[0])])
+
+    step()  # @call
+    step()
+    assert causes(tracer.trace_of(optimizer)) == [
+        ("first", "", "call > [step]", 0),
+        ("variables", "", "call > [step]", 0),
+    ]
+
+
+def test_findings_name_the_line_and_the_argument(program: Program) -> None:
+    """Who reads that a function was traced again wants to know by which call, and what was new."""
+
+    @tf.function
+    def step(factor: float) -> None:
+        del factor
+        program.optimizer.apply_gradients(program.pairs)
+
+    @tf.function
+    def unused(x: Any) -> None:
+        del x
+        program.optimizer.apply_gradients(program.pairs)
+
+    for number in range(7):
+        step(number / 10)  # @again
+    unused.get_concrete_function(tf.ones(3))  # @unused
+    texts = {each.code: each.text for each in tracer.trace_of(program.optimizer).findings()}
+    again, unused_line = (
+        next(number for number, mark in MARKS.items() if mark == name)
+        for name in ("again", "unused")
+    )
+    assert texts["retraced"].endswith(
+        "in training, first after step 1, when factor: 0.0 became 0.1, "
+        f"by the call in {HERE.relative_to(ROOT)}:{again}."
+    )
+    assert texts["graph-never-ran"].endswith(
+        "the graph that its tracing gave never ran, "
+        f"traced by the call in {HERE.relative_to(ROOT)}:{unused_line}."
+    )
+
+
+def test_only_the_first_tracings_are_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of all of them is exact."""
+    monkeypatch.setattr("tracer.recorder.tensorflow.causes.MOST", 3)
+
+    @tf.function
+    def step(number: int) -> None:
+        del number
+        program.optimizer.apply_gradients(program.pairs)
+
+    for number in range(5):
+        step(number)  # @call
+    trace = tracer.trace_of(program.optimizer)
+    assert [each.after for each in trace.data.graph_tracings] == [0, 1, 2]
+    assert sum(each.tracings for each in trace.graphs) == 5
+
+
+def test_two_lines_in_turn_take_no_more_room(program: Program, tmp_path: Path) -> None:
+    """A file of 500 steps is as large as one of 50, but for the digits of its numbers."""
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            program.optimizer.apply_gradients(program.pairs)
+
+    sizes = []
+    for turns in (10, 90):
+        for _ in range(turns):
+            steps(tf.constant(3))  # @one
+            steps(tf.constant(2))  # @other
+        tracer.trace_of(program.optimizer).save(tmp_path / "run.json")
+        sizes.append((tmp_path / "run.json").stat().st_size)
+    assert sizes[1] - sizes[0] < 60
+
+
+def test_how_long_a_tracing_took(program: Program) -> None:
+    """And when it began, by the clock of the test; nothing else that was traced counts."""
+    import time
+
+    def slow(seconds: float) -> Any:
+        def step() -> None:
+            time.sleep(seconds)
+            program.optimizer.apply_gradients(program.pairs)
+
+        return tf.function(step, autograph=False)
+
+    took: list[tuple[float, float]] = []
+    for seconds in (0.3, 0.0, 0.6):
+        begin = time.time()
+        slow(seconds)()
+        took.append((begin, time.time()))
+        tf.function(lambda: time.sleep(0.2), autograph=False)()  # another one
+    begin = time.time()
+    slow(0.4).get_concrete_function()  # nobody calls it
+    took.append((begin, time.time()))
+    events = tracer.trace_of(program.optimizer).data.graph_tracings
+    assert len(events) == 4
+    for event, (begin, end), least in zip(events, took, (0.3, 0.0, 0.6, 0.4), strict=True):
+        assert least <= event.seconds <= end - begin
+        assert begin - 0.1 <= event.at <= end
+
+
+# However a program is started.
+
+SCRIPT = """
+import tensorflow as tf
+import tracer
+from keras.optimizers import SGD
+optimizer = tracer.wrap(SGD(1.0))
+variable = tf.Variable([0.0])
+
+
+@tf.function
+def step():
+    if variable[0] < 10:
+        optimizer.apply_gradients([(tf.ones(1), variable)])
+
+
+def main():
+    for _ in range(3):
+        step()
+    optimizer.apply_gradients([(tf.ones(1), variable)])
+
+
+main()
+trace = tracer.trace_of(optimizer)
+for block in trace.blocks:
+    lines = [trace.data.lines[index] for index in trace.data.paths[block.path]]
+    words = [f"{line.file}:{line.number}" if line.file else line.function for line in lines]
+    print(block.total, *words)
+"""
+IN_GRAPH, EAGER = 12, 18
+
+
+def lines_of_script(file: str, *before: str) -> list[str]:
+    """What the script prints if it is called `file`."""
+    start = " ".join([*before, f"{file}:21"])
+    return [
+        f"3 {start} {file}:17 step {file}:12 SGD.apply_gradients",
+        f"1 {start} {file}:18 SGD.apply_gradients",
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the script in it, as a file, a package and an archive."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "train.py").write_text(SCRIPT)
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("__main__.py", "import inside")
+        archive.writestr("inside.py", SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "file", "before"),
+    [
+        (["train.py"], "train.py", []),
+        (["-m", "package.train"], "package/train.py", []),
+        (["-m", "tracer", "run", "train.py"], "train.py", []),
+        (["-m", "tracer", "run", "-m", "package.train"], "package/train.py", []),
+        (["app.zip"], "app.zip/inside.py", ["app.zip/__main__.py:1"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_however_it_is_started(
+    folder: Path, command: list[str], file: str, before: list[str]
+) -> None:
+    """Paths begin with the program's first line, and files are named from its folder."""
+    import os
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line for line in done.stdout.splitlines() if "SGD.apply_gradients" in line]
+    assert sorted(printed) == sorted(lines_of_script(file, *before))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_cells_of_a_notebook(program: Program, end: str) -> None:
+    """They are told apart by their numbers."""
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell.instance()
+    try:
+        shell.push({"program": program, "tf": tf})
+        define = "@tf.function\ndef step():\n    program.optimizer.apply_gradients(program.pairs)"
+        for cell in (define, "step()", "step()", "pass\nfor _ in range(3): step()"):
+            shell.run_cell(cell, store_history=True).raise_error()
+        told = program.told()
+    finally:
+        shell.reset()
+        type(shell).clear_instance()
+    paths = Counter({path.partition("> cell ")[2]: number for path, number in told.items()})
+    inside = f"[step] > cell 1:3 > {end}"
+    assert paths == {f"2:1 > {inside}": 1, f"3:1 > {inside}": 1, f"4:2 > {inside}": 3}

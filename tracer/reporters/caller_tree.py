@@ -1,0 +1,108 @@
+"""Who calls the apply methods of an optimizer, as a tree for every report."""
+
+from tracer.model import callers
+from tracer.model.callers import Caller
+from tracer.model.records import Block
+from tracer.model.selection import EXECUTIONS, Selection
+from tracer.model.tally import Tally
+from tracer.model.trace import Trace
+from tracer.model.wording import listed, some
+from tracer.reporters.answer import apply_methods
+from tracer.reporters.layout import shown
+from tracer.reporters.trees import Node, folded
+
+JOINT = " → "
+
+
+def tree(tally: Tally) -> Caller:
+    """The callers of the methods that the question of the report is about."""
+    only = Selection(roles=EXECUTIONS, methods=frozenset(apply_methods(tally)))
+    return callers.tree(tally.trace.data, only, tally.root)
+
+
+def methods(tally: Tally) -> str:
+    """The names of these methods, `_resource_apply_dense and _resource_apply_sparse`."""
+    return listed([shown(tally.trace.methods[index].name) for index in apply_methods(tally)])
+
+
+def nodes(tally: Tally, style: str = "") -> list[Node]:
+    """The tree with executions, steps and Python calls, chains folded; `style` is of what is odd.
+
+    A row begins where the framework calls the program back, and with the method. Of a graph that
+    begins a path it is said that nobody knows who ran it.
+    """
+    whole = tree(tally)
+    return [folded(_node(each, whole, tally, style)) for each in whole.children]
+
+
+def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: bool = False) -> Node:
+    name = label(caller)
+    if caller.line is not None and caller.line.graph and not in_graph:
+        in_graph = True
+        name += _graphs(caller, tally)
+    note = "" if caller.executions or caller.children else "never ran"
+    if caller.method:
+        of = some(caller.variables, "variable")
+        on = f" on {some(caller.replicas, 'replica')}" if caller.replicas > 1 else ""
+        note = f"{note}, {of}{on}" if note else f"{of}{on}"
+    is_back = _is_program(caller) and above.line is not None and not _is_program(above)
+    headless = above.line is None and caller.line is not None and caller.line.graph
+    return Node(
+        names=(callers.UNKNOWN.function, name) if headless else (name,),
+        cells=(
+            f"{caller.executions:,}",
+            f"{caller.steps:,}" if has_steps(caller) else "",
+            f"{caller.calls:,}",
+        ),
+        note=note,
+        style="" if caller.executions else style,
+        children=tuple(_node(each, caller, tally, style, in_graph) for each in caller.children),
+        begins=bool(caller.method) or is_back,
+    )
+
+
+def _graphs(caller: Caller, tally: Tally) -> str:
+    """`: 2 graphs, 1 never ran` of a function; empty if that is told elsewhere in the tree."""
+    ran_by = tally.trace.derived(_runners)
+    below = [
+        block for block in tally.by_path() if ran_by.get(block.path, block.path) in caller.paths
+    ]
+    graphs, idle = tally.graphs(_any, below)
+    never = f", {idle:,} never ran" if idle else ""
+    return f": {some(graphs, 'graph')}{never}" if graphs else ""
+
+
+def has_steps(caller: Caller) -> bool:
+    """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
+    return not caller.method and (caller.steps > 0 or not caller.executions)
+
+
+def _runners(trace: Trace) -> dict[int | None, int]:
+    """For the paths of graphs that never ran the first path of one that did and was traced there.
+
+    Of what never ran only that part of the path is known which is in the graph.
+    """
+    paths = trace.data.paths
+    ran = {block.path for block in trace.blocks if block.total and block.path is not None}
+    idle = {block.path for block in trace.blocks if block.path is not None} - ran
+    runners: dict[int | None, int] = {}
+    for path in idle:
+        inner = paths[path]
+        for other in sorted(ran):
+            if paths[other][-len(inner) :] == inner:
+                runners.setdefault(path, other)
+    return runners
+
+
+def _any(block: Block) -> int:
+    """A measure of any block."""
+    return 1
+
+
+def _is_program(caller: Caller) -> bool:
+    return caller.line is not None and bool(caller.line.file)
+
+
+def label(caller: Caller) -> str:
+    """What it is, on one line: see `tracer.model.callers.label`."""
+    return "" if caller.line is None else shown(callers.label(caller.line))

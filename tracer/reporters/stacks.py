@@ -1,0 +1,43 @@
+"""Stacks of calls with their counts, for the formats of the viewers that people have."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tracer.model.callers import Caller
+from tracer.model.records import Line
+from tracer.model.tally import Tally, tallies_of
+from tracer.model.trace import Trace
+from tracer.reporters import caller_tree
+from tracer.reporters.layout import shown
+from tracer.reporters.text_tables import class_of
+
+
+class Stack(NamedTuple):
+    """A stack of calls, the outermost first, and what was counted at its end."""
+
+    frames: tuple[Line, ...]
+    executions: int
+    calls: int
+
+
+def stacks(tally: Tally) -> Iterator[Stack]:
+    """The stacks to the apply methods of an optimizer; their counts add up to those of its tree."""
+    for above, caller in caller_tree.tree(tally).walk():
+        executions = caller.executions - sum(each.executions for each in caller.children)
+        calls = caller.calls - sum(each.calls for each in caller.children)
+        if executions or calls:
+            yield Stack(tuple(map(_line, (*above, caller))), executions, calls)
+
+
+def _line(caller: Caller) -> Line:
+    assert caller.line is not None  # only the root, which stands for the run, has none
+    return caller.line
+
+
+def optimizer_names(trace: Trace) -> list[tuple[Tally, str]]:
+    """The optimizers with a name for each: `Adam`, or `Adam "adam_1"` if there are several."""
+    tallies = tallies_of(trace)
+    roots = [tally.optimizers[0] for tally in tallies]
+    several = len(roots) > 1
+    names = [class_of(each) + (f' "{shown(each.name)}"' if several else "") for each in roots]
+    return list(zip(tallies, names, strict=True))

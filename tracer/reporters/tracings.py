@@ -1,0 +1,59 @@
+"""Graph tracings as events, in order of time, for the page and JSON."""
+
+from typing import NamedTuple
+
+from tracer.model import callers
+from tracer.model.records import GraphTracing
+from tracer.model.trace import Trace
+from tracer.reporters.layout import shown
+
+CAUSES = {
+    "first": "the first call",
+    "variables": "variables were made in the first call",
+    "argument": "another argument",
+    "value": "another Python value",
+    "function": "a new function object",
+    "forgotten": "its graphs were forgotten: wrapped late, or compiled anew",
+    "unknown": "not known",
+}
+
+
+class TracingRow(NamedTuple):
+    """One graph tracing."""
+
+    began: float
+    """In seconds after the first of the trace."""
+    after: int
+    """How many steps had run."""
+    graph: str
+    cause: str
+    caller: str
+    """The line of the program that is nearest to it; empty if it is not known."""
+    seconds: float
+
+
+def tracings(trace: Trace, root: int | None = None) -> list[TracingRow]:
+    """The graph tracings of one root optimizer or of all, the earliest first."""
+    events = sorted(trace.graph_tracings, key=lambda each: each.at)
+    return [
+        TracingRow(
+            began=round(each.at - events[0].at, 3),
+            after=each.after,
+            graph=shown(trace.graphs[each.graph].function),
+            cause=_cause(each),
+            caller=_caller(trace, each),
+            seconds=round(each.seconds, 3),
+        )
+        for each in events
+        if root is None or trace.graphs[each.graph].root == root
+    ]
+
+
+def _cause(tracing: GraphTracing) -> str:
+    detail = f": {shown(tracing.detail)}" if tracing.detail else ""
+    return CAUSES[tracing.cause] + detail
+
+
+def _caller(trace: Trace, tracing: GraphTracing) -> str:
+    line = callers.nearest(trace.data, tracing.path)
+    return "" if line is None else shown(callers.label(line))
