@@ -44,7 +44,7 @@ class Recording:
         """
         self._met = met
         self._effects = effects
-        self._comparing: list[Recorder] = []
+        self._comparing: dict[Recorder, bool] = {}  # and whether it was traced without that before
         self._since: dict[Recorder, Baseline | None] = {}
         self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
@@ -115,7 +115,7 @@ class Recording:
         hold = wrapping.adopt if making else wrapping.join
         recorder = hold(optimizer, effects=self._effects)
         if self._effects and not compared:
-            self._comparing.append(recorder)
+            self._comparing.setdefault(recorder, traced)
         if recorder not in self._since:
             since = None if making else recorder.reader.baseline()
             if since is not None and not traced:  # what was found to be under way counts
@@ -164,8 +164,8 @@ class Recording:
             for optimizer in alive:
                 if registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
-        for recorder in self._comparing:
-            recorder.compare(False)
+        for recorder, traced_before in self._comparing.items():
+            recorder.compare(False, retrace=traced_before)  # else it is traced no more
         self._comparing.clear()
         self._since.clear()
         self._asked.clear()

@@ -100,12 +100,12 @@ class Recorder:
         """Let each function with a counter in its graph be traced anew."""
         forget_graphs_with(self._blocks.counters.handles())
 
-    def compare(self, wanted: bool) -> None:
+    def compare(self, wanted: bool, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on, or no more.
 
-        Functions that were traced before are traced anew at their next call.
+        If `retrace`, functions that were traced before are traced anew at their next call.
         """
-        if self._blocks.compare(wanted) and self._blocks.counters.ledgers:
+        if self._blocks.compare(wanted) and retrace and self._blocks.counters.ledgers:
             self.forget_graphs()
 
     @property
