@@ -68,9 +68,10 @@ def test_nothing_is_said(program: Callable[[Any], None], kind: str) -> None:
 @pytest.mark.parametrize(
     ("program", "kind"),
     [
-        pytest.param(*case.values, id=case.id, marks=[pytest.mark.sweep])
-        for case in CASES
-        if case.values[0].__name__ not in WITH_ODD_WEIGHTS
+        pytest.param(program, kind, id=f"{program.__name__}-{kind}", marks=[pytest.mark.sweep])
+        for program, kinds in KINDS_OF.items()
+        for kind in kinds
+        if program.__name__ not in WITH_ODD_WEIGHTS
     ],
 )
 def test_nothing_is_said_of_the_weights(program: Callable[[Any], None], kind: str) -> None:
