@@ -217,6 +217,7 @@ print(-weight.numpy())
 """
 
 
+@pytest.mark.long
 def test_callers_begin_with_the_programs_own_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CALLERS)
     traced = run([*TRACER, "-q", "train.py"], tmp_path)
