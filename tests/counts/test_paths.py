@@ -142,6 +142,86 @@ def test_functions_around_and_decorators(program: Program, end: str) -> None:
     }
 
 
+def test_one_line_that_calls_several_methods() -> None:
+    """One instruction may call any of them; each path ends in the one that was called."""
+    program = Program("keras3")
+    ones, variables = [tf.ones(1)], [program.variable]
+    optimizer = program.optimizer
+    for _ in range(3):
+        for method, arguments in (
+            (optimizer.apply_gradients, [program.pairs]),
+            (optimizer.apply, [ones, variables]),
+        ):
+            method(*arguments)  # @each
+    assert program.told() == {
+        "each > Keras3Odometer.apply_gradients": 3,
+        "each > Keras3Odometer.apply": 3,
+    }
+
+    @tf.function
+    def both() -> None:
+        for method, arguments in (
+            (optimizer.apply_gradients, [program.pairs]),
+            (optimizer.apply, [ones, variables]),
+        ):
+            method(*arguments)  # @inside
+
+    both()  # @both
+    assert program.told() == {
+        "each > Keras3Odometer.apply_gradients": 3,
+        "each > Keras3Odometer.apply": 3,
+        "both > [both] > inside > Keras3Odometer.apply_gradients": 1,
+        "both > [both] > inside > Keras3Odometer.apply": 1,
+    }
+
+
+def test_one_line_that_calls_several_apply_methods() -> None:
+    """Outside of every step."""
+    program = Program("v1")
+    dense, sparse = (
+        program.optimizer._resource_apply_dense,
+        program.optimizer._resource_apply_sparse,
+    )
+    for _ in range(3):
+        for method, indices in ((dense, []), (sparse, [tf.constant([0])])):
+            method(tf.ones(1), program.variable, *indices)  # @each
+    trace = tracer.trace_of(program.optimizer)
+    assert Counter({path_of(trace, each.path): each.total for each in trace.blocks}) == {
+        "each > V1Odometer._resource_apply_dense": 3,
+        "each > V1Odometer._resource_apply_sparse": 3,
+    }
+
+
+def test_a_comprehension_of_several_lines(program: Program, end: str) -> None:
+    """The line is that of the call in it, as it is in a traceback, not that of its bracket."""
+
+    def many() -> list[Any]:
+        return [
+            number  # the first line of it
+            or program.optimizer.apply_gradients(program.pairs)  # @in-brackets
+            for number in [0] * 3
+        ]
+
+    many()  # @many
+    assert program.told() == {f"many > in-brackets > {end}": 3}
+
+
+def test_a_program_that_changes_its_folder(
+    program: Program, end: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file keeps the name that it had at first."""
+
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)
+
+    step()
+    monkeypatch.chdir(tmp_path)
+    step()
+    assert {line.file for line in tracer.trace_of(program.optimizer).data.lines if line.file} == {
+        str(HERE.relative_to(ROOT))
+    }
+
+
 def test_code_that_is_executed_from_text(program: Program, end: str) -> None:
     """Its lines have no file, and each `exec` is one more line of the program."""
     code = "def step():\n    apply(pairs)\nstep()\n"
@@ -281,6 +361,38 @@ def test_branches_have_their_lines(program: Program, end: str) -> None:
         f"step > [step] > else > {end}": 3,
         f"hand > [by_hand] > by-hand > cond > {end}": 1,
     }
+
+
+def test_functions_that_are_defined_in_a_graph(program: Program, end: str) -> None:
+    """AutoGraph writes them into one file with the function around them; each has its lines."""
+
+    @tf.function
+    def step(number: Any) -> None:
+        def loop() -> None:
+            if number > 0:
+                program.optimizer.apply_gradients(program.pairs)  # @loop
+
+        # fmt: off
+        def short() -> None: loop()  # noqa: E704  # @short
+        # fmt: on
+
+        loop()  # @in-step
+        for _ in tf.range(2):
+            loop()  # @in-loop
+            short()  # @by-short
+        tf.cond(number > 0, lambda: (loop(), 1)[1], lambda: 0)  # @lambda
+
+    step(tf.constant(1))  # @step
+    assert program.told() == {
+        f"step > [step] > in-step > loop > {end}": 1,
+        f"step > [step] > in-loop > loop > {end}": 2,
+        f"step > [step] > by-short > short > loop > {end}": 2,
+        f"step > [step] > lambda > lambda > loop > {end}": 1,
+    }
+    trace = tracer.trace_of(program.optimizer)
+    assert {line.function.rpartition(".")[2] for line in trace.data.lines if line.file} == {
+        "test_functions_that_are_defined_in_a_graph", "step", "loop", "short", "<lambda>"
+    }  # fmt: skip
 
 
 def test_a_function_called_in_an_eager_step_of_two_lines() -> None:

@@ -115,7 +115,8 @@ class Blocks:
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        frame.path = self.callers.here(python, frame.distributed)
+        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        frame.path = self.callers.here(python, frame.distributed, called)
 
     def _path_to(self, frame: Frame) -> int:
         """The path to a call in eager mode that this thread makes."""

@@ -81,11 +81,14 @@ class Callers:
 
     # Where a call stands.
 
-    def here(self, frame: FrameType | None, distributed: bool) -> int:
-        """The path to a call in eager mode that `frame`, of this thread, makes."""
+    def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:
+        """The path to a call in eager mode that `frame`, of this thread, makes.
+
+        `end` is what it calls, if it may be this or that.
+        """
         if distributed:
             return self.paths.of(frames_around(frame))
-        return self.paths.above(frame)
+        return self.paths.above(frame, end)
 
     def inside(self, graph: Any, sites: Sequence[int]) -> Inside:
         """Where a block is that is traced by this thread.

@@ -230,7 +230,24 @@ def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
             if factory.module.__file__ == code.co_filename:
                 origin = factory.source_map.get(place)
                 number = original.co_firstlineno if origin is None else origin.loc.lineno
-                return _innermost(original, number), number
+                named = _named(original, code.co_name, number)
+                return named or _innermost(original, number), number
+    return None
+
+
+def _named(code: CodeType, name: str, line: int) -> CodeType | None:
+    """The innermost function in `code` with this name that has this line; None if none has.
+
+    AutoGraph keeps the names of functions that are defined in the one that it converts, and gives
+    those that it makes of loops and branches other names.
+    """
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            lines = _lines(constant)
+            if lines and min(lines) <= line <= max(lines):
+                found = _named(constant, name, line)
+                if found is not None or constant.co_name == name:
+                    return found or constant
     return None
 
 
@@ -238,7 +255,12 @@ def _innermost(code: CodeType, line: int) -> CodeType:
     """The function in `code` that this line is in."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
-            lines = [number for _, _, number in constant.co_lines() if number is not None]
+            lines = _lines(constant)
             if lines and min(lines) < line <= max(lines):
                 return _innermost(constant, line)
     return code
+
+
+def _lines(code: CodeType) -> list[int]:
+    """The lines that a function has instructions of."""
+    return [number for _, _, number in code.co_lines() if number is not None]
