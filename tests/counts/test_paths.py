@@ -6,9 +6,11 @@ and the sum is what the odometer shows. A line of this file without a mark in a 
 """
 
 import functools
+import gc
 import re
 import sys
 import threading
+import weakref
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -368,19 +370,19 @@ def test_functions_that_are_defined_in_a_graph(program: Program, end: str) -> No
 
     @tf.function
     def step(number: Any) -> None:
-        def loop() -> None:
+        def loop() -> Any:
             if number > 0:
                 program.optimizer.apply_gradients(program.pairs)  # @loop
 
         # fmt: off
-        def short() -> None: loop()  # noqa: E704  # @short
+        def short() -> Any: loop()  # @short
         # fmt: on
 
         loop()  # @in-step
         for _ in tf.range(2):
             loop()  # @in-loop
             short()  # @by-short
-        tf.cond(number > 0, lambda: (loop(), 1)[1], lambda: 0)  # @lambda
+        tf.cond(number > 0, lambda: loop() or 0, lambda: 0)  # @lambda
 
     step(tf.constant(1))  # @step
     assert program.told() == {
@@ -436,6 +438,80 @@ def test_wrapped_late(kind: str, end: str) -> None:
     assert steps_by_path(trace) == {f"later > [step] > step > {end}": 3}
     (event,) = trace.data.graph_tracings
     assert (event.cause, path_of(trace, event.path)) == ("forgotten", "later > [step]")
+
+
+def test_datasets_that_step(program: Program, end: str) -> None:
+    """They run their function when they are asked for elements; who made each is who calls."""
+
+    def step(number: Any) -> Any:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+        return number
+
+    one = tf.data.Dataset.range(3).map(step)  # @one
+    other = tf.data.Dataset.range(5).map(step)  # @other
+    for dataset in (one, other, one):
+        list(dataset)
+    inside = f"[Dataset_map_step] > step > {end}"
+    assert program.told() == {f"one > {inside}": 6, f"other > {inside}": 5}
+
+
+def test_a_dataset_that_calls_what_others_call(program: Program, end: str) -> None:
+    """It does so whenever it likes, so nobody's turn says whose step it was."""
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    def mapped(number: Any) -> Any:
+        step()  # @mapped
+        return number
+
+    dataset = tf.data.Dataset.range(3).map(mapped)  # @made
+    list(dataset)
+    for _ in range(2):
+        step()  # @alone
+        list(dataset)
+    assert program.told() == {f"[step] > step > {end}": 11}
+
+
+def test_frames_are_not_held(program: Program) -> None:
+    """They would hold what the program works with until the garbage collector comes."""
+
+    class Batch:
+        pass
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)
+
+    def one() -> None:
+        held.append(weakref.ref(batch := Batch()))
+        step()
+        del batch
+
+    def other() -> None:
+        held.append(weakref.ref(batch := Batch()))
+        step()
+        assert batch
+
+    def both() -> None:
+        for _ in range(2):
+            one()
+            other()
+
+    held: list[Any] = []
+    both()
+    gc.collect()
+    gc.disable()
+    try:
+        held.clear()
+        thread = threading.Thread(target=both)
+        thread.start()
+        thread.join()
+        both()
+        assert [each() for each in held] == [None] * 8
+    finally:
+        gc.enable()
 
 
 def test_a_part_of_a_run(program: Program, end: str) -> None:
@@ -691,6 +767,27 @@ def test_why_a_function_was_traced(program: Program) -> None:
     assert [trace.graphs[each.graph].function for each in trace.data.graph_tracings] == ["step"] * 7
 
 
+def test_no_argument_is_named_where_none_changed(kind: str) -> None:
+    """A function is traced anew also because of the strategy in which it is called."""
+    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
+    program = Program(kind, strategy)
+
+    @tf.function
+    def step(x: Any) -> None:
+        del x
+        strategy.run(lambda: (program.optimizer.apply_gradients(program.pairs), None)[1])
+
+    step(tf.ones(3))  # @first
+    step(tf.ones(4))  # @shape
+    with strategy.scope():
+        step(tf.ones(3))  # @in-scope
+    assert causes(tracer.trace_of(program.optimizer)) == [
+        ("first", "", "first > [step]", 0),
+        ("argument", "x: float32[3] -> float32[4]", "shape > [step]", 1),
+        ("unknown", "", "in-scope > [step]", 2),
+    ]
+
+
 def test_a_function_that_makes_variables_is_traced_twice() -> None:
     """The second time because of that, by the same call."""
     made: list[Any] = []
@@ -789,6 +886,16 @@ def test_how_long_a_tracing_took(program: Program) -> None:
         return tf.function(step, autograph=False)
 
     took: list[tuple[float, float]] = []
+    began = threading.Event()
+
+    def meanwhile() -> None:
+        """In another thread something else is traced, and that ends while the others go on."""
+        began.wait()
+        tf.function(lambda: time.sleep(0.1), autograph=False)()
+
+    thread = threading.Thread(target=meanwhile)
+    thread.start()
+    began.set()
     for seconds in (0.3, 0.0, 0.6):
         begin = time.time()
         slow(seconds)()
@@ -797,6 +904,8 @@ def test_how_long_a_tracing_took(program: Program) -> None:
     begin = time.time()
     slow(0.4).get_concrete_function()  # nobody calls it
     took.append((begin, time.time()))
+    thread.join()
+    tf.function(lambda: time.sleep(0.2), autograph=False)()
     events = tracer.trace_of(program.optimizer).data.graph_tracings
     assert len(events) == 4
     for event, (begin, end), least in zip(events, took, (0.3, 0.0, 0.6, 0.4), strict=True):

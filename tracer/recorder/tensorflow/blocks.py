@@ -30,7 +30,7 @@ from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
-from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.callers import Callers, Inside
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
@@ -224,9 +224,6 @@ class Blocks:
                 thread = threading.get_ident()
                 self.threads.add(thread)
                 self._called()
-                if self.tracings.events.pending:
-                    with self.counters.lock:
-                        self.tracings.events.called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )
@@ -235,8 +232,12 @@ class Blocks:
                 return self._stamp_inside(frame, place, replica, calling=True)
             step = None if frame is None else self._calls_under_way.step_around(frame, replica)
             if step is None:
-                path = self.callers.here(sys._getframe(1), compat.replica_run() is not None)
-                self.callers.called(region, replica, path, thread, ledger.next_number)
+                python = sys._getframe(1)
+                path = self.callers.here(python, compat.replica_run() is not None)
+                if functions.is_for_dataset(python):
+                    self.callers.handed_to_dataset(region, replica, path)
+                else:
+                    self.callers.called(region, replica, path, thread, ledger.next_number)
             if frame is None:
                 return ledger.alone
             stamp = 0
