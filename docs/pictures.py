@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -33,7 +33,7 @@ STEPS, SKIPPED = 64, 33
 
 
 def main() -> None:
-    """Train, and write `page.png`, `terminal.svg` and `callers.png`."""
+    """Train, and write `page.png`, `terminal.svg`, `callers.svg` and `callers.png`."""
     FOLDER.mkdir(exist_ok=True)
     trace = train()
     (FOLDER / "terminal.svg").write_text(terminal(trace), encoding="utf-8")
@@ -43,6 +43,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "fit.py").write_text(program(), encoding="utf-8")
         subprocess.run([*COMMAND, "run", "--quiet", "fit.py"], cwd=folder, check=True)
+        called = terminal(tracer.load(Path(folder) / "tracer.json"), by="caller")
+        (FOLDER / "callers.svg").write_text(called, encoding="utf-8")
         picture = screenshot(page_of("tracer.json", folder), ".callers", top=CALLERS)
         (FOLDER / "callers.png").write_bytes(picture)
 
@@ -83,12 +85,12 @@ def train() -> CallTrace:
     return tracer.trace_of(optimizer)
 
 
-def terminal(trace: CallTrace) -> str:
+def terminal(trace: CallTrace, by: Literal["caller"] | None = None) -> str:
     """The report in a terminal of 88 columns, as SVG without a font of its own."""
+    command = "$ tracer report tracer.json" + (f" --by {by}" if by else "")
     console = Console(record=True, file=io.StringIO(), width=88, force_terminal=True)
-    console.print(
-        Text.from_ansi("$ tracer report tracer.json\n" + render(trace, width=88, color=True))
-    )
+    report = render(trace, by=by, width=88, color=True)
+    console.print(Text.from_ansi(f"{command}\n{report}"))
     svg = console.export_svg(title="tracer", unique_id="tracer")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 

@@ -109,6 +109,18 @@ SETTINGS = (
 )
 """The plain attributes, if need be with `_` before them, that say how an optimizer counts."""
 
+BESIDE = (
+    "finalize_variable_values",
+    "get_scaled_loss",
+    "get_unscaled_gradients",
+    "load_own_variables",
+    "scale_loss",
+)
+"""Methods that make no step, and of which it is known whether they were called: what puts the
+moving averages into the model, and `fit` calls at its end; what the loss scales of tf_keras and of
+Keras 3 are used by; and what loads its state from a file, of which it is known if it is left out.
+"""
+
 _WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
 
 MAKERS = (
@@ -130,3 +142,12 @@ def kind_of(cls: type) -> OptimizerKind | None:
             if base.__module__ in kind.homes:
                 return kind
     return None
+
+
+def defines_beside(cls: type, kind: OptimizerKind, name: str) -> bool:
+    """Whether a class has a method of `BESIDE` that does something.
+
+    The `scale_loss` of the base class of Keras 3, which each loss goes through, gives it back.
+    """
+    owner = next((each for each in cls.__mro__ if name in vars(each)), None)
+    return owner is not None and not (name == "scale_loss" and owner.__name__ == kind.base)

@@ -310,7 +310,7 @@ def test_one_of_many_optimizers(tmp_path: Path) -> None:
 
 
 def test_the_shell_completes_codes() -> None:
-    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain o", COMP_CWORD="2")
+    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain ov", COMP_CWORD="2")
     assert done.stdout.split() == ["override-unreached"]
 
 

@@ -26,6 +26,8 @@ from scripts import ROOT
 
 import tracer
 
+pytestmark = pytest.mark.wide
+
 HERE = Path(__file__)
 MARKS = {
     number: match[1]

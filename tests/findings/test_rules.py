@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -18,7 +19,20 @@ from tracer.cli import watch
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
 from tracer.model.excerpt import select
-from tracer.model.records import Block, Calls, Graph, Method, Optimizer, Remark, Setting
+from tracer.model.records import (
+    Block,
+    Calls,
+    Decay,
+    Effect,
+    Failure,
+    Graph,
+    Method,
+    Observation,
+    Optimizer,
+    Program,
+    Remark,
+    Setting,
+)
 from tracer.model.runs import Run
 from tracer.reporters import explanations, markdown
 from tracer.reporters.text import render
@@ -76,6 +90,26 @@ def thawed(*names: str, steps: int = 20) -> CallTrace:
     return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
 
 
+def effect(what: Observation, of: tuple[int, ...], *runs: Run, replica: int = 0) -> Effect:
+    return Effect(0, replica, what, of, sum(run.total for run in runs), runs)
+
+
+def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> CallTrace:
+    """Steps in each of which the kernel and the bias were compared."""
+    seen = (effect("compared", (0, 1), Run(1, 1, steps)), *effects)
+    accumulating = optimizer(gradient_accumulation_steps=4)
+    made = trace(
+        *(blocks or [healthy(Run(1, 1, steps))]), optimizers=(accumulating,) if blocks else ()
+    )
+    return traces.changed(made, effects=seen)
+
+
+ACCUMULATING = (
+    block([step(), request(0, 1)], Run(1, 1, 20), graphs=1),
+    block([update(0, 1)], Run(4, 4, 5), is_step=False, graphs=1),
+)
+
+
 def skipping(
     *runs: Run, steps: int, initial_scale: float = 2.0**15, dynamic_scale: float = 1.0
 ) -> CallTrace:
@@ -122,6 +156,21 @@ MALFORMED = Remark(
 )
 
 CASES: dict[str, Callable[[], CallTrace]] = {
+    "a weight that becomes NaN": lambda: watched(
+        effect("not_finite", (1,), Run(8, 1, 13)), effect("unchanged", (1,), Run(9, 1, 12))
+    ),
+    "all weights become NaN": lambda: watched(
+        effect("not_finite", (1,), Run(8, 1, 13)), effect("not_finite", (0,), Run(9, 1, 12))
+    ),
+    "weights that were NaN": lambda: watched(effect("not_finite", (0, 1), Run(1, 1, 20))),
+    "a learning rate of 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 20))),
+    "a layer that is cut off": lambda: watched(effect("unchanged", (0,), Run(1, 1, 20))),
+    "a layer that dies": lambda: watched(effect("unchanged", (0,), Run(2, 9, 1), Run(12, 1, 9))),
+    "accumulated gradients of 0": lambda: watched(
+        effect("unchanged", (0,), Run(1, 1, 20)),
+        effect("unchanged", (1,), Run(1, 1, 3), Run(5, 1, 3), Run(9, 1, 3), Run(13, 1, 3)),
+        blocks=ACCUMULATING,
+    ),
     "a method of another Keras": lambda: remarked(
         Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras3"
     ),
@@ -283,7 +332,159 @@ CASES |= {
     "a base that was made trainable": lambda: thawed(*(f"base/{n}" for n in range(12))),
 }
 
+ENDED = Program("train.py", 0.0, 10.0, status=0)
+
+
+def stopped_by(error: str) -> CallTrace:
+    """No optimizer was used before this ended the program."""
+    program = Program("train.py", 0.0, 10.0, status=1, error=error)
+    return traces.changed(traces.nothing(), programs=(program,))
+
+
+def raised(
+    cause: Literal["unknown", "creation", "none", "other"],
+    error: str,
+    *names: str,
+    after: int = 10,
+    function: str = "train_function",
+    last: bool = True,
+    remark: Remark | None = None,
+) -> CallTrace:
+    """A step that raised, after others of two variables."""
+    failure = Failure("apply_gradients", error, cause, names, after, function, last)
+    mine = optimizer(*([] if remark is None else [remark]), iterations=after)
+    failed = msgspec.structs.replace(mine, failures=(failure,))
+    return trace(*([healthy(Run(1, 1, after))] if after else []), optimizers=(failed,))
+
+
+def frozen(*names: str, more: bool = False) -> CallTrace:
+    """Variables that were frozen after the step was traced."""
+    late = msgspec.structs.replace(optimizer(iterations=10), frozen=names)
+    other = msgspec.structs.replace(optimizer(iterations=0), name="other", root=1)
+    return trace(TRAINED, optimizers=(late, other) if more else (late,))
+
+
+def told(
+    remark: Remark | None = None,
+    *,
+    decay: Decay | None = None,
+    ended: bool = True,
+    **options: Any,
+) -> CallTrace:
+    """An optimizer that trained, with something that it was told."""
+    mine = optimizer(*([] if remark is None else [remark]), iterations=10, **options)
+    mine = msgspec.structs.replace(mine, decay=decay)
+    made = trace(TRAINED, optimizers=(mine,))
+    return traces.changed(made, programs=(ENDED,)) if ended else made
+
+
+def several(
+    *each: tuple[tuple[int, ...], tuple[int, int]],
+    made: str = "train.py:12",
+    slots: int | None = 4,
+    rates: Sequence[float] = (),
+    values: Sequence[int | None] = range(9),
+    **options: Setting,
+) -> CallTrace:
+    """Root optimizers, each with the variables that it updates and its turns."""
+    optimizers, blocks = [], []
+    for root, (variables, turns) in enumerate(each):
+        named = f"adam#{root + 1}" if root else "adam"
+        value = values[root]
+        one = Optimizer(named, "keras.Adam", "keras3", root, options, 10, (), made)
+        optimizers.append(
+            msgspec.structs.replace(
+                one, turns=turns, slots=slots, rate=rates[root] if rates else 0.1, values=value
+            )
+        )
+        entries = [
+            step(root),
+            request(*variables, optimizer=root),
+            update(*variables, optimizer=root),
+        ]
+        blocks.append(block(entries, Run(1, 1, 10), root=root, graphs=1))
+    return trace(*blocks, names=("enc", "a", "b"), optimizers=optimizers)
+
+
+def accumulated(steps: int, *, ended: bool = True) -> CallTrace:
+    """Steps of which each fourth one updates."""
+    made = trace(
+        block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
+        block([update(0, 1)], Run(4, 4, steps // 4), is_step=False, graphs=1),
+        optimizers=(optimizer(gradient_accumulation_steps=4, iterations=steps),),
+    )
+    return traces.changed(made, programs=(ENDED,)) if ended else made
+
+
+EMA = Remark("ema-unused", "finalize_variable_values")
+NOT_SCALED = Remark("loss-not-scaled", "scale_loss", "apply")
+UNKNOWN = "ValueError: Unknown variable: <Variable path=b/kernel>"
+ADAM_OBJECT = "<{}.src.optimizers.adam.Adam object at 0x7f5c11fffa50>"
+IDENTIFIER = "ValueError: Could not interpret optimizer identifier: "
+
+CASES |= {
+    "an optimizer of the other Keras": lambda: stopped_by(
+        IDENTIFIER + ADAM_OBJECT.format("tf_keras")
+    ),
+    "an optimizer of the newer Keras": lambda: stopped_by(IDENTIFIER + ADAM_OBJECT.format("keras")),
+    "an optimizer of a package": lambda: stopped_by(
+        IDENTIFIER + "<mine.optimizers.Lion object at 0x7f5c11fffa50>"
+    ),
+    "a class for an optimizer": lambda: stopped_by(
+        IDENTIFIER + "<class 'keras.src.optimizers.adam.Adam'>"
+    ),
+    "variables of a second model": lambda: raised("unknown", UNKNOWN, "b/kernel", "b/bias"),
+    "variables that another optimizer trained later": lambda: raised("unknown", UNKNOWN, "bias"),
+    "variables that must not be made": lambda: raised(
+        "creation", "ValueError: tf.function only supports singleton tf.Variables. Make them first."
+    ),
+    "no gradient of any variable": lambda: raised(
+        "none",
+        "ValueError: No gradients provided for any variable.",
+        "kernel",
+        "bias",
+        after=0,
+        function="",
+    ),
+    "an error in an apply method": lambda: raised(
+        "other", "TypeError: unsupported operand", "kernel", function=""
+    ),
+    "an error after which training went on": lambda: raised(
+        "other", "InvalidArgumentError: bad", last=False, function=""
+    ),
+    "a layer that was frozen too late": lambda: frozen("kernel"),
+    "a critic that was frozen": lambda: frozen("kernel", "bias", more=True),
+    "a part that two optimizers train": lambda: several(((0,), (1, 9)), ((0, 1), (2, 10))),
+    "an encoder of two tasks": lambda: several(((0, 1), (1, 9)), ((0, 2), (2, 10))),
+    "two optimizers for all": lambda: several(((0, 1), (1, 9)), ((0, 1), (2, 10))),
+    "an optimizer for each epoch": lambda: several(*(((0, 1), (n, n)) for n in range(1, 6))),
+    "an optimizer for each epoch in eager mode": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 4)), values=(None, None, None)
+    ),
+    "ten steps in fours": lambda: accumulated(10),
+    "a thousand steps in fours": lambda: accumulated(1001),
+    "fours of which one may be to come": lambda: accumulated(10, ended=False),
+    "a loss that is not scaled": lambda: told(NOT_SCALED, initial_scale=2.0**15),
+    "a scale that only skips": lambda: told(Remark("never-scaled", "get_scaled_loss")),
+    "averages that nobody uses": lambda: told(EMA, use_ema=True),
+    "averages that nobody used so far": lambda: told(EMA, use_ema=True, ended=False),
+    "exceptions that match nothing": lambda: told(
+        decay=Decay(0.01, ("'LayerNorm'", "1 of var_list"), False, ("kernel", "bias"), "a/kernel:0")
+    ),
+    "an exception that matches nothing": lambda: told(
+        decay=Decay(0.01, ("'LayerNorm'",), True, ("kernel",), "a/kernel:0")
+    ),
+    "a state that was left out": lambda: told(Remark("state-not-loaded", "load_own_variables")),
+    "compiled, and not used": lambda: trace(
+        optimizers=(optimizer(Remark("fitted", "finalize_variable_values"), iterations=0),)
+    ),
+}
+
 SILENT: dict[str, Callable[[], CallTrace]] = {
+    "compared, and all is well": lambda: watched(),
+    "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
+    "a layer that is still now and then": lambda: watched(effect("unchanged", (0,), Run(1, 2, 10))),
+    "a layer that is still at the end": lambda: watched(effect("unchanged", (0,), Run(17, 1, 4))),
     "made trainable, no step yet": lambda: thawed("base/kernel", steps=0),
     "healthy": lambda: trace(TRAINED, optimizers=(optimizer(built=True, iterations=10),)),
     "two replicas": lambda: trace(
@@ -346,6 +547,37 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "calls outside any step": traces.direct_calls,
     "not built": lambda: trace(optimizers=(optimizer(iterations=None),)),
     "nothing": traces.nothing,
+    "another error": lambda: stopped_by("ValueError: Could not interpret loss identifier: mee"),
+    "an optimizer by a wrong name": lambda: stopped_by(
+        "ValueError: Could not interpret optimizer identifier: adamm"
+    ),
+    "an error that the class explains": lambda: raised(
+        "other", "NotImplementedError: sparse", remark=MISSING
+    ),
+    "two phases": lambda: several(((0,), (1, 1)), ((0, 1), (2, 2))),
+    "two phases, of which the first ends before": lambda: several(((0,), (1, 3)), ((0, 1), (4, 8))),
+    "one optimizer after the other": lambda: several(((0, 1), (1, 1)), ((0, 1), (2, 2))),
+    "a generator and a critic": lambda: several(((0, 1), (1, 9)), ((2,), (2, 10))),
+    "turns that are not known": lambda: several(*(((0,), (0, 0)) for _ in range(3))),
+    "an optimizer without state for each epoch": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 6)), slots=0
+    ),
+    "optimizers of several lines": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 6)), made=""
+    ),
+    "an optimizer for each fold": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 4)), values=(7, 7, 7)
+    ),
+    "an optimizer for each stage": lambda: several(
+        *(((0, 1), (n, n)) for n in range(1, 4)), rates=(0.1, 0.01, 0.001)
+    ),
+    "an optimizer for each model": lambda: several(*(((n,), (n + 1, n + 1)) for n in range(3))),
+    "a state that was left out, and no step": lambda: trace(
+        optimizers=(optimizer(Remark("state-not-loaded", "load_own_variables")),)
+    ),
+    "exceptions that all match": lambda: told(
+        decay=Decay(0.01, (), True, ("kernel",), "a/kernel:0")
+    ),
     "incomplete": traces.incomplete,
 }
 
@@ -369,6 +601,12 @@ def test_what_is_no_finding(name: str) -> None:
     assert SILENT[name]().findings() == []
 
 
+def test_steps_that_only_accumulate_leave_weights_as_they_are() -> None:
+    runs = [Run(first, 1, 3) for first in (1, 5, 9, 13, 17)]
+    accumulated = watched(effect("unchanged", (0, 1), *runs), blocks=ACCUMULATING)
+    assert [each.code for each in accumulated.findings()] == ["steps-differ"]
+
+
 @pytest.mark.parametrize("name", [*CASES, *SILENT])
 def test_findings_are_worded_alike(name: str) -> None:
     made = {**CASES, **SILENT}[name]()
@@ -380,7 +618,8 @@ def test_findings_are_worded_alike(name: str) -> None:
         assert each.text.endswith((".", "…"))
         assert "  " not in each.text + each.advice + each.why
         assert not re.search(r"\b1 (steps|variables|times)\b", each.text), each.text
-        never = {name for each in made.optimizers for name in each.never_handed}
+        never = {name for each in made.optimizers for name in (*each.never_handed, *each.frozen)}
+        never |= {name for each in made.optimizers for of in each.failures for name in of.variables}
         assert set(each.variables) <= {variable.name for variable in made.variables} | never
         assert each.step is None or 1 <= each.step <= max(made.steps, 1)
 
@@ -391,7 +630,8 @@ def test_an_incomplete_trace_says_nothing_of_what_did_not_happen() -> None:
         codes = {each.code for each in incomplete.findings()}
         assert not codes & {
             *("never-updated", "no-gradient", "updates-stopped", "gradient-missing"),
-            *("replicas-disagree", "steps-skipped", "steps-differ", "never-used"),
+            *("replicas-disagree", "steps-skipped", "steps-differ", "never-used", "unchanged"),
+            *("gradients-left", "loss-not-scaled", "ema-unused"),
         }, name
 
 

@@ -20,11 +20,15 @@ from tracer.model import tracefile
 from tracer.model.records import (
     Block,
     Calls,
+    Decay,
+    Effect,
     Entry,
+    Failure,
     Graph,
     GraphTracing,
     Line,
     Method,
+    Observation,
     Optimizer,
     Replica,
     TraceData,
@@ -38,6 +42,35 @@ LARGEST = 2**63 - 1
 NATURAL = st.integers(0, 9) | st.integers(0, LARGEST)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 KIND = st.sampled_from([None, "dense", "sparse", "none"])
+
+
+NAMES = st.lists(TEXT, max_size=2).map(tuple)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+SEEN: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "frozen": NAMES,
+        "failures": st.lists(
+            st.builds(
+                Failure,
+                TEXT,
+                TEXT,
+                st.sampled_from(["unknown", "creation", "none", "other"]),
+                NAMES,
+                NATURAL,
+                TEXT,
+                st.booleans(),
+            ),
+            max_size=2,
+        ).map(tuple),
+        "turns": st.tuples(NATURAL, NATURAL),
+        "decay": st.builds(Decay, NUMBER, NAMES, st.booleans(), NAMES, TEXT),
+        "rate": st.none() | NUMBER,
+        "values": st.none() | NATURAL,
+        "slots": st.none() | NATURAL,
+    },
+)
+"""What a trace may know of an optimizer, and need not."""
 
 
 @st.composite
@@ -111,9 +144,17 @@ def trace_data(draw: st.DrawFn) -> TraceData:
         seconds,
         seconds,
     )
+    effects = []
+    for _ in range(draw(st.integers(0, 2))):
+        runs = draw(rising_runs())
+        what: Observation = draw(st.sampled_from(["compared", "unchanged", "not_finite"]))
+        total = sum(run.total for run in runs) + draw(st.integers(0, 3))
+        effects.append(Effect(draw(optimizer), draw(replica), what, draw(indices), total, runs))
     return TraceData(
+        effects=tuple(effects),
         optimizers=tuple(
-            Optimizer(draw(TEXT), draw(TEXT), "keras3", draw(optimizer)) for _ in range(optimizers)
+            Optimizer(draw(TEXT), draw(TEXT), "keras3", draw(optimizer), **draw(SEEN))
+            for _ in range(optimizers)
         ),
         variables=tuple(
             Variable(draw(TEXT), draw(shape), "float32", draw(st.booleans())) for _ in range(number)
@@ -692,7 +733,7 @@ def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
 
 def test_a_file_of_version_1_knows_no_callers(path: Path) -> None:
     old = document() | {"version": 1}
-    for new in ("lines", "paths", "graph_tracings"):
+    for new in ("lines", "paths", "graph_tracings", "effects"):
         del old[new]
     for record in [*old["blocks"], *old["calls"]]:
         del record["path"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tracer.model.runs import Run, layers, union, woven
-from tracer.recorder.spans import MOST, Turns, of_caller, without
+from tracer.recorder.spans import MOST, Spans, of_caller, without
 
 RUNS = st.lists(
     st.builds(
@@ -93,16 +93,16 @@ def test_each_caller_has_its_steps(
     runs: list[Run], changes: list[tuple[int, str | None]], earlier: int
 ) -> None:
     """A list that says of each step who it was, against the spans; together they are all runs."""
-    turns: Turns[str] = Turns(1)
+    spans: Spans[str] = Spans(1)
     whose: dict[int, str | None] = {}
     step, now = 1, None
     for more, caller in changes:
         whose |= dict.fromkeys(range(step, step + more), now)
         step, now = step + more, caller
-        turns.change(step, caller)
+        spans.change(step, caller)
     end = max(step, 200) + earlier
     whose |= dict.fromkeys(range(step, end), now)
-    found = turns.by_caller(end)
+    found = spans.by_caller(end)
     expected, ran = Counter[tuple[str | None, int]](), steps_of(runs)
     for number, times in ran.items():
         expected[whose[number + earlier], number] += times
@@ -120,11 +120,11 @@ def test_each_caller_has_its_steps(
 
 @pytest.mark.parametrize("length", [1, 3, 10, 100, 500])
 def test_callers_in_turn_stay_small(length: int) -> None:
-    """Two that take turns for 1,000,000 steps are two stretches, whose steps are in few runs."""
-    turns: Turns[str] = Turns(1)
+    """Two that take spans for 1,000,000 steps are two stretches, whose steps are in few runs."""
+    spans: Spans[str] = Spans(1)
     for number in range(1_000_000 // length):
-        turns.change(1 + number * length, "ab"[number % 2])
-    found = turns.by_caller(1_000_001)
+        spans.change(1 + number * length, "ab"[number % 2])
+    found = spans.by_caller(1_000_001)
     begin = time.perf_counter()
     runs = {each: of_caller([Run(1, 1, 1_000_000)], found[each]) for each in "ab"}
     assert time.perf_counter() - begin < 1
@@ -137,13 +137,13 @@ def test_callers_in_turn_stay_small(length: int) -> None:
 
 def test_callers_without_any_order_come_to_an_end() -> None:
     """What is kept of them is bounded, and what comes later is nobody's."""
-    turns: Turns[str] = Turns(1)
+    spans: Spans[str] = Spans(1)
     step = 1
     for number in range(3 * MOST):
-        turns.change(step, "ab"[number % 2])
+        spans.change(step, "ab"[number % 2])
         step += 1 + number * number % 7
-    assert turns.full
-    found = turns.by_caller(step)
+    assert spans.full
+    found = spans.by_caller(step)
     assert sum(map(len, found.values())) <= MOST
     whole = [Run(1, 1, step - 1)]
     placed = [run for each in found.values() for run in of_caller(whole, each)]

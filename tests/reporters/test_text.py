@@ -19,7 +19,7 @@ from tracer.errors import UnknownName
 from tracer.findings import catalogue
 from tracer.model.measures import updates
 from tracer.model.merge import combine
-from tracer.model.records import Graph
+from tracer.model.records import Block, Graph, Line
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, tallies_of
@@ -46,6 +46,46 @@ def test_report(name: str) -> None:
 def test_one_table(by: By) -> None:
     trace = traces.uneven_replicas()
     assert_golden(f"reporters/uneven_replicas.{by}.txt", render(trace, by))
+
+
+@pytest.mark.parametrize("by", [None, "variable", "step", "replica", "worker", "method"])
+@pytest.mark.parametrize("name", traces.ALL)
+def test_who_called_changes_no_other_table(name: str, by: By | None) -> None:
+    """Blocks that differ in their path alone are told as one."""
+    trace = traces.ALL[name]()
+    blocks = [part for each in trace.blocks for part in of_callers(each)]
+    data = msgspec.structs.replace(
+        trace.data,
+        blocks=tuple(blocks),
+        lines=(Line("main", "train.py", 1), Line("main", "train.py", 2)),
+        paths=((0,), (1,)),
+        calls=tuple(msgspec.structs.replace(each, path=None) for each in trace.data.calls),
+        graph_tracings=(),
+    )
+    plain = msgspec.structs.replace(data, blocks=tuple(map(of_nobody, trace.blocks)))
+    assert render(CallTrace(data), by) == render(CallTrace(plain), by)
+
+
+def of_nobody(block: Block) -> Block:
+    return msgspec.structs.replace(block, path=None)
+
+
+def of_callers(block: Block) -> list[Block]:
+    """Two callers, who took turns in every run of the block."""
+    parts: list[list[Run]] = [[], []]
+    for run in block.runs:
+        for number, part in enumerate(parts):
+            count = (run.count + 1 - number) // 2
+            if count:
+                begin = run.first + number * run.stride
+                part.append(Run(begin, 2 * run.stride if count > 1 else 1, count, run.times))
+    first, second = parts
+    of_second = sum(run.total for run in second)
+    replace = msgspec.structs.replace
+    return [
+        replace(block, path=0, total=block.total - of_second, runs=tuple(first)),
+        replace(block, path=1, total=of_second, runs=tuple(second), graphs=0, idle=0),
+    ]
 
 
 @pytest.mark.parametrize("width", [40, 200])

@@ -855,6 +855,79 @@ def adversarial_pair_by_freezing(k):
 
 
 @add
+def adversarial_pair_whose_judge_is_trained_before(k):
+    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
+    judge.compile(k.adam(), "mse")
+    x, y = data(8)
+    judge.train_on_batch(x[:, :2], y)
+    judge.trainable = False  # for the pair; what trains the judge is traced already
+    both = k.keras.Sequential([k.layers.Input((4,)), maker, judge])
+    both.compile(k.adam(), "mse")
+    for _ in range(4):
+        judge.train_on_batch(x[:, :2], y)
+        both.train_on_batch(x, y)
+
+
+@add
+def adversarial_pair_that_freezes_in_the_step(k):
+    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
+    of_maker, of_judge = k.adam(), k.adam()
+
+    @tf.function
+    def step(noise, real):
+        judge.trainable = True
+        with tf.GradientTape() as tape:
+            loss = square(judge(real) - 1) + square(judge(maker(noise)))
+        gradients = tape.gradient(loss, judge.trainable_variables)
+        of_judge.apply_gradients(zip(gradients, judge.trainable_variables))
+        judge.trainable = False
+        with tf.GradientTape() as tape:
+            loss = square(judge(maker(noise)) - 1)
+        gradients = tape.gradient(loss, maker.trainable_variables)
+        of_maker.apply_gradients(zip(gradients, maker.trainable_variables))
+
+    for x, _ in batches():
+        step(x, x[:, :2])
+
+
+@add
+def two_tasks_with_one_encoder(k):
+    encoder = k.layers.Dense(3, activation="relu")
+    tasks = []
+    for _ in range(2):
+        model = k.keras.Sequential([k.layers.Input((4,)), encoder, k.layers.Dense(1)])
+        model.compile(k.adam(), "mse")
+        tasks.append(model)
+    for x, y in batches():
+        for model in tasks:
+            model.train_on_batch(x, y)
+
+
+@add
+def frozen_for_a_look_and_back(k):
+    model = k.mlp(4, 1)
+    model.compile(k.sgd(), "mse")
+    for _ in range(3):
+        model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+        model.trainable = False
+        model.evaluate(*data(), verbose=0)
+        model.trainable = True
+
+
+@add
+def second_model_after_an_error(k):
+    optimizer = k.adam()
+    for _ in range(2):
+        model = k.mlp(4, 1)
+        try:
+            model.compile(optimizer, "mse")
+            model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        except (KeyError, ValueError):
+            model.compile(k.adam(), "mse")
+            model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+
+
+@add
 def adversarial_model_with_more_steps_of_the_critic(k):
     class Pair(k.keras.Model):
         def __init__(self):
@@ -1093,6 +1166,19 @@ def average_kept_by_hand(k):
     for x, y in batches():
         step(x, y)
         average.apply(raw)
+
+
+@add(kinds=KERAS)
+def average_that_is_read_by_the_program(k):
+    model, optimizer = k.mlp(4, 1), k.sgd(use_ema=True)
+    optimizer.build(model.trainable_variables)
+    for x, y in batches():
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    for own, average in zip(model.trainable_variables, optimizer._model_variables_moving_average):
+        own.assign(average)
 
 
 @add(kinds=KERAS)
@@ -1375,6 +1461,18 @@ def mixed_precision_in_a_loop_of_keras3(k):
 
 
 @add(kinds=("keras3",))
+def loss_that_is_scaled_by_hand(k):
+    optimizer = k.optimizers.LossScaleOptimizer(k.sgd())
+    model = k.mlp(4, 1)
+    optimizer.build(model.trainable_variables)
+    for x, y in batches():
+        with tf.GradientTape() as tape:
+            loss = square(model(x) - y) * optimizer.dynamic_scale.value
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+@add(kinds=("keras3",))
 def scale_that_is_too_high_at_first(k):
     optimizer = k.optimizers.LossScaleOptimizer(k.sgd(), initial_scale=2.0**126)
     model = k.mlp(4, 1)
@@ -1480,6 +1578,29 @@ def search_for_a_rate(k):
         model = k.mlp(3, 1)
         model.compile(k.sgd(rate), "mse")
         model.fit(*data(16), batch_size=8, epochs=1, verbose=0)
+
+
+@add
+def folds_that_begin_with_the_same_weights(k):
+    model = k.mlp(4, 1)
+    first = model.get_weights()
+    for fold in range(3):
+        model.set_weights(first)
+        model.compile(k.adam(), "mse")
+        model.fit(*data(seed=fold), batch_size=8, epochs=2, verbose=0)
+
+
+@add(kinds=KERAS)
+def weights_that_are_loaded_before_compile(k):
+    with tempfile.TemporaryDirectory() as folder:
+        model = k.mlp(4, 1)
+        model.compile(k.adam(), "mse")
+        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        model.save_weights(folder + "/only.weights.h5")
+        model = k.mlp(4, 1)
+        model.load_weights(folder + "/only.weights.h5")
+        model.compile(k.adam(), "mse")
+        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
 
 
 @add

@@ -72,10 +72,13 @@ def subject(tally: Tally, variables: Sequence[int]) -> str:
 
     With several optimizers in the trace, that of the variables is named with them.
     """
-    names = names_of(tally, variables)
-    of = of_optimizer(tally)
+    return names_in_short(names_of(tally, variables), of_optimizer(tally))
+
+
+def names_in_short(names: Sequence[str], of: str = "") -> str:
+    """The names, `of` an optimizer; of many the first, and how many there are."""
     if len(names) <= _NAMES:
-        return listed(names) + of
+        return listed(list(names)) + of
     first = ", ".join(names[:_NAMES])
     return f"{len(names):,} variables{of} ({first} and {len(names) - _NAMES:,} more)"
 

@@ -12,7 +12,18 @@ from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import Rule
-from tracer.findings.rules import classes, effects, graphs, models, steps, updates
+from tracer.findings.rules import (
+    classes,
+    effects,
+    failures,
+    graphs,
+    models,
+    options,
+    several,
+    steps,
+    updates,
+    weights,
+)
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -64,8 +75,8 @@ def _findings(trace: Trace) -> list[Finding]:
             case.replica,
         )
         for rule in RULES
-        for evidence in evidence_of_each
-        for case in rule.find(evidence)
+        for given in ([trace] if rule.whole else evidence_of_each)
+        for case in rule.find(given)
     ]
     distinct = dict.fromkeys(unsorted)  # what a class shows is so of each optimizer of it
     return sorted(distinct, key=lambda each: SEVERITIES.index(each.severity))
@@ -102,11 +113,19 @@ RULES: tuple[Rule, ...] = (
     classes.sparse_missing,
     classes.python_side_effect,
     classes.step_per_variable,
+    # Found in what raised.
+    failures.keras_mixed,
+    failures.apply_raised,
     # Found in the updates.
+    weights.not_finite,
     effects.never_assigned,
+    weights.unchanged,
     updates.replicas_disagree,
     updates.never_updated,
     models.never_handed,
+    models.frozen_but_updated,
+    several.shared_variable,
+    several.optimizer_renewed,
     updates.no_gradient,
     updates.stopped,
     updates.updated_twice,
@@ -116,7 +135,13 @@ RULES: tuple[Rule, ...] = (
     graphs.apply_gradients_twice,
     steps.steps_skipped,
     steps.steps_differ,
+    steps.gradients_left,
     steps.never_used,
+    # Found in what an optimizer was told, and nobody makes use of.
+    options.loss_not_scaled,
+    options.ema_unused,
+    options.decay_exclusion,
+    options.state_not_loaded,
     # Found in the graphs.
     graphs.retraced,
     graphs.traced_again,

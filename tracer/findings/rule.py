@@ -9,16 +9,17 @@ A rule is a function that finds its cases, below `@rule(...)` with what is said 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tracer.findings.cases import Case, Severity
-from tracer.findings.histories import Evidence
 
-Find = Callable[[Evidence], Iterator[Case]]
+Find = Callable[[Any], Iterator[Case]]
+"""From the `Evidence` of one root optimizer, or from a whole `Trace`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule: how to find its cases in what one root optimizer did, and what to say of them."""
+    """A rule: how to find its cases, and what to say of them."""
 
     code: str
     severity: Severity
@@ -29,10 +30,19 @@ class Rule:
     explanation: str
     """When it is found and when not, and what other severities a case may have."""
     find: Find
+    whole: bool
+    """Whether it looks at a whole trace, and not at what one root optimizer did."""
 
 
 def rule(
-    code: str, *, severity: Severity, title: str, why: str, advice: str, explanation: str
+    code: str,
+    *,
+    severity: Severity,
+    title: str,
+    why: str,
+    advice: str,
+    explanation: str,
+    whole: bool = False,
 ) -> Callable[[Find], Rule]:
     """Makes a rule of the function below it."""
 
@@ -45,6 +55,7 @@ def rule(
             advice=advice,
             explanation=explanation,
             find=find,
+            whole=whole,
         )
 
     return made

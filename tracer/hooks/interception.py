@@ -7,6 +7,7 @@ is left alone. What fails here is the tracer's fault, never the program's.
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tracer.hooks.registry import bindings, traced_classes
@@ -51,6 +52,50 @@ def traced_method(
     except (TypeError, ValueError):  # a method of C or with a signature that cannot be read
         pass
     return method
+
+
+def method_beside(base: type, name: str) -> Callable[..., Any]:
+    """`base`'s method `name`, which makes no step; the recorder is told that it is called."""
+    original = inspect.getattr_static(base, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
+
+    method.__name__ = name
+    method.__qualname__ = getattr(original, "__qualname__", name)
+    method.__module__ = getattr(original, "__module__", base.__module__)
+    method.__doc__ = getattr(original, "__doc__", None)
+    with suppress(TypeError, ValueError):
+        method.__signature__ = inspect.signature(getattr(base, name))  # type: ignore[attr-defined]
+    return method
+
+
+def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
+    """The original of such a method, whose call is noted."""
+    traced = traced_classes[id(base)]
+    binding = bindings.get(id(optimizer))
+    if binding is not None and type(optimizer) is traced and not binding.recorder.broken:
+        try:
+            if _matters(name, optimizer, given):
+                binding.recorder.called_beside(binding.index, name)
+        except Exception as error:
+            binding.recorder.fault(error)
+    original: Callable[..., Any] = getattr(super(traced, optimizer), name)
+    return original
+
+
+vars(_note_beside)["autograph_info__"] = None
+
+
+def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
+    """Whether a call has something to work on; of one that loads state, whether it leaves it out.
+
+    Keras leaves out a state that has not as many variables as the optimizer (`load_own_variables`
+    of `keras/src/optimizers/base_optimizer.py`, and of `tf_keras/src/optimizers/optimizer.py`).
+    """
+    if name == "load_own_variables":
+        return bool(given) and 0 < len(given[0].keys()) != len(optimizer.variables)
+    return not any(isinstance(each, list | tuple) and not each for each in given)
 
 
 class _Method(NamedTuple):
@@ -103,7 +148,7 @@ class _Call(Frame):
     A fault of the tracer is not the program's: it is reported once, and the call goes on.
     """
 
-    __slots__ = ("args", "kwargs", "original", "seen")
+    __slots__ = ("args", "kwargs", "method", "original", "seen")
 
     autograph_info__ = None
 
@@ -111,6 +156,7 @@ class _Call(Frame):
         self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         base, name, role, _ = method
+        self.method = name
         traced = traced_classes[id(base)]
         self.original = getattr(super(traced, optimizer), name)
         self.args, self.kwargs = args, kwargs
@@ -140,6 +186,8 @@ class _Call(Frame):
         if self.seen:
             try:
                 self.recorder.leave(self, kind is not None)
+                if error is not None:
+                    self.recorder.raised(self, self.method, error)
             except Exception as fault:
                 self.recorder.fault(fault)
 

@@ -35,9 +35,16 @@ __tracebackhide__ = is_mistake
 class Recording:
     """What was recorded of each optimizer that was met, and which were not to be traced."""
 
-    def __init__(self, met: "Callable[[Recorder], None] | None" = None) -> None:
-        """`met` is called with the recorder of each optimizer that is met, as soon as it is."""
+    def __init__(
+        self, met: "Callable[[Recorder], None] | None" = None, *, effects: bool = False
+    ) -> None:
+        """`met` is called with the recorder of each optimizer that is met, as soon as it is.
+
+        If `effects`, the variables are compared before and after each step.
+        """
         self._met = met
+        self._effects = effects
+        self._comparing: list[Recorder] = []
         self._since: dict[Recorder, Baseline | None] = {}
         self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
@@ -53,7 +60,7 @@ class Recording:
         """
         if self._end is not None:
             return self._end
-        parts = []
+        parts, unused = [], []
         for recorder, since in list(self._since.items()):
             if recorder not in self._asked and recorder.reader.nothing_since(since):
                 continue
@@ -61,6 +68,9 @@ class Recording:
             known = frozenset() if since is None else since.notes
             if recorder in self._asked or _ran(counted[0], known):
                 parts.append(counted)
+            elif _was_compiled(counted[0]):
+                unused.append(counted)
+        parts = parts or unused
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
@@ -101,7 +111,11 @@ class Recording:
         traced = registry.is_traced(optimizer)
         known = registry.recorder_of(optimizer)
         missed = {} if known is None else dict(known.optimizers.older.calls)
-        recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
+        compared = known is not None and known.comparing
+        hold = wrapping.adopt if making else wrapping.join
+        recorder = hold(optimizer, effects=self._effects)
+        if self._effects and not compared:
+            self._comparing.append(recorder)
         if recorder not in self._since:
             since = None if making else recorder.reader.baseline()
             if since is not None and not traced:  # what was found to be under way counts
@@ -150,6 +164,9 @@ class Recording:
             for optimizer in alive:
                 if registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
+        for recorder in self._comparing:
+            recorder.compare(False)
+        self._comparing.clear()
         self._since.clear()
         self._asked.clear()
 
@@ -185,9 +202,11 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
 
 @contextmanager
-def record(met: "Callable[[Recorder], None] | None" = None) -> Iterator[Recording]:
+def record(
+    met: "Callable[[Recorder], None] | None" = None, *, effects: bool = False
+) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record`, and `Recording`."""
-    recording = Recording(met)
+    recording = Recording(met, effects=effects)
     with _lock:
         _active.append(recording)
         _listen()
@@ -201,9 +220,9 @@ def record(met: "Callable[[Recorder], None] | None" = None) -> Iterator[Recordin
 
 
 @contextmanager
-def recording_of(*optimizers: object) -> Iterator[Recording]:
+def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
     """Trace these optimizers only, for the block: see `tracer.api.recording_of`."""
-    recording = Recording()
+    recording = Recording(effects=effects)
     try:
         for optimizer in optimizers:
             recording.take(optimizer)
@@ -218,6 +237,20 @@ def _ran(data: TraceData, known: frozenset[str]) -> bool:
         bool(set(data.notes) - known)
         or any(block.total for block in data.blocks)
         or any(calls.eager or calls.tracing for calls in data.calls)
+    )
+
+
+def _was_compiled(data: TraceData) -> bool:
+    """Whether `fit` came to its end with an optimizer that somebody chose, and that never stepped.
+
+    RMSprop is what `compile` makes if it is given none, as where a model has others of its own.
+    """
+    from tracer.recorder.state import FITTED
+
+    return any(
+        remark.code == FITTED and not each.class_name.endswith(".RMSprop")
+        for each in data.optimizers
+        for remark in each.remarks
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracer.errors import UnsupportedOptimizer
 from tracer.hooks import source
-from tracer.hooks.interception import traced_method
+from tracer.hooks.interception import method_beside, traced_method
 from tracer.hooks.registry import (
     bindings,
     plain_class,
@@ -17,7 +17,7 @@ from tracer.hooks.registry import (
     set_class,
     traced_classes,
 )
-from tracer.kinds import ApplyMethod, OptimizerKind
+from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind, defines_beside
 from tracer.recorder.frames import FrameRole
 from tracer.recorder.tensorflow import compat
 
@@ -66,6 +66,9 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     for name, (role, apply) in methods_of(kind).items():
         if hasattr(base, name):
             members[name] = traced_method(base, name, role, apply)
+    for name in BESIDE:
+        if defines_beside(base, kind, name):
+            members[name] = method_beside(base, name)
     members |= _transparency(base)
     try:
         traced: type = type(base)(base.__name__, (base,), members)

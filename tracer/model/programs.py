@@ -12,6 +12,12 @@ _INTERRUPTED = "KeyboardInterrupt"
 _TOLD = 8  # processes
 
 
+def has_ended(trace: Trace) -> bool:
+    """Whether it is of programs that came to their end by themselves, so that nothing follows."""
+    every = trace.programs
+    return trace.finished and bool(every) and all(e.status == 0 and not e.error for e in every)
+
+
 def endings(trace: Trace) -> list[str]:
     """A sentence for each way in which processes of the run ended that is no good end."""
     alike: dict[tuple[str, bool], list[str]] = {}

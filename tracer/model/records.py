@@ -34,6 +34,39 @@ class Remark(msgspec.Struct, frozen=True):
     """The line of the program: `train.py:12`; empty if it is not known."""
 
 
+class Decay(msgspec.Struct, frozen=True):
+    """What weight decay was told to leave out, by `exclude_from_weight_decay`."""
+
+    rate: float
+    unmatched: tuple[str, ...]
+    """The exceptions that match none of its variables, as people read them: `'LayerNorm'`."""
+    matched: bool
+    """Whether any variable is left out."""
+    decayed: tuple[str, ...]
+    """The variables that decay."""
+    searched: str
+    """A name as Keras searches it for a pattern: `dense/kernel:0`."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A call of the outermost step method that an exception ended, while Python was in it."""
+
+    method: str
+    error: str
+    """The exception, in one line: `ValueError: Unknown variable`."""
+    cause: Literal["unknown", "creation", "none", "other"]
+    """Why: the optimizer was built for other variables than it was handed; it had to make variables
+    where a `tf.function` may not make any more; each gradient was None; something else."""
+    variables: tuple[str, ...]
+    """The variables that it is about; of `unknown` those that it was not built for."""
+    after: int
+    """How many steps had run when it came."""
+    function: str = ""
+    """The function that was being traced; empty in eager mode."""
+    last: bool = True
+    """Whether no step of the optimizer began after it."""
+
+
 class Optimizer(msgspec.Struct, frozen=True):
     """A traced optimizer."""
 
@@ -54,6 +87,24 @@ class Optimizer(msgspec.Struct, frozen=True):
     never_handed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
     model was trained on, that no optimizer was handed: see `tracer.recorder.handing`."""
+    frozen: tuple[str, ...] = ()
+    """Variables of the model that were frozen after its step was traced, and that a graph which
+    was called since updates all the same: see `tracer.recorder.handing`."""
+    failures: tuple[Failure, ...] = ()
+    """The steps that raised, each kind once."""
+    turns: tuple[int, int] = (0, 0)
+    """Its first and its last turn, where each optimizer of the process that steps after another one
+    has the next turn: see `tracer.recorder.turns`. Both are 0 if that is not known."""
+    decay: Decay | None = None
+    """None if it was told of no variable that shall not decay."""
+    rate: float | None = None
+    """Its learning rate when its first step ended; None for a schedule, or if it is not known."""
+    values: int | None = None
+    """A number made of the values of some of its variables when its first step was traced, to tell
+    training that goes on from training that begins again; None if that is not known."""
+    slots: int | None = None
+    """How many variables it keeps for those that it updates, on each replica; None if that is not
+    known."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -205,6 +256,25 @@ class Calls(msgspec.Struct, frozen=True):
     """The index of the path of calls by which they came; None if that is not known."""
 
 
+Observation = Literal["compared", "unchanged", "not_finite"]
+"""What is seen of a variable in a step: that it was looked at, that no bit of its memory changed,
+that something in it was infinite or NaN when the step had ended."""
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """In which steps the same was seen of each of `variables`, where effects were asked for."""
+
+    root: int
+    replica: int
+    what: Observation
+    variables: tuple[int, ...]
+    """Indices of variables."""
+    total: int
+    """In how many steps, of each of the variables."""
+    runs: tuple[Run, ...]
+    """Those steps; short of the total where their detail was lost."""
+
+
 class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
@@ -253,6 +323,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """Each is indices of `lines`, from the program's outermost line to the intercepted method."""
     graph_tracings: tuple[GraphTracing, ...] = ()
     """In the order in which they began."""
+    effects: tuple[Effect, ...] = ()
+    """What steps did to the variables; none where it was not asked for."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

@@ -33,9 +33,12 @@ class Frame:
     __slots__ = (
         "applying",
         "distributed",
+        "error",
+        "failing",
         "gathers",
         "gradient",
         "held",
+        "held_at_begin",
         "numbers",
         "parent",
         "path",
@@ -74,6 +77,10 @@ class Frame:
     `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
     the method calls meanwhile is no update, and takes the slow path with a frame of its own.
     """
+    error: BaseException
+    """Of an outermost step: what was raised in a call that it waits for; not set if nothing was."""
+    failing: int | None
+    """Of an outermost step: the variable on which an apply method raised; not set if none did."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     site: int | None
@@ -94,6 +101,8 @@ class Frame:
     """What an apply method updates, in a graph or where `held` is of it."""
     held: Any
     """What the variable held before, for a look whether the method writes: see `Assigning`."""
+    held_at_begin: list[Any] | None
+    """What the variables held that a step was handed, where effects are asked for: `Effects`."""
     gradient: Any
     """The first gradient that it was handed in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes

@@ -1,14 +1,16 @@
-"""Which trainable variables of a model were never handed to the optimizer that trains it.
+"""What of a model is trainable, and what the optimizer that trains it is handed.
 
 A traced step goes on with the variables that were trainable when it was traced. A layer that is
-made trainable later is not among them until the step is traced anew, as by `model.compile`.
+made trainable later is not among them until the step is traced anew, as by `model.compile`; and
+one that is frozen later is still among them.
 
 Which model it is, is seen on the stack while the step is traced: the one whose trainable variables
 are just those that the optimizer is handed. A list that somebody chose otherwise has no model, and
 nothing is said of it, nor where one optimizer trains several models. The model is looked at again
 when its function is called, for what was made trainable after the last step may be compiled next.
-After the first hundred calls at most a thousandth of the time goes into that, and none where
-nothing was frozen. What changes its value all the same is trained by somebody else.
+After the first hundred calls at most a thousandth of the time goes into that. What was frozen and
+changes its value all the same is trained by somebody else; and what is frozen in a model that is
+a part of one with an optimizer of its own, as the critic of a GAN, is frozen for that one.
 """
 
 import sys
@@ -20,6 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet, getweakrefs, ref
 
 from tracer.kinds import kind_of
 from tracer.model.names import tensorflow_name
+from tracer.recorder.instances import instances
 from tracer.recorder.optimizers import Iterations, iterations_of
 from tracer.recorder.tensorflow.variables import VariableTable, canonical, own_path
 
@@ -55,6 +58,13 @@ class _Model(NamedTuple):
     """The layers that were not trainable, of which one must change before any of that does."""
     steps_of_parts: dict[int, int | None]
     """How often the optimizers of models in it had stepped, by the ids of the models."""
+    trained: list[ref[Any]]
+    """The layers that hold what was handed over, which may be frozen later."""
+    begun: list[frozenset[int]]
+    """When it was called first, the ids of those of `trained` that were trainable; then one item.
+
+    What is frozen by then was not, as the program sees it, while the step was traced only.
+    """
 
 
 class _Late(NamedTuple):
@@ -78,6 +88,15 @@ class _Late(NamedTuple):
         return own is not None and bool(self.value) and self.value != _value(own)
 
 
+class _Frozen(NamedTuple):
+    """A variable that is frozen and was handed over."""
+
+    name: str
+    model: ref[Any]
+    elsewhere: bool
+    """Whether another model with an optimizer holds it."""
+
+
 class Handing:
     """The models that the optimizers of one recorder train, and what became trainable since."""
 
@@ -90,6 +109,7 @@ class Handing:
         self._iterations = iterations
         self._models: list[_Model] = []
         self._late: dict[int, _Late] = {}
+        self._frozen: dict[int, _Frozen] = {}
         self._trained: set[int] = set()  # of the late ones, those that somebody else trains
         self._looks = 0
         self._due = 0.0
@@ -104,8 +124,6 @@ class Handing:
             if any(each.handed != ids for each in others if each.model() is not None):
                 models = others = []  # one optimizer, several models
             self._models = [*filter(_is_up_to_date, others), *models]
-            if not any(each.layers for each in self._models):
-                self._models = []
 
     def called(self) -> None:
         """A function with a step in it is called."""
@@ -114,6 +132,8 @@ class Handing:
             with suppress(Exception):
                 if self._late or self._has_thawed():
                     self._look()
+                for known in self._models:
+                    self._note_frozen(known)
             end = time.perf_counter()
             self._looks += 1
             if self._looks >= _AT_ONCE:
@@ -139,6 +159,47 @@ class Handing:
                 each.others.get(other) == iterations
                 for other, iterations in _others(key, each.variable).items()
             )
+        )
+
+    def frozen(self) -> tuple[str, ...]:
+        """The names of what was frozen and went on to be handed over, for no other model's sake."""
+        with suppress(Exception):
+            return tuple(
+                each.name
+                for key, each in self._frozen.items()
+                if not each.elsewhere and not self._is_elsewhere(key)
+            )
+        return ()
+
+    def _note_frozen(self, known: _Model) -> None:
+        """Note what is handed over and is frozen now, and was not when the step began to run."""
+        model = known.model()
+        if model is None:
+            return
+        state = _state_kept_meanwhile(model)
+        layers = [layer for each in known.trained if (layer := each()) is not None]
+        trainable = {id(layer) for layer in layers if state.get(layer, layer.trainable)}
+        if not known.begun:
+            # What tf_keras trains is what was trainable at `compile`, whatever the program sees.
+            compiled = {id(layer) for layer in layers if layer.trainable}
+            known.begun.append(frozenset(compiled if state else trainable))
+        for layer in layers:
+            if id(layer) in known.begun[0] and id(layer) not in trainable:
+                for variable in [*layer.variables]:
+                    own = canonical(variable)
+                    if id(own) in known.handed and id(own) not in self._frozen:
+                        name = own_path(variable) or tensorflow_name(own)
+                        elsewhere = _is_part_of_another(layer, model)
+                        self._frozen[id(own)] = _Frozen(name, known.model, elsewhere)
+
+    def _is_elsewhere(self, key: int) -> bool:
+        """Whether a model that another optimizer trains holds a variable."""
+        return any(
+            key in known.frozen or key in known.handed
+            for each in list(_all)
+            if each is not self
+            for known in each._models
+            if known.model() is not None
         )
 
     def _look(self) -> None:
@@ -216,7 +277,8 @@ def _as_it_is(model: Any, handed: frozenset[int]) -> _Model:
     frozen = {id(each): ref(each) for each in own if id(each) not in handed}
     layers = [ref(layer) for layer in model._flatten_layers() if not layer.trainable]
     parts = {id(part): _steps_of(part) for part in _parts(model)}
-    return _Model(ref(model), handed, frozen, layers, parts)
+    trained = [ref(layer) for layer in model._flatten_layers() if layer.trainable]
+    return _Model(ref(model), handed, frozen, layers, parts, trained, [])
 
 
 def _parts(model: Any) -> list[Any]:
@@ -227,6 +289,17 @@ def _parts(model: Any) -> list[Any]:
         for each in layers()
         if each is not model and kind_of(type(getattr(each, "optimizer", None))) is not None
     ]
+
+
+def _is_part_of_another(layer: Any, model: Any) -> bool:
+    """Whether a living model that was compiled, and is not `model`, has the layer."""
+    bases = {base for base in type(layer).__mro__ if base.__name__ == "Layer" and _of_keras(base)}
+    return any(
+        other is not model
+        and kind_of(type(getattr(other, "optimizer", None))) is not None
+        and any(each is layer for each in other._flatten_layers())
+        for other in instances(bases)
+    )
 
 
 def _steps_of(part: Any) -> int | None:

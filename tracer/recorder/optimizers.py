@@ -10,8 +10,18 @@ from weakref import ref
 
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
-from tracer.model.records import Optimizer, Remark, Setting
+from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
 from tracer.model.wording import listed
+from tracer.recorder.state import (
+    FITTED,
+    NOT_LOADED,
+    decay_of,
+    files_around,
+    objects_of,
+    slots_of,
+    unused,
+    values_of,
+)
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.older_functions import (
     Older,
@@ -42,6 +52,25 @@ class _Traced(NamedTuple):
     made: str
 
 
+class OfRoot(NamedTuple):
+    """What a trace says of the root optimizer, which gets the gradients."""
+
+    never_handed: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    turns: tuple[int, int] = (0, 0)
+
+
+class _State(NamedTuple):
+    """What was seen of an optimizer when it was read last: it may be gone since."""
+
+    rate: float | None = None
+    values: int | None = None
+    slots: int | None = None
+    decay: Decay | None = None
+    unused: tuple[Remark, ...] = ()
+
+
 class Iterations(NamedTuple):
     """An optimizer's own count of its steps at some moment."""
 
@@ -62,6 +91,11 @@ class Optimizers:
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
+        self._states: dict[int, _State] = {}
+        self._called: dict[int, set[str]] = {}  # of `BESIDE`
+        self._files: dict[int, set[str]] = {}
+        self.stateless = True
+        """Whether no step has ended: see `first_step_ended`."""
 
     def add(
         self,
@@ -118,20 +152,61 @@ class Optimizers:
         """Their names, made distinct."""
         return distinct(each.name() for each in self._all)
 
-    def records(
-        self,
-        names: Sequence[str],
-        before: Mapping[int, Iterations],
-        never_handed: tuple[str, ...],
-    ) -> Iterator[Optimizer]:
-        """What a trace says of each; `before` is what `iterations` gave when the trace began.
+    def alive(self) -> list[Any]:
+        """Those that the program holds."""
+        return [each for traced in self._all if (each := traced.optimizer()) is not None]
 
-        `never_handed` is said of the root: it is what gets the gradients.
+    def called_beside(self, index: int, method: str) -> None:
+        """One of the methods of `tracer.kinds.BESIDE` was called."""
+        self._called.setdefault(index, set()).add(method)
+
+    @property
+    def called_otherwise(self) -> bool:
+        """Whether one of these methods was ever called."""
+        return bool(self._called)
+
+    def first_step_ended(
+        self, variables: Sequence[Variable], objects: Sequence[Any], traced: bool
+    ) -> None:
+        """Note what each is like then: it may be gone when a trace is read.
+
+        What was made while the step was `traced` has no value yet; others have those of before it.
         """
+        self.stateless = False
+        updated = objects_of(variables, objects)
+        for index, each in enumerate(self._all):
+            optimizer = each.optimizer()
+            if optimizer is not None:
+                values = values_of(updated) if traced else None
+                self._states[index] = _State(_rate_of(optimizer), values)
+                each.settings.update(_settings(optimizer, SETTINGS))
+        self.look_at_state(variables, objects)
+
+    def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
+        """Note what each keeps, and what the program does about it; `objects` are held weakly."""
+        updated = objects_of(variables, objects)
+        for index, each in enumerate(self._all):
+            optimizer = each.optimizer()
+            if optimizer is None:
+                continue
+            with suppress(Exception):  # of an optimizer that is made otherwise
+                called, files = self._called.get(index, ()), self._files.get(index, ())
+                self._states[index] = self._states.get(index, _State())._replace(
+                    slots=slots_of(optimizer),
+                    decay=decay_of(optimizer, updated),
+                    unused=tuple(unused(optimizer, each.kind, called, files)) if files else (),
+                )
+
+    def records(
+        self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot
+    ) -> Iterator[Optimizer]:
+        """What a trace says of each; `before` is what `iterations` gave when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
             if optimizer is not None:
                 traced.settings.update(_settings(optimizer))
+            state = self._states.get(index, _State())
+            of = root if index == self.root else OfRoot()
             yield Optimizer(
                 name,
                 traced.class_name,
@@ -139,14 +214,27 @@ class Optimizers:
                 self.root,
                 dict(traced.settings),
                 self._moved(index, optimizer, before.get(index)),
-                traced.remarks + self._of_results(index),
+                (*traced.remarks, *self._of_results(index), *self._of_use(index, state)),
                 traced.made,
-                never_handed if index == self.root else (),
+                **of._asdict(),
+                decay=state.decay,
+                rate=state.rate,
+                values=state.values,
+                slots=state.slots,
             )
 
     def _of_results(self, index: int) -> tuple[Remark, ...]:
         methods = [method for of, method in list(self._nothing) if of == index]
         return tuple(Remark(NO_RESULT, method) for method in methods)
+
+    def _of_use(self, index: int, state: _State) -> Iterator[Remark]:
+        """Remarks on what was called, and what was not, of the methods of `BESIDE`."""
+        called = self._called.get(index, ())
+        yield from (each for each in state.unused if each.method not in called)
+        if "finalize_variable_values" in called and index not in self.stepping:
+            yield Remark(FITTED, "finalize_variable_values")
+        if "load_own_variables" in called:
+            yield Remark(NOT_LOADED, "load_own_variables")
 
     def begin(self, index: int, retrace: bool) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
@@ -202,6 +290,7 @@ class Optimizers:
         with suppress(Exception):
             iterations = iterations_of(self._all[index].optimizer())
         self.stepping.setdefault(index, iterations)
+        self._files.setdefault(index, set()).update(files_around())
 
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, where it has one."""
@@ -287,8 +376,20 @@ def _number_in(variable: Any) -> float | None:
         return number
 
 
+def _rate_of(optimizer: Any) -> float | None:
+    """Its learning rate; None for a schedule, and if it cannot be read now."""
+    own = object.__getattribute__(optimizer, "__dict__")
+    hyper = own.get("_hyper")  # of legacy optimizers
+    rate = own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+    with suppress(Exception):  # made in the graph that is being traced, say
+        return float(rate) if isinstance(rate, float | int) else _number_in(rate)
+    return None
+
+
 _SCALE = "dynamic_scale"
 """The variable of Keras 3's loss scale, of which a trace has the value that it had then."""
+
+_WITH_SCALE = (*SETTINGS, _SCALE)
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
 """Attributes with variables that others write to as well: schedules, and other optimizers."""
@@ -316,13 +417,13 @@ def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
             yield item.handle
 
 
-def _settings(optimizer: Any) -> dict[str, Setting]:
+def _settings(optimizer: Any, names: Sequence[str] = _WITH_SCALE) -> dict[str, Setting]:
     """What the optimizer was told that changes the counts, as far as it is plain to read."""
     own = object.__getattribute__(optimizer, "__dict__")
     mixins = {base.__name__ for base in type(optimizer).__mro__}
     delegating = "DelegatingTrackableMixin" in mixins
     settings: dict[str, Setting] = {}
-    for name in (*SETTINGS, _SCALE):
+    for name in names:
         value = own.get(name, own.get(f"_{name}"))
         if value is None and delegating and hasattr(type(optimizer), name):
             value = getattr(optimizer, name, None)  # a property, in the loss scale of tf_keras

@@ -43,6 +43,8 @@ _OURS = ("tracer",)
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 _LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
+_SCRIPTS = os.path.normcase(sysconfig.get_paths()["scripts"]) + os.sep
+"""The folder of what an installer wrote to start a package, as `pytest`."""
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _NAMED = {
@@ -293,7 +295,7 @@ def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
         return "program"
     if any(each in file for each in _PACKAGES):
         return "other" if root in _WRAPPERS else "package"
-    return "other" if os.path.normcase(file).startswith(_LIBRARY) else "program"
+    return "other" if os.path.normcase(file).startswith((_LIBRARY, _SCRIPTS)) else "program"
 
 
 _WRAPPERS = ("decorator", "pluggy", "six", "wrapt")

@@ -20,12 +20,23 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.names import Objects
-from tracer.model.records import Block, Graph, GraphTracing, Line, Method, Replica, TraceData
+from tracer.model.records import (
+    Block,
+    Effect,
+    Graph,
+    GraphTracing,
+    Line,
+    Method,
+    Replica,
+    TraceData,
+    Variable,
+)
 from tracer.model.trace import Trace
 from tracer.recorder import readout
+from tracer.recorder.failures import Failures
 from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.handing import Handing
-from tracer.recorder.optimizers import Iterations, Optimizers
+from tracer.recorder.optimizers import Iterations, OfRoot, Optimizers
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
@@ -35,10 +46,12 @@ from tracer.recorder.tensorflow.counters import (
     NOTHING_COUNTED,
     CountedBlock,
     Counts,
+    ReplicaCounts,
 )
 from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
 from tracer.recorder.tensorflow.variables import VariableTable, finder
+from tracer.recorder.turns import Turns
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
 """By the number of a site, and that of a path of calls: how often the site was called by it [in
@@ -91,6 +104,7 @@ class _Ran(NamedTuple):
     notes: Sequence[str]
     """What is not known of them."""
     paths: _PathsOfTrace
+    effects: Sequence[Effect]
 
 
 class Reader:
@@ -105,6 +119,8 @@ class Reader:
         calls_under_way: CallsUnderWay,
         blocks: Blocks,
         handing: Handing,
+        failures: Failures,
+        turns: Turns,
         devices: Mapping[int, str],
         notes: Mapping[str, None],
     ) -> None:
@@ -121,6 +137,8 @@ class Reader:
         self._calls_under_way = calls_under_way
         self._blocks = blocks
         self._handing = handing
+        self._failures = failures
+        self._turns = turns
         self._devices = devices
         self._notes = notes
 
@@ -164,6 +182,7 @@ class Reader:
                 or older.calls != since.older
                 or older.traced_anew() != since.anew
                 or older.in_pipelines()
+                or self._optimizers.called_otherwise
                 or self._notes.keys() - since.notes
             )
 
@@ -204,6 +223,8 @@ class Reader:
                 known.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
+        variables = tuple(self._variables.rows)
+        optimizers.look_at_state(variables, self._variables.objects)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self.where, self._devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
@@ -211,9 +232,9 @@ class Reader:
         called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
-                optimizers.records(names, baseline.iterations, self._handing.never_handed())
+                optimizers.records(names, baseline.iterations, self._of_root(variables))
             ),
-            variables=tuple(self._variables.rows),
+            variables=variables,
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
@@ -226,6 +247,17 @@ class Reader:
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
+            effects=tuple(ran.effects),
+        )
+
+    def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
+        return OfRoot(
+            self._handing.never_handed(),
+            self._handing.frozen(),
+            self._failures.records(
+                [each.name for each in variables], self._blocks.counters.steps()
+            ),
+            (self._turns.first, self._turns.last),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
@@ -247,6 +279,7 @@ class Reader:
                     {number - past for number in counted.under_way if number > past},
                     {number - past for number in counted.empty if number > past},
                     counted.calm,
+                    list(_effects_since(counted, old)),
                 )
             )
         names = dict.fromkeys(site.method for site in sites)
@@ -255,7 +288,9 @@ class Reader:
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
-        return _Ran(sites, methods, replicas, ran, notes, paths)
+        effects = list(readout.effects_of(self._optimizers.root, ended, replicas))
+        notes += readout.effects_lost(ended)
+        return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
@@ -354,6 +389,16 @@ def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> Blo
         tuple(sites[number] for number in block.sites),
         path,
     )
+
+
+def _effects_since(
+    counted: ReplicaCounts, before: ReplicaCounts
+) -> Iterator[tuple[readout.EffectKey, Reading]]:
+    """What was seen of variables after `before`."""
+    for source, reading in counted.effects.items():
+        new = readout.since(reading, before.effects.get(source, Reading()), before.past)
+        if new.total:
+            yield (source.what, source.variables), new
 
 
 def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:

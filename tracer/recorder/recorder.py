@@ -29,6 +29,7 @@ from weakref import ref
 
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
+from tracer.recorder.failures import Failures
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying
 from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Optimizers
@@ -39,6 +40,7 @@ from tracer.recorder.tensorflow.blocks import Blocks
 from tracer.recorder.tensorflow.older_functions import forget_graphs_with
 from tracer.recorder.tensorflow.places import locate
 from tracer.recorder.tensorflow.variables import VariableTable, device_of
+from tracer.recorder.turns import Turns
 
 
 class Recorder:
@@ -51,6 +53,8 @@ class Recorder:
         self._devices: dict[int, str] = {}
         self._calls_under_way = CallsUnderWay()
         self._handing = Handing(self._variables, self.optimizers.iterations)
+        self._failures = Failures()
+        self._turns = Turns()
         self._blocks = Blocks(
             sites=self._sites,
             calls_under_way=self._calls_under_way,
@@ -58,7 +62,7 @@ class Recorder:
             kinds=self.optimizers.kinds,
             note=self.note,
             fault=self.fault,
-            called=self._handing.called,
+            called=self._called,
         )
         self._notes: dict[str, None] = {}
         self.broken = False
@@ -69,6 +73,8 @@ class Recorder:
             calls_under_way=self._calls_under_way,
             blocks=self._blocks,
             handing=self._handing,
+            failures=self._failures,
+            turns=self._turns,
             devices=self._devices,
             notes=self._notes,
         )
@@ -94,6 +100,19 @@ class Recorder:
         """Let each function with a counter in its graph be traced anew."""
         forget_graphs_with(self._blocks.counters.handles())
 
+    def compare(self, wanted: bool) -> None:
+        """Compare the variables before and after each step from now on, or no more.
+
+        Functions that were traced before are traced anew at their next call.
+        """
+        if self._blocks.compare(wanted) and self._blocks.counters.ledgers:
+            self.forget_graphs()
+
+    @property
+    def comparing(self) -> bool:
+        """Whether the variables are compared before and after each step."""
+        return self._blocks.counters.effects is not None
+
     # Calls.
 
     def enter(self, frame: Frame, optimizer: int, method: str, role: FrameRole) -> None:
@@ -109,6 +128,7 @@ class Recorder:
             if frame.place is not EAGER:
                 self._sites.traced(frame.site)
             elif frame.parent is None:
+                self._turns.step()
                 self._blocks.find_path(frame, sys._getframe(2))
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
@@ -164,6 +184,8 @@ class Recorder:
 
     def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
         """A call of an apply method ends; `frame` is what `enter_apply` returned."""
+        if failed:
+            self._fail_in_apply(frame)
         if frame.role == "apply":
             frame.result, frame.python = result, None
             if not failed and frame.site is not None:
@@ -175,6 +197,59 @@ class Recorder:
             self._sites.failed(frame.pending)
         else:
             frame.sites.append(frame.pending)
+
+    def _fail_in_apply(self, frame: Frame) -> None:
+        """An apply method raised; its step, which may be on another thread, will raise next."""
+        number = frame.site if frame.role == "apply" else frame.pending
+        step = _outermost(frame)
+        if number is not None and not hasattr(step, "failing"):
+            step.failing = self._sites.sites[number].variable
+
+    def raised(self, frame: Frame, method: str, error: BaseException) -> None:
+        """A step or group method was ended by an exception, and `leave` has been told.
+
+        A replica that waits for what another thread does is only told to stop (`_RequestedStop` of
+        `distribute/mirrored_run.py`), and not why.
+        """
+        outermost = _outermost(frame)
+        if outermost is not frame:
+            if not hasattr(outermost, "error"):
+                outermost.error = error
+            return
+        if type(error).__name__ == "_RequestedStop":
+            if not hasattr(frame, "error"):
+                return  # that replica says it for which the other thread worked
+            error = frame.error
+        if hasattr(frame, "error"):
+            del frame.error  # it refers to Python's frames
+        if frame.role != "step":
+            return
+        handed = []
+        for number in frame.sites:
+            site = self._sites.sites[number]
+            if site.role == "request" and site.variable is not None:
+                reference = self._variables.objects[site.variable]
+                handed.append((site.variable, None if reference is None else reference()))
+        graph = frame.place.graph
+        function = "" if graph is None else compat.function_name(compat.graphs_around(graph)[-1])
+        self._failures.add(
+            method,
+            error,
+            self.optimizers.alive(),
+            handed,
+            getattr(frame, "failing", None),
+            function,
+            self._step_count(),
+        )
+
+    def called_beside(self, optimizer: int, method: str) -> None:
+        """A method was called that makes no step, and that a step may need: see `tracer.kinds`."""
+        self.optimizers.called_beside(optimizer, method)
+
+    def _called(self) -> None:
+        """A function with a step in it is called."""
+        self._turns.step()
+        self._handing.called()
 
     def _note_writing(self, frame: Frame, number: int) -> None:
         """Find out whether an apply method has written to its variable; in a graph, by and by."""
@@ -237,7 +312,9 @@ class Recorder:
         key = optimizer, method, frame.replica
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
+        effects = self._blocks.counters.effects
         for index, pair in enumerate(pairs):
+            before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED
             if (
                 type(pair) is tuple
@@ -256,6 +333,13 @@ class Recorder:
                     changed = list(order[:index])
             if changed is not None:
                 changed.append(known)
+            if effects is not None and len(frame.sites) > before:
+                handed = self._sites.sites[frame.sites[-1]].variable
+                try:
+                    if handed is not None:
+                        effects.hold(frame, handed, pair[1])
+                except Exception as error:
+                    self.fault(error)
             yield pair
         if changed is not None:
             self._sites.orders[key] = tuple(changed)
@@ -302,7 +386,11 @@ class Recorder:
                 self._blocks.close(frame, failed)
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
-        frame.gradient = frame.stamps = frame.variable = frame.held = None
+            if self.optimizers.stateless and parent is None and not failed:
+                self.optimizers.first_step_ended(
+                    self._variables.plain, self._variables.objects, frame.place is not EAGER
+                )
+        frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
 
     def _handed(self, sites: Iterable[int]) -> Iterator[Any]:
         """The variables of which a step got a gradient, or None for one."""
@@ -348,6 +436,12 @@ class Recorder:
     def children(self) -> dict[str, Any]:
         """The counters' variables, for an exported function that captures them."""
         return self._blocks.counters.variables()
+
+
+def _outermost(frame: Frame) -> Frame:
+    while frame.parent is not None:
+        frame = frame.parent
+    return frame
 
 
 def _method_running(helper: Any) -> Any:

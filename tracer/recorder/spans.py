@@ -54,7 +54,7 @@ class Stretch:
                 yield Run(self.first + offset, self.stride, self.count)
 
 
-class Turns(Generic[Who]):
+class Spans(Generic[Who]):
     """Who called, from which step on: each has the steps until the next one comes."""
 
     def __init__(self, begin: int) -> None:

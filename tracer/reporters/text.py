@@ -33,7 +33,7 @@ def render(
     color: bool = False,
     command: bool = False,
 ) -> str:
-    """The report on a trace: question, answer, notes, and tables; ends with a newline.
+    """The report on a trace: question, answer, notes, what looks wrong, and tables.
 
     `by` picks one table and shows all of its rows; without it the report has every table that says
     something, the long ones shortened with a line that says so, or a line for each optimizer if
@@ -48,7 +48,7 @@ def render(
     asked = Asked(everything=by is not None, command=command)
     tallies = tallies_of(trace)
     many = len(tallies) > _MANY_OPTIMIZERS
-    lines = [*_head(trace, width, answered=not many)]
+    lines = [*_head(trace, width, answered=not many), *_findings(trace, width)]
     if many:
         lines += [Text(), *overview(tallies, width, asked)]
     for tally in [] if many and by is None else tallies:
@@ -56,7 +56,6 @@ def render(
         lines += [Text(), *paragraph(heading, width, style="bold")]
         for table in _tables(tally, by):
             lines += [Text(), *(TABLES | TREES)[table](tally, width, asked)]
-    lines += _findings(trace, width)
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {shown(ran)}", width)]
     return printed(lines, width, color)

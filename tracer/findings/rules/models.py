@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, of_optimizer
+from tracer.findings.cases import Case, names_in_short, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.wording import listed
-
-_NAMES = 3
 
 
 @rule(
@@ -36,14 +33,49 @@ def never_handed(evidence: Evidence) -> Iterator[Case]:
     names = evidence.optimizers[0].never_handed
     if not names or not evidence.steps or not evidence.trace.complete:
         return
-    which, were = listed(list(names)), "was" if len(names) == 1 else "were"
-    if len(names) > _NAMES:
-        first = ", ".join(names[:_NAMES])
-        which = f"{len(names):,} variables ({first} and {len(names) - _NAMES:,} more)"
+    were, them = ("was", "it") if len(names) == 1 else ("were", "them")
     yield Case(
         "warning",
-        f"{which} {were} made trainable after the train step was traced, and no optimizer was "
-        f"ever handed {'it' if len(names) == 1 else 'them'}: the step{of_optimizer(evidence)} "
-        "trains only what was trainable before.",
+        f"{names_in_short(names)} {were} made trainable after the train step was traced, and "
+        f"no optimizer was ever handed {them}: the step{of_optimizer(evidence)} trains "
+        "only what was trainable before.",
+        variables=names,
+    )
+
+
+@rule(
+    "frozen-but-updated",
+    severity="warning",
+    title="frozen variables that are updated all the same",
+    why=(
+        "A traced train step goes on with the variables that were trainable when it was traced, "
+        "and that of tf_keras with those that were trainable at `compile`: what is frozen later "
+        "is trained on."
+    ),
+    advice=(
+        "Call model.compile again after `trainable` was changed; in a loop of your own, make the "
+        "tf.function anew."
+    ),
+    explanation=(
+        "For layers of which `trainable` became False after the step was traced, or after "
+        "`compile` with tf_keras, while the graph that updates them was called on. It is info if "
+        "the trace has several optimizers, for the critic of a GAN is frozen for the sake of the "
+        "generator; and nothing is said where a model with an optimizer of its own holds the "
+        "layer, too. Which model an optimizer trains is seen as for never-handed, so nothing is "
+        "said of a list that was chosen otherwise, and of eager mode."
+    ),
+)
+def frozen_but_updated(evidence: Evidence) -> Iterator[Case]:
+    """Layers were frozen, and the step that was traced before trains them on."""
+    names = evidence.optimizers[0].frozen
+    if not names or not evidence.steps:
+        return
+    roots = {each.root for each in evidence.trace.optimizers}
+    one = len(names) == 1
+    yield Case(
+        "warning" if len(roots) == 1 else "info",
+        f"{names_in_short(names)} {'was' if one else 'were'} frozen (trainable = False) after the "
+        f"train step was traced or compiled, and the step{of_optimizer(evidence)} goes on "
+        f"updating {'it' if one else 'them'}.",
         variables=names,
     )

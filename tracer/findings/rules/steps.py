@@ -8,6 +8,7 @@ from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale
 from tracer.model.measures import tries, vain
+from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
 from tracer.model.wording import some
 
@@ -220,6 +221,50 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
 
 
 @rule(
+    "gradients-left",
+    severity="warning",
+    title="accumulated gradients that were never applied",
+    why="What was learnt from the last batches is thrown away.",
+    advice=(
+        "Choose a number of batches that gradient_accumulation_steps divides, or drop the rest: "
+        "the accumulators of Keras go on from epoch to epoch, and nothing applies what is in them "
+        "at the end."
+    ),
+    explanation=(
+        "For optimizers of Keras 3 with gradient_accumulation_steps: the steps after the last one "
+        "that updated anything, fewer than a group has. It is a warning if they are a tenth of all "
+        "steps or more, of a program that has ended under `tracer run` without an error; and info "
+        "otherwise: at the end of a long run it is a small loss, and training may go on."
+    ),
+)
+def gradients_left(evidence: Evidence) -> Iterator[Case]:
+    """The last group of steps whose gradients are accumulated is not complete."""
+    every = accumulated_steps(evidence)
+    trace = evidence.trace
+    if every < 2 or not evidence.steps or not trace.complete:
+        return
+    if evidence.unplaced(tries) or any(map(is_loss_scale, evidence.optimizers)):
+        return
+    replica = evidence.replicas[0]
+    steps = evidence.steps_on[replica]
+    updating = (
+        part.last
+        for stretch in evidence.stretches(tries, replica=replica)
+        for part, (made,) in stretch.parts()
+        if made
+    )
+    left = steps - max(updating, default=0)
+    if 0 < left < every:
+        which = "last step" if left == 1 else f"last {left:,} steps"
+        yield Case(
+            "warning" if left * 10 >= steps and has_ended(trace) else "info",
+            f"The gradients of the {which} of {steps:,}{of_optimizer(evidence)} were accumulated "
+            f"and never applied: those of {every:,} steps are applied together.",
+            step=steps - left + 1,
+        )
+
+
+@rule(
     "never-used",
     severity="warning",
     title="an optimizer was built and never used",
@@ -230,15 +275,26 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
     advice="Look which optimizer the train step calls; compile keeps the one that it was given.",
     explanation=(
         "The optimizer was wrapped, and built for its variables (as by loading a model), and "
-        "apply_gradients was not called so far. `tracer.record` and `tracer run` leave out what "
-        "was not used, so this is for optimizers that were wrapped by `tracer.wrap`."
+        "apply_gradients was not called so far; or `fit` came to its end with it, whose "
+        "`train_step` calls no apply_gradients. `tracer.record` and `tracer run` leave out what "
+        "was not used, but for such a `fit` where no other optimizer was used, and the optimizer "
+        "is none that `compile` has chosen (RMSprop)."
     ),
 )
 def never_used(evidence: Evidence) -> Iterator[Case]:
     """An optimizer was given its variables, and made no step."""
     root = evidence.optimizers[0]
+    fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
     idle = not evidence.blocks and not any(each.iterations for each in evidence.optimizers)
-    if built and idle and evidence.trace.complete:
+    if fitted and idle and evidence.trace.complete:
+        yield Case(
+            "warning",
+            f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
+            "the optimizer made no step: the train_step never calls apply_gradients.",
+            "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
+            "train_step.",
+        )
+    elif built and idle and evidence.trace.complete and not root.failures:
         text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
         yield Case("warning", f"{text}.")

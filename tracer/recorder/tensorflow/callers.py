@@ -5,12 +5,12 @@ to the call of the outermost function, which may be another one each time that i
 function to the next one in it; and from the function to the block. All but the first are known
 when the function is traced. For the first, each call of a function is looked at, on the thread
 that calls it (`Blocks._company`), before it runs. If the caller is not that of the call before, the
-number of the next step is noted: from here on it is this one (`spans.Turns`). Nothing is added to
+number of the next step is noted: from here on it is this one (`spans.Spans`). Nothing is added to
 any graph. `Callers.parts` puts both together when a trace is read.
 
 A **region** is what is called as one thing (see `places`); here it is a number, the same for all
 graphs of functions of one name. A region may be called in several others: then the outermost one
-that ran it is not told by the region alone, and from then on the turns of all of them are noted
+that ran it is not told by the region alone, and from then on the spans of all of them are noted
 together.
 """
 
@@ -26,7 +26,7 @@ from tracer.model.records import Line
 from tracer.model.runs import Run, layers
 from tracer.recorder.paths import UNKNOWN, Paths
 from tracer.recorder.readout import Reading
-from tracer.recorder.spans import Stretch, Turns, of_caller, without
+from tracer.recorder.spans import Spans, Stretch, of_caller, without
 from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.counters import CountedBlock
 from tracer.recorder.tensorflow.stacks import Traced, frames_around, traced_in
@@ -73,13 +73,13 @@ class Callers:
         self._traced_by: dict[tuple[int, Hashable], dict[int, None]] = defaultdict(dict)
         """By replica and counter: the whole paths by which what it counts was traced."""
         self._now: dict[tuple[int, int], int | None] = {}
-        self._turns: dict[tuple[int, int], Turns[Caller]] = {}
+        self._spans: dict[tuple[int, int], Spans[Caller]] = {}
         """By replica and region: who called it."""
         self._seen: dict[int, dict[Caller, None]] = defaultdict(dict)
         """By replica: everyone who ever called."""
         self._together = False
         self._now_of_all: dict[int, Caller | None] = {}
-        self._turns_of_all: dict[int, Turns[Caller]] = {}
+        self._spans_of_all: dict[int, Spans[Caller]] = {}
         self._lock = threading.RLock()
 
     # Where a call stands.
@@ -201,18 +201,18 @@ class Callers:
             others = self._threads - {thread}
             known = not others or not functions.any_is_inside(others)
             if self._together:
-                turns = self._turns_of_all.get(replica)
-                if turns is None:
-                    turns = self._turns_of_all[replica] = Turns(number())
-                    for (of, _), earlier in self._turns.items():
+                spans = self._spans_of_all.get(replica)
+                if spans is None:
+                    spans = self._spans_of_all[replica] = Spans(number())
+                    for (of, _), earlier in self._spans.items():
                         if of == replica:
-                            earlier.change(turns.begin, None)
-                self._now_of_all[replica] = caller if known or turns.full else None
+                            earlier.change(spans.begin, None)
+                self._now_of_all[replica] = caller if known or spans.full else None
             else:
-                turns = self._turns.setdefault((replica, region), Turns(1))
-                self._now[replica, region] = path if known or turns.full else None
-            if not turns.full:
-                turns.change(number(), caller if known else None)
+                spans = self._spans.setdefault((replica, region), Spans(1))
+                self._now[replica, region] = path if known or spans.full else None
+            if not spans.full:
+                spans.change(number(), caller if known else None)
 
     def handed_to_dataset(self, region: int, replica: int, path: int) -> None:
         """A dataset is made by `path` that will run a function."""
@@ -221,7 +221,7 @@ class Callers:
             self._seen[replica].setdefault(Caller(region, path))
 
     def _find_shared(self, region: int) -> None:
-        """Note turns together from now on if a region has several callers."""
+        """Note spans together from now on if a region has several callers."""
         callers = {around for around, _ in self._callers_of[region]}
         alone = any(caller.region == region for seen in self._seen.values() for caller in seen)
         if len(callers) + alone > 1:
@@ -262,7 +262,7 @@ class Callers:
             return
         placed: dict[int, list[Run]] = defaultdict(list)
         graphs, idle = reading.graphs, reading.idle
-        for caller, stretches in self._turns_on(replica, seen, steps + 1).items():
+        for caller, stretches in self._spans_on(replica, seen, steps + 1).items():
             mine = {
                 flags: found
                 for flags, runs in reading.runs.items()
@@ -282,14 +282,14 @@ class Callers:
         if rest.total or graphs:
             yield inner, rest
 
-    def _turns_on(
+    def _spans_on(
         self, replica: int, callers: Sequence[Caller], end: int
     ) -> dict[Caller, list[Stretch]]:
         """In which steps it was each of these callers."""
         found: dict[Caller, list[Stretch]] = {}
         with self._lock:
-            turns = [self._turns.get((replica, each.region)) for each in callers]
-            for each in [*dict.fromkeys(turns), self._turns_of_all.get(replica)]:
+            spans = [self._spans.get((replica, each.region)) for each in callers]
+            for each in [*dict.fromkeys(spans), self._spans_of_all.get(replica)]:
                 if each is not None:
                     for caller, stretches in each.by_caller(end).items():
                         if caller in callers:

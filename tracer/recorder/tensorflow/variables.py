@@ -86,6 +86,11 @@ class VariableTable:
                 self._rows.append(msgspec.structs.replace(plain, name=unique))
             return list(self._rows)
 
+    @property
+    def plain(self) -> list[Variable]:
+        """The same with the names that they came with: nothing is searched, so a step may ask."""
+        return list(self._plain)
+
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
 
@@ -198,6 +203,8 @@ def _search() -> _Held:
     base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
     paths: dict[int, tuple[ref[Any], str]] = {}
     for variable in instances([base]) if base else ():
+        if not hasattr(variable, "_value"):
+            continue  # its constructor raised, and what was raised still refers to it
         own, path = canonical(variable), own_path(variable)
         if path and isinstance(own, compat.TensorFlowVariable):
             paths.setdefault(id(own), (ref(own), path))

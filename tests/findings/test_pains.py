@@ -1,0 +1,229 @@
+"""Troubles that people asked about in public, each a program in `pains/`, and its healthy twin.
+
+Each has a `train(healthy)` that returns whether the trouble is there, by the weights or by what
+Keras itself keeps; or it raises, as the question says. The tracer must name it, and say nothing of
+the twin. In `test_the_first_screen_of_a_run` they run under `tracer run`, as they are.
+"""
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+import tensorflow as tf
+from cli.test_run import TRACER, run
+from libraries import keras2, keras3, library_of, needs_keras3
+
+import tracer
+from tracer.api import CallTrace
+from tracer.findings.catalogue import Finding
+from tracer.model.records import Program
+
+PAINS = Path(__file__).parent / "pains"
+
+
+class Pain(NamedTuple):
+    """What is to be said of a program."""
+
+    code: str
+    names: tuple[str, ...]
+    """How the names of the variables concerned end."""
+    fix: str
+    """A part of the advice."""
+    raises: str = ""
+
+
+ADAM: dict[str, Callable[[], Any]] = {
+    "v1": lambda: tf.compat.v1.train.AdamOptimizer(),
+    "legacy": lambda: keras2.optimizers.legacy.Adam(),
+    "keras2": lambda: keras2.optimizers.Adam(),
+    "keras3": lambda: keras3.optimizers.Adam(),
+}
+
+UNKNOWN = "Make a new optimizer for each model"
+COMPILE = "Call model.compile again"
+
+SAID = {
+    "second_model": Pain("apply-raised", ("kernel", "bias"), UNKNOWN, "Unknown variable"),
+    "second_model_keras2": Pain(
+        "apply-raised", ("dense_1/kernel", "dense_1/bias"), UNKNOWN, "cannot recognize variable"
+    ),
+    "parts_one_by_one": Pain("apply-raised", ("second",), UNKNOWN, "cannot recognize variable"),
+    "second_optimizer_in_a_function": Pain(
+        "apply-raised", (), "Make the variables before", "singleton tf.Variables"
+    ),
+    "frozen_too_late": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
+    "frozen_too_late_keras2": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
+    "loss_not_scaled": Pain("loss-not-scaled", (), "optimizer.scale_loss(loss)"),
+    "loss_not_scaled_keras2": Pain("loss-not-scaled", (), "optimizer.get_scaled_loss(loss)"),
+    "last_group_lost": Pain("gradients-left", (), "gradient_accumulation_steps divides"),
+    "shared_variable": Pain(
+        "shared-variable", ("judge/kernel", "judge/bias"), "part.trainable = False"
+    ),
+    "compiled_each_epoch": Pain("optimizer-renewed", ("kernel", "bias"), "before the loop"),
+    "decay_of_all": Pain("decay-exclusion", (), "var_list=[...]"),
+    "average_not_used": Pain("ema-unused", (), "optimizer.finalize_variable_values("),
+    "two_kerases": Pain(
+        "keras-mixed", (), "keras.optimizers.Adam for this model", "Could not interpret optimizer"
+    ),
+    "step_forgotten": Pain("never-used", (), "Call self.optimizer.apply_gradients("),
+    "step_forgotten_keras2": Pain("never-used", (), "Call self.optimizer.apply_gradients("),
+    "resumed_without_state": Pain("state-not-loaded", (), "Build the optimizer before"),
+    "no_gradients": Pain("no-gradient", ("unused/kernel", "unused/bias"), "cuts the variable"),
+}
+
+SLOW = {"compiled_each_epoch", "decay_of_all", "no_gradients", "resumed_without_state"}
+SLOW |= {"second_model", "shared_variable"}
+SLOW |= {name for name in SAID if name.endswith("_keras2")}
+"""The rows that repeat another one, or take a second and more."""
+
+pytestmark = [
+    needs_keras3,
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # Keras says some of it, too
+]
+
+
+def test_each_program_has_its_row() -> None:
+    assert {each.stem for each in PAINS.glob("*.py")} == SAID.keys()
+
+
+def trained(name: str, *, healthy: bool) -> tuple[CallTrace, bool]:
+    """The trace as `tracer run` has it when the program has ended, and whether it hurts."""
+    train = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
+    error, hurts = "", True
+    with tracer.record() as recording:
+        try:
+            hurts = train(healthy)
+        except (KeyError, ValueError) as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            assert SAID[name].raises in error
+    program = Program(f"{name}.py", 0.0, 1.0, status=1 if error else 0, error=error)
+    data = msgspec.structs.replace(recording.trace().data, programs=(program,))
+    return CallTrace(data), hurts
+
+
+def bad(trace: CallTrace) -> list[Finding]:
+    return [each for each in trace.findings() if each.severity != "info"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n in SLOW)) for n in SAID]
+)
+def test_it_is_said_and_nothing_of_its_twin(name: str) -> None:
+    pain = SAID[name]
+    trace, hurts = trained(name, healthy=False)
+    assert trace.complete, trace.notes
+    assert hurts
+    (finding,) = bad(trace)
+    assert finding.code == pain.code
+    assert pain.fix in finding.advice
+    for end in pain.names:
+        assert any(each.endswith(end) for each in finding.variables), finding.variables
+    if pain.names:
+        assert len(finding.variables) == len(pain.names)
+
+    trace, hurts = trained(name, healthy=True)
+    assert trace.complete, trace.notes
+    assert not hurts
+    assert trace.updates()
+    assert not bad(trace)
+    assert pain.code not in {each.code for each in trace.findings()}
+
+
+@pytest.mark.parametrize("kind", ["v1", "legacy", "keras2", "keras3"])
+def test_no_gradient_of_any_variable(kind: str) -> None:
+    optimizer = tracer.wrap(ADAM[kind]())
+    weight = tf.Variable([1.0, 2.0], name="weight")
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        optimizer.apply_gradients([(None, weight)])
+    (finding,) = bad(tracer.trace_of(optimizer))
+    assert finding.code == "apply-raised"
+    assert finding.variables == ("weight",)
+    assert "every gradient was None, of weight" in finding.text
+    optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert not bad(tracer.trace_of(optimizer))
+
+
+@pytest.mark.parametrize("kind", ["v1", "legacy", "keras2", "keras3"])
+def test_variables_that_a_function_may_not_make(kind: str) -> None:
+    weights = [tf.Variable([1.0], name="first"), tf.Variable([1.0, 2.0], name="second")]
+    optimizers = [tracer.wrap(ADAM[kind]()) for _ in weights]
+
+    @tf.function
+    def step(index: int) -> None:
+        optimizers[index].apply_gradients([(tf.ones_like(weights[index]), weights[index])])
+
+    step(0)
+    with pytest.raises(ValueError, match=r"singleton tf\.Variables"):
+        step(1)
+    assert not bad(tracer.trace_of(optimizers[0]))
+    (finding,) = bad(tracer.trace_of(optimizers[1]))
+    assert finding.code == "apply-raised"
+    assert "while step was traced, in the first step" in finding.text
+    assert ("optimizer.build" in finding.advice) == (kind in ("keras2", "keras3"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["keras2", "keras3"])
+def test_a_second_model_on_two_replicas(kind: str) -> None:
+    keras = library_of(kind)
+    strategy = tf.distribute.MirroredStrategy(
+        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        optimizer = tracer.wrap(ADAM[kind]())
+        models = []
+        for name in ("one", "other"):
+            layers = [keras.layers.Input((3,)), keras.layers.Dense(1, name=name)]
+            models.append(keras.Sequential(layers, name="m"))
+            models[-1].compile(optimizer, "mse")
+    models[0].fit(np.ones((8, 3)), np.ones((8, 1)), batch_size=4, verbose=0)
+    with pytest.raises((KeyError, ValueError), match=r"cannot recognize|Unknown variable"):
+        models[1].fit(np.ones((8, 3)), np.ones((8, 1)), batch_size=4, verbose=0)
+    (finding,) = bad(tracer.trace_of(optimizer))
+    assert finding.code == "apply-raised"
+    assert finding.severity == "error"
+    assert [each.split("/")[-2:] for each in finding.variables] == [
+        ["other", "kernel"],
+        ["other", "bias"],
+    ]
+    assert "after step 2" in finding.text
+
+
+def test_a_critic_alone_says_nothing_of_the_generator_it_was_frozen_for() -> None:
+    noise, real, ones = np.ones((4, 2), "f4"), np.ones((4, 3), "f4"), np.ones((4, 1), "f4")
+    generator = keras3.Sequential([keras3.layers.Input((2,)), keras3.layers.Dense(3)])
+    critic = keras3.Sequential([keras3.layers.Input((3,)), keras3.layers.Dense(1)])
+    critic.compile(tracer.wrap(keras3.optimizers.SGD(0.1)), "mse")
+    critic.train_on_batch(real, ones)
+    critic.trainable = False
+    both = keras3.Sequential([keras3.layers.Input((2,)), generator, critic])
+    both.compile(keras3.optimizers.SGD(0.1), "mse")
+    for _ in range(3):
+        before = critic.get_weights()[0]
+        critic.train_on_batch(real, ones)
+        assert np.any(critic.get_weights()[0] != before)
+        both.train_on_batch(noise, ones)
+    trace = tracer.trace_of(critic.optimizer)
+    assert trace.updates() == 2 * 4
+    assert not trace.findings()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SAID)
+def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
+    pain = SAID[name]
+    done = run([*TRACER, str(PAINS / f"{name}.py")], tmp_path)
+    assert done.returncode == bool(pain.raises)
+    _, asked, report = done.stderr.partition("\nHow often did ")
+    screen = " ".join(f"{asked}{report}".split("\n")[:25])
+    words = re.sub(r" +", " ", screen)
+    assert f"[{pain.code}]: " in words
+    assert pain.fix in words
+    healthy = run([*TRACER, str(PAINS / f"{name}.py"), "healthy"], tmp_path)
+    assert healthy.returncode == 0
+    assert "What looks wrong" not in healthy.stderr

@@ -1,0 +1,165 @@
+"""Rules on what raised: a step, or the program before its first one."""
+
+import re
+from collections.abc import Iterator
+
+from tracer.findings.cases import Case, class_of, names_in_short, of_optimizer
+from tracer.findings.histories import Evidence
+from tracer.findings.rule import rule
+from tracer.model.records import Failure
+from tracer.model.trace import Trace
+
+_IDENTIFIER = re.compile(
+    r"Could not interpret optimizer identifier: <(?P<home>[\w.]+) object at"
+    r"|Could not interpret optimizer identifier: <class '(?P<class>[\w.]+)'"
+)
+_OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
+_NAMES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
+_TOLD_OF_CLASS = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
+
+
+@rule(
+    "keras-mixed",
+    severity="error",
+    title="a model of one Keras was given an optimizer of the other",
+    why=(
+        "Keras 3 (`keras`, and `tf.keras` since TensorFlow 2.16) and Keras 2 (`tf_keras`) are two "
+        "libraries: neither knows the layers and optimizers of the other."
+    ),
+    advice="Take model and optimizer from one Keras.",
+    explanation=(
+        "Found in the error that ended a program under `tracer run`: `Could not interpret "
+        "optimizer identifier`, with an object whose class the other Keras defines. Also found is "
+        "an optimizer's class that was not called. `TF_USE_LEGACY_KERAS=1`, set before TensorFlow "
+        "is imported, makes `tf.keras` mean tf_keras; it changes nothing for `import keras`."
+    ),
+    whole=True,
+)
+def keras_mixed(trace: Trace) -> Iterator[Case]:
+    """`compile` could not take the optimizer that it was given."""
+    for error in dict.fromkeys(program.error for program in trace.programs):
+        found = _IDENTIFIER.search(error)
+        if found is None:
+            continue
+        home = found["home"] or found["class"]
+        library, name = home.partition(".")[0], home.rpartition(".")[2]
+        if found["class"]:
+            yield Case(
+                "error",
+                f"compile was given the class {name}, and takes an optimizer.",
+                f"Call it: {name}(...).",
+            )
+        elif library in _OTHER:
+            other = _OTHER[library]
+            yield Case(
+                "error",
+                f"A model of {_NAMES[other]} was given an optimizer of {_NAMES[library]}, "
+                f"{name} of {home.rpartition('.')[0]}.",
+                f"Take both from one: {other}.optimizers.{name} for this model, or build the "
+                f"model with {library}.",
+            )
+        else:
+            yield Case(
+                "error",
+                f"compile was given {name} of {home.rpartition('.')[0]}, which is no optimizer "
+                "of its Keras.",
+                "Derive it from the optimizer of the Keras that the model is of, or from no other.",
+            )
+
+
+@rule(
+    "apply-raised",
+    severity="error",
+    title="a step raised",
+    why="The step that raised, and those that would have come after it, did not update anything.",
+    advice="Mend what the error says.",
+    explanation=(
+        "apply_gradients, or apply in Keras 3, was left by an exception, while it ran or while a "
+        "graph was traced. `Unknown variable` (Keras 3) and `The optimizer cannot recognize "
+        "variable` (tf_keras) come where an optimizer gets variables that it was not built for, "
+        "as those of a second model; `only supports singleton tf.Variables` where it has to make "
+        "its own variables in a tf.function that made some before. It is info if training went "
+        "on: the variables were updated all the same, or the optimizer made steps afterwards. An "
+        "error of the data or of the model comes before apply_gradients and is not reported, nor "
+        "is one that comes while a graph runs, or what another rule says of the optimizer's class."
+    ),
+)
+def apply_raised(evidence: Evidence) -> Iterator[Case]:
+    """A call of the outermost step method was ended by an exception."""
+    root = evidence.optimizers[0]
+    told = any(
+        remark.code in _TOLD_OF_CLASS for each in evidence.optimizers for remark in each.remarks
+    )
+    for failure in root.failures:
+        if told and failure.cause == "other":
+            continue
+        kind, _, said = failure.error.partition(": ")
+        where = f" while {failure.function} was traced" if failure.function else ""
+        when = f"after step {failure.after:,}" if failure.after else "in the first step"
+        method = f"{class_of(root)}.{failure.method}{of_optimizer(evidence)}"
+        error = f"{kind}{_quoted(failure, said)}"
+        yield Case(
+            "info" if _went_on(evidence, failure) else "error",
+            f"{method} raised {error}{where}, {when}{_because(failure, said)}.",
+            _fix(failure, root.kind),
+            failure.variables,
+        )
+
+
+_FIXES = {
+    "unknown": (
+        "Make a new optimizer for each model; or, if one is to train all of it, build it for all "
+        "variables before the first step: optimizer.build(first + second)."
+    ),
+    "creation": (
+        "Make the variables before: optimizer.build(variables), outside of the tf.function; or "
+        "make a tf.function for each model and optimizer."
+    ),
+    "none": (
+        "The loss does not depend on any of them: compute it inside of the GradientTape, from "
+        "what the model gives, and take care of numpy, tf.stop_gradient and integers in between."
+    ),
+    "other": "",
+}
+
+
+def _fix(failure: Failure, kind: str) -> str:
+    if failure.cause == "creation" and kind in ("legacy", "v1"):  # which have no `build`
+        return "Make a tf.function for each model and optimizer."
+    return _FIXES[failure.cause]
+
+
+def _quoted(failure: Failure, said: str) -> str:
+    """The first sentence of what the framework said, where it is known what that means."""
+    if failure.cause == "other":
+        return ""
+    end = ": " if failure.cause == "none" else ". "  # a list of all variables
+    return f' "{said.partition(end)[0].rstrip(".")}"'
+
+
+def _because(failure: Failure, said: str) -> str:
+    which = names_in_short(failure.variables)
+    one = len(failure.variables) == 1
+    if failure.cause == "unknown":
+        verb, of = ("is", "variable") if one else ("are", "variables")
+        return f": {which or 'what it was handed'} {verb} no {of} that it was built for"
+    if failure.cause == "creation":
+        return ": it makes variables of its own in its first step, and the function had run before"
+    if failure.cause == "none":
+        return f": every gradient was None, of {which}" if which else ": every gradient was None"
+    on = f", on {which}" if which else ""
+    return f"{on}: {said.rstrip('.')}" if said else on
+
+
+def _went_on(evidence: Evidence, failure: Failure) -> bool:
+    """Whether what could not be done then was done later, or by another optimizer."""
+    if failure.cause != "unknown" or not failure.variables:
+        return not failure.last
+    updated = {
+        evidence.trace.variables[index].name
+        for block in evidence.trace.data.blocks
+        for entry in block.entries
+        if entry.role == "update" and block.total
+        for index in entry.variables
+    }
+    return updated.issuperset(failure.variables)

@@ -1,0 +1,147 @@
+"""Rules on several optimizers that update the same variables."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tracer.findings.cases import Case, class_of, names_in_short
+from tracer.findings.rule import rule
+from tracer.model.empty import is_loss_scale
+from tracer.model.records import Optimizer
+from tracer.model.trace import Trace
+from tracer.model.wording import listed, some
+
+_RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
+_COMPARED = 100  # optimizers: of more than that no pairs are looked at
+
+
+@rule(
+    "shared-variable",
+    severity="warning",
+    title="two optimizers update the same variables in turns",
+    why=(
+        "Each follows a gradient of its own, and keeps moments that do not know what the other "
+        "one did. In a GAN it is the discriminator, which the generator's optimizer makes worse."
+    ),
+    advice=(
+        "Hand each optimizer its own variables; with compile, freeze the part "
+        "(`part.trainable = False`) before the model that only passes through it is compiled. If "
+        "both are meant to train it, there is nothing to do."
+    ),
+    explanation=(
+        "A warning if all that one of the optimizers updates is also updated by the other, which "
+        "updates more. It is info if each has variables of its own, as two tasks that share an "
+        "encoder, or both have the same ones. An encoder that a reconstruction and an adversary "
+        "are meant to train is reported, too. Optimizers of which one begins after the other has "
+        "ended, as the phases of a fine-tuning, are not reported, nor are steps of a `Session`."
+    ),
+    whole=True,
+)
+def shared_variable(trace: Trace) -> Iterator[Case]:
+    """Variables are updated by two optimizers that step in turns."""
+    sets = [(root, each) for root, each in _updated_by_root(trace).items() if each]
+    stepping = [each for each in sets if trace.optimizers[each[0]].turns[0] > 0]
+    for place, (one, ours) in enumerate(stepping[:_COMPARED]):
+        for other, theirs in stepping[place + 1 : _COMPARED]:
+            shared = ours & theirs
+            if not shared or not _in_turns(trace.optimizers[one], trace.optimizers[other]):
+                continue
+            small, large = (one, other) if ours < theirs else (other, one)
+            inside = ours < theirs or theirs < ours
+            names = tuple(trace.variables[index].name for index in sorted(shared))
+            more = f", which also trains {some(len(ours ^ theirs), 'other variable')}"
+            first, second = (trace.optimizers[each].name for each in (small, large))
+            yield Case(
+                "warning" if inside else "info",
+                f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
+                f"optimizers in turns: {first}, which trains nothing else, and {second}{more}."
+                if inside
+                else f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
+                f"optimizers in turns: {trace.optimizers[one].name} and "
+                f"{trace.optimizers[other].name}.",
+                variables=names,
+            )
+
+
+@rule(
+    "optimizer-renewed",
+    severity="warning",
+    title="a new optimizer is made again and again for the same variables",
+    why=(
+        "What the one before has learnt is lost each time: its moments, its count of steps and "
+        "with it the bias correction of Adam and the place in a schedule."
+    ),
+    advice=(
+        "Make the optimizer, and compile, once, before the loop; to change the rate, assign to "
+        "optimizer.learning_rate."
+    ),
+    explanation=(
+        f"For {_RENEWED} optimizers or more of one class, rate and options, made in one "
+        "line of the program, of which each begins after the one before has ended, and updates the "
+        "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
+        "are those of different models, nor where two in a row begin with the same weights, as "
+        "the folds of a validation. It is info where that is not known: in eager mode."
+    ),
+    whole=True,
+)
+def optimizer_renewed(trace: Trace) -> Iterator[Case]:
+    """One line makes optimizer after optimizer, and each trains the same variables."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for root, updated in _updated_by_root(trace).items():
+        optimizer = trace.optimizers[root]
+        settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
+        if updated and optimizer.made and optimizer.turns[0]:
+            told = optimizer.class_name, optimizer.made, optimizer.rate, settings
+            key = *told, frozenset(updated)
+            alike.setdefault(key, []).append(root)
+    for roots in alike.values():
+        row = sorted((trace.optimizers[each] for each in roots), key=lambda each: each.turns)
+        one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
+        if len(row) < _RENEWED or not one_after_the_other or not _keep_something(trace, roots):
+            continue
+        variables = sorted(_updated_by_root(trace)[roots[0]])
+        names = tuple(trace.variables[index].name for index in variables)
+        values = [each.values for each in row]
+        if any(a == b is not None for a, b in pairwise(values)):
+            continue  # of which the weights were set back: folds, or a search
+        yield Case(
+            "info" if None in values else "warning",
+            f"{len(row):,} optimizers of the class {class_of(row[0])} were made in {row[0].made}, "
+            f"one after the other, and each trained {names_in_short(names)}: {_names(row)}. Each "
+            "began without the moments of the one before.",
+            variables=names,
+        )
+
+
+def _names(optimizers: Sequence[Optimizer]) -> str:
+    names = [each.name for each in optimizers]
+    return listed(names) if len(names) <= _RENEWED else f"{names[0]} to {names[-1]}"
+
+
+def _updated_by_root(trace: Trace) -> dict[int, set[int]]:
+    """For each root optimizer the variables that it, or one nested in it, updated."""
+    return trace.derived(_find_updated)
+
+
+def _find_updated(trace: Trace) -> dict[int, set[int]]:
+    updated: dict[int, set[int]] = {each.root: set() for each in trace.optimizers}
+    for block in trace.data.blocks:
+        for entry in block.entries if block.total else ():
+            if entry.role == "update":
+                updated[block.root].update(
+                    each for each in entry.variables if not trace.variables[each].argument
+                )
+    return updated
+
+
+def _in_turns(one: Optimizer, other: Optimizer) -> bool:
+    """Whether each had a turn before and after one of the other."""
+    both_again = one.turns[0] < one.turns[1] and other.turns[0] < other.turns[1]
+    return both_again and one.turns[0] < other.turns[1] and other.turns[0] < one.turns[1]
+
+
+def _keep_something(trace: Trace, roots: Sequence[int]) -> bool:
+    return any(
+        (each.slots or 0) > 0
+        for each in trace.optimizers
+        if each.root in roots and not is_loss_scale(each)
+    )
