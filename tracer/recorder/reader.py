@@ -343,9 +343,7 @@ class Reader:
     ) -> Iterator[GraphTracing]:
         """The graph tracings that came after the baseline, of those that are kept."""
         indices = {key: index for index, key in enumerate(graphs)}
-        events = self._blocks.tracings.events
-        events.called()
-        for event in events.kept[baseline.events :]:
+        for event in self._blocks.tracings.events.kept[baseline.events :]:
             key = Key(event.function, event.signature, event.replica)
             graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
             if graph is not None:

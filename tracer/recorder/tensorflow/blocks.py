@@ -30,7 +30,7 @@ from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
-from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.callers import Callers, Inside
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
@@ -127,7 +127,8 @@ class Blocks:
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        frame.path = self.callers.here(python, frame.distributed)
+        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        frame.path = self.callers.here(python, frame.distributed, called)
 
     def _path_to(self, frame: Frame) -> int:
         """The path to a call in eager mode that this thread makes."""
@@ -243,9 +244,6 @@ class Blocks:
                 thread = threading.get_ident()
                 self.threads.add(thread)
                 self._called()
-                if self.tracings.events.pending:
-                    with self.counters.lock:
-                        self.tracings.events.called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )
@@ -254,8 +252,12 @@ class Blocks:
                 return self._stamp_inside(frame, place, replica, calling=True)
             step = None if frame is None else self._calls_under_way.step_around(frame, replica)
             if step is None:
-                path = self.callers.here(sys._getframe(1), compat.replica_run() is not None)
-                self.callers.called(region, replica, path, thread, ledger.next_number)
+                python = sys._getframe(1)
+                path = self.callers.here(python, compat.replica_run() is not None)
+                if functions.is_for_dataset(python):
+                    self.callers.handed_to_dataset(region, replica, path)
+                else:
+                    self.callers.called(region, replica, path, thread, ledger.next_number)
             if frame is None:
                 return ledger.alone
             stamp = 0
