@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from against_odometers import assert_calls, assert_readings, counted, readings
+from against_odometers import (
+    assert_calls,
+    assert_readings,
+    assert_right,
+    assert_right_or_incomplete,
+    counted,
+    minus,
+    readings,
+)
 from odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients, make_variables
 
 import tracer
@@ -118,6 +126,82 @@ def test_graph_that_fails_before_the_step(
     trace = tracer.trace_of(optimizer)
     assert_readings(trace, variables)
     assert trace.steps == 2
+
+
+# A step in eager mode that calls a function, and raises.
+
+
+def _calling(kind: str, act: Callable[[], None]) -> Any:
+    """An odometer whose `apply_gradients` only does this."""
+    base: Any = ODOMETERS[kind]
+
+    class Calling(base):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            act()
+
+    return Calling()
+
+
+def test_an_eager_step_that_raises_after_its_function(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """What the function ran counts, in a step if it was any."""
+    apply()  # slot variables are made outside of functions
+
+    @tf.function
+    def some(number: Any) -> None:
+        if number > 0:
+            apply()
+
+    numbers = [1, 0, 2, 0, 0, 1]
+    given = iter(numbers)
+
+    def act() -> None:
+        number = next(given)
+        some(tf.constant(number))
+        if number < 2:
+            raise Boom
+
+    outer = _calling(kind, act)
+    outer.inner = optimizer
+    tracer.wrap(outer)
+    before = readings(variables)
+    for _ in numbers:
+        with contextlib.suppress(Boom):
+            outer.apply_gradients(gradients(variables))
+    assert minus(readings(variables), before)["kernel"] == Reading(3)
+    trace = tracer.trace_of(outer)
+    assert_right(trace, variables, minus(readings(variables), before))
+    kernel = trace.count("updates", by="step", variable=variables["kernel"])
+    assert (trace.steps, kernel) == (3, {(1,): 1, (2,): 1, (3,): 1})
+
+
+def test_a_function_that_fails_half_way_in_an_eager_step(
+    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
+) -> None:
+    """Which of its updates had run nobody can know: the trace says so, once it has happened."""
+    apply()
+
+    @tf.function
+    def twice(number: Any) -> None:
+        apply()
+        with tf.control_dependencies([tf.debugging.assert_less(number, 2)]):
+            optimizer.apply_gradients(gradients({"kernel": variables["kernel"]}))
+
+    numbers = iter([0, 1, 2])
+    outer = _calling(kind, lambda: twice(tf.constant(next(numbers))))
+    outer.inner = optimizer
+    tracer.wrap(outer)
+    before = readings(variables)
+    for _ in range(2):
+        outer.apply_gradients(gradients(variables))
+    assert_right(tracer.trace_of(outer), variables, minus(readings(variables), before))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        outer.apply_gradients(gradients(variables))
+    trace = tracer.trace_of(outer)
+    assert_right_or_incomplete(trace, variables, minus(readings(variables), before))
+    assert not trace.complete
+    assert "1 step in eager mode called a function and was ended by an error" in trace.notes[0]
 
 
 # Memory that runs out.

@@ -18,6 +18,8 @@ from fuzz.programs import (
     Function,
     Fuse,
     GradientKind,
+    Held,
+    Hold,
     Host,
     Look,
     Loop,
@@ -78,6 +80,7 @@ class _Maker:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.retracing = random.Random(f"{seed}, retrace")
         self.kind = self.random.choice(KINDS)
         self.shape = self.random.choice(SHAPES)
         self.theme = self.random.choice(THEMES)
@@ -348,10 +351,12 @@ class _Maker:
         roots = ["o", "other"] if self.other else ["o"]
         first: list[Statement] = [Wrap(root) for root in roots]
         if self.theme == "late":
-            for wrap in first:
-                actions.insert(self.random.randint(1, len(actions)), wrap)
+            for root in roots:
+                actions.insert(self.random.randint(1, len(actions)), self.late_wrap(root))
             if self.chance(0.5) and not self.recorded:
                 self._rewrap(actions)
+            if self.retracing.random() < 0.25:
+                self._hold(actions)
             first = []
         if self.theme == "between":
             self._between(actions, optimizer)
@@ -382,11 +387,37 @@ class _Maker:
             return Replicas((statement,))
         return statement
 
+    def late_wrap(self, root: str) -> Wrap:
+        """Wrap an optimizer that was used before; most times what used it is traced anew."""
+        if self.recorded or self.retracing.random() < 0.7:
+            return Wrap(root)
+        self.ways.add("wrap: graphs kept")
+        return Wrap(root, retrace=False)
+
+    def _hold(self, actions: list[Statement]) -> None:
+        """Hold a graph, which no `wrap` can have traced anew, and call it later."""
+        name = self.retracing.choice(self.functions).name
+        at = self.retracing.randint(0, len(actions) - 1)
+        actions.insert(at, Hold(name))
+        for _ in range(self.retracing.randint(1, 2)):
+            held = Held(name, self.retracing.randint(0, 2))
+            actions.insert(self.retracing.randint(at + 1, len(actions)), held)
+        self.ways.add("held")
+
+    def unwrap(self) -> Unwrap:
+        """Unwrap the optimizer; sometimes what has counters is traced anew."""
+        if self.retracing.random() < 0.6:
+            return Unwrap("o")
+        self.ways.add("unwrap: graphs forgotten")
+        return Unwrap("o", retrace=True)
+
     def _rewrap(self, actions: list[Statement]) -> None:
-        wrapped = max(n for n, each in enumerate(actions) if each == Wrap("o"))
+        wrapped = max(
+            n for n, each in enumerate(actions) if isinstance(each, Wrap) and each.optimizer == "o"
+        )
         at = self.random.randint(wrapped + 1, len(actions))
-        actions.insert(at, Unwrap("o"))
-        actions.insert(self.random.randint(at + 1, len(actions)), Wrap("o"))
+        actions.insert(at, self.unwrap())
+        actions.insert(self.random.randint(at + 1, len(actions)), self.late_wrap("o"))
         self.ways.add("unwrap")
 
     def _between(self, actions: list[Statement], optimizer: Optimizer) -> None:
@@ -411,8 +442,8 @@ class _Maker:
             actions[at:at] = [Renew(name), *([Collect()] if self.chance(0.5) else []), Call(name)]
         elif what == "unwrap" and not self.recorded:
             at = self.random.randint(0, len(actions))
-            actions.insert(at, Unwrap("o"))
-            actions.insert(self.random.randint(at + 1, len(actions)), Wrap("o"))
+            actions.insert(at, self.unwrap())
+            actions.insert(self.random.randint(at + 1, len(actions)), self.late_wrap("o"))
         elif what == "copy" and self.shape == "plain" and self.kind in ("legacy", "keras2"):
             actions.insert(self.random.randint(0, len(actions)), Copy("a"))
         else:

@@ -26,6 +26,8 @@ from fuzz.programs import (
     Function,
     Fuse,
     GradientKind,
+    Held,
+    Hold,
     Host,
     Look,
     Loop,
@@ -100,6 +102,13 @@ class Graph:
 
     seen: dict[str, bool]
     calls: dict[tuple[str, int], "Graph"] = field(default_factory=dict)
+    uses: set[str] = field(default_factory=set)
+    """The roots that step or update in it, beside what it calls."""
+
+    def counts(self, root: str, *, seen: bool) -> bool:
+        """Whether it, or what it calls, uses a root with counters (`seen`), or without them."""
+        own = root in self.uses and self.seen[root] == seen
+        return own or any(each.counts(root, seen=seen) for each in self.calls.values())
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,7 @@ class Model:
         self.functions = {each.name: each for each in program.functions}
         self.roots = {name: Root() for name in program.roots}
         self.graphs: dict[tuple[str, int], Graph] = {}
+        self.held: dict[str, Graph] = {}
         self.weights = {name: [0, 0] for name in program.variables}
         self.trains: dict[str, tuple[Step, Graph]] = {}
         self.saved: tuple[dict[str, list[int]], int] | None = None
@@ -144,15 +154,32 @@ class Model:
             if isinstance(action, Look):
                 self.look()
             elif isinstance(action, Wrap | Unwrap):
-                root = self.roots[action.optimizer]
-                root.wrapped = isinstance(action, Wrap)
-                root.ever |= root.wrapped
+                self.wrap(action)
             elif isinstance(action, Build):
                 seen = {name: root.wrapped for name, root in self.roots.items()}
                 self.trains[action.name] = action.step, Graph(seen)
             else:
                 self._action(action)
         return self
+
+    def wrap(self, action: Wrap | Unwrap) -> None:
+        """Wrap or unwrap; functions forget their graphs, and are traced anew at their next call.
+
+        At a `wrap` those forget that hold uncounted uses, at an `unwrap` those with counters. A
+        graph that is counted itself stays, and goes on to call what it called.
+        """
+        name, begins = action.optimizer, isinstance(action, Wrap)
+        root = self.roots[name]
+        if action.retrace and begins != root.wrapped:
+            forgetful = {
+                key[0]
+                for key, graph in self.graphs.items()
+                if graph.counts(name, seen=not begins) and not (begins and graph.seen[name])
+            }
+            for key in [each for each in self.graphs if each[0] in forgetful]:
+                del self.graphs[key]
+        root.wrapped = begins
+        root.ever |= begins
 
     def look(self, inside: bool = False) -> None:
         """Note what each trace must say now, or `inside` a step."""
@@ -180,6 +207,9 @@ class Model:
         total: Counter[tuple[str, str]] = Counter(root.outside)
         for step in root.steps:
             total.update(step.updates)
+        may = set(root.may)
+        if self.program.optimizer.override and root.steps and not total:
+            may.add("gradients went past the apply methods")  # perhaps to the other root
         return {
             "steps": len(root.steps),
             "updates": spread(total),
@@ -191,7 +221,7 @@ class Model:
             "ran_steps": root.all_steps,
             "ran_updates": spread(root.all_updates),
             "must": sorted(root.must),
-            "may": sorted(root.may),
+            "may": sorted(may),
             "loose": root.loose,
             "partly": root.partly,
             "unordered": self.unordered,
@@ -252,6 +282,12 @@ class Model:
                 self.fuse = statement.updates
             case Trip():
                 self.trip = statement.calls
+            case Hold():
+                self.held[statement.function] = self.graph_of(self.functions[statement.function], 0)
+            case Held():
+                function, graph = self.functions[statement.function], self.held[statement.function]
+                self._note_older(graph)
+                self.run_graph(function, graph, place.i + statement.shift, place)
             case Trace():
                 self.graph_of(self.functions[statement.function], 0)
             case Save():
@@ -286,14 +322,21 @@ class Model:
     def call(self, function: Function, key: int, i: int, place: Place) -> None:
         if place.graph is None:
             graph = self.graph_of(function, key)
+            self._note_older(graph)
         else:
             graph = place.graph.calls[function.name, key]
+        self.run_graph(function, graph, i, place)
+
+    def run_graph(self, function: Function, graph: Graph, i: int, place: Place) -> None:
+        """Run a graph of a function."""
+        stepping = place.graph is None and any(place.steps.values())
         before = {name: (r.begun, r.all_updates.total()) for name, r in self.roots.items()}
         try:
             self.block(function.body, replace(place, graph=graph, i=i))
         except Failed:
             for name, root in self.roots.items():
-                if (root.begun, root.all_updates.total()) != before[name]:
+                ran = (root.begun, root.all_updates.total()) != before[name]
+                if ran or (stepping and graph.counts(name, seen=True)):
                     root.may.add("a graph that failed half way")
             raise
 
@@ -306,6 +349,12 @@ class Model:
             self.trace(function.body, graph)
             self.graphs[function.name, key] = graph
         return graph
+
+    def _note_older(self, graph: Graph) -> None:
+        """What is older is called; the part of it that is may not even run."""
+        for name, root in self.roots.items():
+            if root.wrapped and graph.counts(name, seen=False):
+                root.may.add("an older graph was called")
 
     # Graph tracing: Python goes through all branches, once.
 
@@ -328,8 +377,10 @@ class Model:
 
     def _trace_call(self, name: str, key: int, graph: Graph) -> None:
         graph.calls[name, key] = self.graph_of(self.functions[name], key)
+        self._note_older(graph.calls[name, key])
 
     def _trace_step(self, optimizer: str, pairs: Any, how: Step, graph: Graph) -> None:
+        self._use(optimizer, graph)
         spec = self.program.optimizer
         given = [variable for variable, kind in pairs if kind != "none"]
         if not given:
@@ -351,10 +402,15 @@ class Model:
                 self._trace_apply(optimizer, graph)
 
     def _trace_apply(self, optimizer: str, graph: Graph) -> None:
+        self._use(optimizer, graph)
         self._python()
         if optimizer in ("o", "base"):
             for name in self.program.optimizer.applying:
                 self._trace_call(name, 0, graph)
+
+    def _use(self, optimizer: str, graph: Graph) -> None:
+        """A graph uses a root; functions that use `iterations` of two are those of both."""
+        graph.uses.update(self.roots if self.program.shared else [self.root_of(optimizer)])
 
     def _python(self) -> None:
         """Python calls an apply method."""

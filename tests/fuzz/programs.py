@@ -122,16 +122,18 @@ class Meet(Statement):
 
 @dataclass(frozen=True)
 class Wrap(Statement):
-    """Begin to trace an optimizer, or go on."""
+    """Begin to trace an optimizer, or go on; functions are traced anew if `retrace`."""
 
     optimizer: str
+    retrace: bool = True
 
 
 @dataclass(frozen=True)
 class Unwrap(Statement):
-    """Trace an optimizer no more."""
+    """Trace an optimizer no more; functions with counters are traced anew if `retrace`."""
 
     optimizer: str
+    retrace: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,21 @@ class Trace(Statement):
     """Trace a function to a graph, and do not run it."""
 
     function: str
+
+
+@dataclass(frozen=True)
+class Hold(Statement):
+    """Get the `ConcreteFunction` of a function now, and hold it."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class Held(Statement):
+    """Call the one that is held, whatever its function was traced to since."""
+
+    function: str
+    shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -342,7 +359,7 @@ def names_of(functions: Iterable[Function], first: Iterable[str]) -> set[str]:
 def without_unused(program: Program) -> Program:
     """The program without the functions that it never calls."""
     optimizer = program.optimizer
-    used_by = (Call, Renew, Trace)
+    used_by = (Call, Renew, Trace, Hold, Held)
     called = [each.function for each in parts_of(program.actions) if isinstance(each, used_by)]
     called += [part.function for part in optimizer.override if part.function]
     used = names_of(program.functions, [*called, *optimizer.applying])
@@ -421,6 +438,7 @@ class Diary:
     def __init__(self, traced):
         self.traced = traced
         self.variables = {}
+        self.held = {}
         self.weights = []
         self.errors = []
         self.looks = []
@@ -815,9 +833,11 @@ class _Writer:
             return
         if isinstance(action, Wrap | Unwrap):
             verb = "wrap" if isinstance(action, Wrap) else "unwrap"
+            usual = action.retrace == isinstance(action, Wrap)
+            option = "" if usual else f", retrace={action.retrace}"
             self.put("if traced:")
             if not self.program.recorded:
-                self.put(f"    tracer.{verb}({action.optimizer})")
+                self.put(f"    tracer.{verb}({action.optimizer}{option})")
                 if verb == "wrap":
                     self.put(f'    diary.wrapped.add("{action.optimizer}")')
             elif verb == "wrap":
@@ -996,6 +1016,13 @@ class _Writer:
 
     def write_trace(self, trace: Trace) -> None:
         self.put(f"{trace.function}.get_concrete_function(i)")
+
+    def write_hold(self, hold: Hold) -> None:
+        self.put(f"diary.held[{hold.function!r}] = {hold.function}.get_concrete_function(i)")
+
+    def write_held(self, held: Held) -> None:
+        shift = f" + {held.shift}" if held.shift else ""
+        self.put(f"diary.held[{held.function!r}](i{shift})")
 
     def write_collect(self, _: Collect) -> None:
         self.put("gc.collect()")

@@ -40,7 +40,11 @@ def _smaller_programs(program: Program) -> Iterator[Program]:
     for optimizer in _smaller_optimizers(program):
         yield without_unused(replace(program, optimizer=optimizer))
     if program.other:
-        actions = tuple(each for each in program.actions if each != Wrap("other"))
+        actions = tuple(
+            each
+            for each in program.actions
+            if not (isinstance(each, Wrap) and each.optimizer == "other")
+        )
         yield replace(program, other=False, actions=actions)
     if len(program.variables) > 1:
         yield replace(program, variables=program.variables[:-1])

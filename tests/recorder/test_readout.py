@@ -108,6 +108,25 @@ def test_a_step_that_ended_before_anything_ran_has_no_number() -> None:
     assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
 
 
+def test_a_step_that_failed_is_one_if_a_function_ran_in_it() -> None:
+    own = Reading({0: [Run(1, 1, 5), Run(8, 2, 2)]})
+    part = Reading({1: [Run(2, 2, 2), Run(8, 1, 1)]})
+    ended = settle(Begun(10, [(STEP, own), (PART, part)], under_way={6, 7, 9}, empty={3, 4, 10}))
+    assert ended.steps == 5
+    assert [each.runs for _, each in ended.blocks] == [
+        {0: [Run(1, 1, 5)]},
+        {1: [Run(2, 1, 2), Run(5, 1, 1)]},
+    ]
+    _, notes = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    assert not notes
+
+
+def test_steps_that_failed_perhaps_in_a_function_are_said() -> None:
+    ended = settle(Begun(2, [(STEP, Reading({0: [Run(1, 1, 2)]}))], torn=2))
+    _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    assert note.startswith("on replica 0 2 steps in eager mode called functions and were ended")
+
+
 def test_the_work_of_a_block_by_what_it_was_part_of() -> None:
     request = Site(0, "apply_gradients", "request", "dense", 0, 0)
     update = Site(0, "update_step", "update", "dense", 0, 0)

@@ -32,6 +32,7 @@ class Frame:
 
     __slots__ = (
         "applying",
+        "called",
         "distributed",
         "error",
         "failing",
@@ -77,6 +78,8 @@ class Frame:
     `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
     the method calls meanwhile is no update, and takes the slow path with a frame of its own.
     """
+    called: bool
+    """Of an outermost step in eager mode: set if a function with a block in it was called there."""
     error: BaseException
     """Of an outermost step: what was raised in a call that it waits for; not set if nothing was."""
     failing: int | None

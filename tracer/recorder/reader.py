@@ -278,6 +278,7 @@ class Reader:
                     blocks,
                     {number - past for number in counted.under_way if number > past},
                     {number - past for number in counted.empty if number > past},
+                    sum(number > past for number in counted.torn),
                     counted.calm,
                     list(_effects_since(counted, old)),
                 )

@@ -12,7 +12,7 @@ A step that began and did not end may still run, may have been ended by an error
 its detail; which of these it was is decided in `settle` alone.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -150,7 +150,9 @@ class Begun(NamedTuple):
     under_way: Collection[int] = ()
     """The steps that Python knows to be under way."""
     empty: Collection[int] = ()
-    """The steps that Python knows to have ended before anything of them ran."""
+    """The steps that were ended by an error, and did nothing but what functions in them did."""
+    torn: int = 0
+    """How many steps in eager mode were ended by an error after they had called a function."""
     calm: bool = True
     """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
     effects: Sequence[tuple[EffectKey, Reading]] = ()
@@ -168,7 +170,12 @@ class Ended(NamedTuple):
     """How many more steps an error ended, of which nothing that is counted ran."""
     lost: tuple[int, int] | None = None
     """The first and the last of the steps of which detail was lost."""
+<<<<<<< HEAD
     effects: Sequence[tuple[EffectKey, Reading]] = ()
+=======
+    torn: int = 0
+    """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
+>>>>>>> fuzz19
 
 
 _OWN = 1 << 40
@@ -181,22 +188,21 @@ def settle(begun: Begun) -> Ended:
     A step takes its number when it begins. It is missing among those that ended if it is still
     under way, if an error ended it, or if the detail of the block that it ran was lost.
     """
-    blocks = list(begun.blocks)
+    return _settled(begun)._replace(torn=begun.torn)
+
+
+def _settled(begun: Begun) -> Ended:
+    inside = [run for run, _ in _inside(begun.blocks)]
+    hollow = set(begun.empty) - _ran_in(inside, sorted(begun.empty))
+    blocks = [_without_steps(block, hollow) for block in begun.blocks]
     own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
-    inside = [
-        (run, 1)
-        for key, reading in blocks
-        for flags, runs in reading.runs.items()
-        for run in runs
-        if flags or not key.step
-    ]
-    missing = _missing(own, inside, begun.steps)
+    missing = _missing(own, _inside(blocks), begun.steps)
     lost = any(reading.lost for _, reading in blocks)
     if not missing:
         span = (1, begun.steps) if lost else None
         return Ended(begun.steps, blocks, lost=span, effects=begun.effects)
     short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
-    known = {*begun.under_way, *begun.empty}
+    known = {*begun.under_way, *hollow}
     if short:
         free = _without([(first, last) for first, last, _ in missing], known)
         if len(short) == 1:
@@ -205,7 +211,7 @@ def settle(begun: Begun) -> Ended:
             if sum(run.count for run in ran) == reading.lost:
                 runs = union([*reading.runs.get(0, ()), *ran])
                 blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
-                return settle(begun._replace(blocks=blocks))
+                return _settled(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]
         span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
         return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span, effects=begun.effects))
@@ -226,6 +232,42 @@ def settle(begun: Begun) -> Ended:
     lost_in = (1, begun.steps) if lost else None
     ended = Ended(0, (), raised, stopped, lost_in, begun.effects)
     return _numbered(begun.steps, blocks, gone, ended)
+
+
+def _inside(blocks: Iterable[tuple[BlockKey, Reading]]) -> list[tuple[Run, int]]:
+    """What ran as a part of a step."""
+    return [
+        (run, 1)
+        for key, reading in blocks
+        for flags, runs in reading.runs.items()
+        for run in runs
+        if flags or not key.step
+    ]
+
+
+def _ran_in(runs: Iterable[Run], numbers: Sequence[int]) -> set[int]:
+    """Those of the numbers, which rise, that are in one of the runs."""
+    found: set[int] = set()
+    for run in runs if numbers else ():
+        near = numbers[bisect_left(numbers, run.first) : bisect_right(numbers, run.last)]
+        found.update(number for number in near if (number - run.first) % run.stride == 0)
+    return found
+
+
+def _without_steps(
+    block: tuple[BlockKey, Reading], numbers: Collection[int]
+) -> tuple[BlockKey, Reading]:
+    """A block without some of the steps that it was."""
+    key, reading = block
+    if not (numbers and key.step and 0 in reading.runs):
+        return block
+    left = [
+        kept
+        for run in reading.runs[0]
+        for first, last in _without([(run.first, run.last)], numbers)
+        if (kept := run.only(range(first, last + 1))) is not None
+    ]
+    return key, reading._replace(runs={**reading.runs, 0: left})
 
 
 def _missing(
@@ -353,6 +395,8 @@ def blocks_of(
             notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
+        if ended.torn:
+            notes.append(_torn(replica, ended.torn))
     return blocks, notes
 
 
@@ -523,4 +567,16 @@ def _stopped(replica: int, steps: int) -> str:
     return (
         f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
         "is not counted, or not all of it"
+    )
+
+
+def _torn(replica: int, steps: int) -> str:
+    were = (
+        "step in eager mode called a function and was"
+        if steps == 1
+        else ("steps in eager mode called functions and were")
+    )
+    return (
+        f"on replica {replica} {steps:,} {were} ended by an error of TensorFlow: if that was in a "
+        "function, what it had updated by then is not counted, or not all of it"
     )

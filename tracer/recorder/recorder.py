@@ -212,6 +212,8 @@ class Recorder:
         `distribute/mirrored_run.py`), and not why.
         """
         outermost = _outermost(frame)
+        if hasattr(outermost, "called") and outermost.numbers and isinstance(error, compat.OpError):
+            self._blocks.counters.tear(outermost.numbers)
         if outermost is not frame:
             if not hasattr(outermost, "error"):
                 outermost.error = error
@@ -371,12 +373,13 @@ class Recorder:
         if site is not None and parent is None and frame.place is not EAGER and not failed:
             self._handing.traced(self._handed(sites))
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
+        called = failed and hasattr(frame, "called")  # what ran in there the counters tell
         if site is not None:
-            if ran:  # what raises after a part of its work ran was executed, as far as it came
+            if ran or called:  # what raises after a part of its work ran was executed, so far
                 sites.append(site)
             elif frame.place is EAGER:
                 self._sites.failed(site)
-        if ran and sites:
+        if (ran or called) and sites:
             if frame.variable is not None and not compat.eager_outside_functions():
                 self._blocks.note_update(frame)
             if parent is not None and (parent.place is frame.place or parent.place == frame.place):

@@ -263,6 +263,7 @@ class Blocks:
             stamp = 0
             if step is not None:
                 number = self._number_of(step, replica)
+                step.called = True
                 self.callers.called(region, replica, step.path, thread, lambda: number)
                 stamp = UNIT * number | WITHIN
             if applying(frame):

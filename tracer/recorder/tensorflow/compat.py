@@ -35,6 +35,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrack
 from tracer.recorder.instances import instances
 
 EagerTensor = ops.EagerTensor
+OpError = tf.errors.OpError
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 TensorFlowVariable = tf.Variable

@@ -38,6 +38,7 @@ class ReplicaCounts(NamedTuple):
     blocks: dict[Hashable, tuple[CountedBlock, Reading]]
     under_way: frozenset[int]
     empty: frozenset[int]
+    torn: frozenset[int]
     calm: bool
     effects: Mapping[Source, Reading] = {}
 
@@ -47,7 +48,7 @@ class ReplicaCounts(NamedTuple):
         return min(self.under_way, default=self.steps + 1) - 1
 
 
-NOTHING_COUNTED = ReplicaCounts(0, {}, frozenset(), frozenset(), True)
+NOTHING_COUNTED = ReplicaCounts(0, {}, frozenset(), frozenset(), frozenset(), True)
 
 Counts = dict[int, ReplicaCounts]
 
@@ -67,6 +68,7 @@ class Counters:
         """How often each block was traced into a graph of a Session."""
         self._numbers: Counter[int] = Counter()  # taken before there was a ledger
         self._empty: dict[int, set[int]] = defaultdict(set)
+        self._torn: dict[int, set[int]] = defaultdict(set)
 
     def ledger(self, replica: int, device: str) -> Ledger:
         """The ledger of a replica, which is made on `device` if there is none."""
@@ -91,9 +93,14 @@ class Counters:
         return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
 
     def give_up(self, numbers: dict[int, int]) -> None:
-        """These numbers, by replica, are of a step of which nothing ran."""
+        """These numbers, by replica, are of a step that ran nothing, but perhaps functions."""
         for replica, number in numbers.items():
             self._empty[replica].add(number)
+
+    def tear(self, numbers: dict[int, int]) -> None:
+        """These numbers, by replica, are of a step that failed, perhaps in a function."""
+        for replica, number in numbers.items():
+            self._torn[replica].add(number)
 
     def log(self, block: CountedBlock, stamp: int) -> None:
         """A block that Python counts has just been executed."""
@@ -123,9 +130,9 @@ class Counters:
                 if block.replica == replica:
                     blocks[block] = (block, log.reading(self.session_graphs[block]))
             mine = frozenset(numbers[replica] for numbers in running if replica in numbers)
-            empty = frozenset(self._empty[replica])
+            empty, torn = frozenset(self._empty[replica]), frozenset(self._torn[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
-            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, calm, effects)
+            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, torn, calm, effects)
         return counts
 
     def variables(self) -> dict[str, Any]:
