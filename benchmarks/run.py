@@ -17,6 +17,7 @@ from pathlib import Path
 NAMES = (
     "graph_mode",
     "graph_peers",
+    "effects",
     "eager_mode",
     "graph_tracing",
     "recording",

@@ -121,7 +121,7 @@ class Recording:
         self._counted.take(optimizer)
 
 
-def wrap(optimizer: T, *, retrace: bool = True) -> T:
+def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     """Trace every call of `optimizer` from now on; returns the same object.
 
     Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
@@ -133,6 +133,11 @@ def wrap(optimizer: T, *, retrace: bool = True) -> T:
     keeps its graph. What runs in such a graph is not counted; the
     trace then says so, as it does for what cannot be traced again: a `ConcreteFunction` that the
     program holds, a function of a SavedModel, a graph of a `Session`.
+
+    With `effects=True` the variables are compared before and after each step: which of them it
+    left unchanged, and in which something is not finite then. That takes a pass over the weights in
+    each step, and memory for a second copy of them; see `CallTrace`. Without it nothing of the kind
+    is done; on an optimizer for which it was asked before it goes on.
 
     Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
     never called, or one for sparse gradients that is missing while there is an embedding.
@@ -148,7 +153,8 @@ def wrap(optimizer: T, *, retrace: bool = True) -> T:
     from tracer.hooks.lines import line_of_caller
 
     known = registry.recorder_of(optimizer) is not None
-    recorder = wrapping.join(optimizer, line_of_caller(optimizer), retrace=retrace)
+    line = line_of_caller(optimizer)
+    recorder = wrapping.join(optimizer, line, retrace=retrace, effects=effects)
     if not known and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
@@ -182,12 +188,13 @@ def trace_of(optimizer: object) -> CallTrace:
 
 
 @contextmanager
-def record() -> Iterator[Recording]:
+def record(*, effects: bool = False) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block; yields a `Recording`.
 
     An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
     block does not count: steps are numbered from 1. Functions that were traced to graphs before,
-    with an optimizer that was not wrapped, are traced again as by `wrap`.
+    with an optimizer that was not wrapped, are traced again as by `wrap`. With `effects=True` the
+    variables are compared before and after each step of the block, as by `wrap`.
 
     >>> import tensorflow as tf, tracer
     >>> weight = tf.Variable([1.0])
@@ -197,12 +204,14 @@ def record() -> Iterator[Recording]:
     >>> recording.trace().updates()
     1
     """
-    with recording_aloud(None) as recorded:
+    with recording_aloud(None, effects=effects) as recorded:
         yield recorded
 
 
 @contextmanager
-def recording_aloud(say: Callable[[str], None] | None) -> Iterator[Recording]:
+def recording_aloud(
+    say: Callable[[str], None] | None, *, effects: bool = False
+) -> Iterator[Recording]:
     """As `record`; what the class of an optimizer shows is said when it is made, once each."""
     from tracer.hooks import recording
 
@@ -214,19 +223,21 @@ def recording_aloud(say: Callable[[str], None] | None) -> Iterator[Recording]:
             said.add(text)
             say(text)
 
-    with recording.record(met if say is not None else None) as counted:
+    with recording.record(met if say is not None else None, effects=effects) as counted:
         yield Recording(counted)
 
 
 @contextmanager
-def recording_of(*optimizers: object) -> Iterator[Recording]:
+def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
     """Trace these optimizers only, for the block; `Recording.take` adds others.
+
+    If `effects`, the variables are compared before and after each step of the block.
 
     Raises `tracer.UnsupportedOptimizer` for what is none.
     """
     from tracer.hooks import recording
 
-    with recording.recording_of(*optimizers) as counted:
+    with recording.recording_of(*optimizers, effects=effects) as counted:
         yield Recording(counted)
 
 

@@ -413,6 +413,21 @@ def test_labels_of_rows_stay_different(names: list[str], most: int, browser: Bro
     assert all(len(each) <= most or each in names for each in cut)
 
 
+def test_what_steps_did_to_the_weights(open_page: Open) -> None:
+    """Two more columns, and a line that stands out, where effects were asked for."""
+    page = open_page(traces.with_effects())
+    head = page.locator("#table thead th").all_inner_texts()
+    assert [text.strip() for text in head][-2:] == ["unchanged", "not finite"]
+    lines = page.locator("#table tbody tr")
+    assert [line.locator("td").all_inner_texts()[-2:] for line in lines.all()] == [
+        ["3", "0"],
+        ["2", "3"],
+    ]
+    assert [line.get_attribute("class") for line in lines.all()] == [None, "odd"]
+    page = open_page(traces.eager())
+    assert page.locator("#table thead th").last.inner_text().strip() == "without gradient"
+
+
 def test_who_calls_is_drawn_and_told(open_page: Open) -> None:
     page = open_page(traces.several_callers())
     page.wait_for_selector(".callers canvas")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from libraries import needs_keras3
 
 import tracer
 from tracer.cli.launch import FILE, Launch
@@ -216,6 +217,7 @@ print(-weight.numpy())
 """
 
 
+@pytest.mark.long
 def test_callers_begin_with_the_programs_own_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CALLERS)
     traced = run([*TRACER, "-q", "train.py"], tmp_path)
@@ -640,3 +642,32 @@ def test_what_a_class_shows_is_said_when_the_optimizer_is_made(tmp_path: Path) -
     assert {each.made for each in loaded.optimizers} == {"train.py:14"}
     quietly = run([*TRACER, "-q", "train.py"], tmp_path)
     assert quiet(quietly.stderr) == ["made", "made"]
+
+
+NAN = """
+import sys, keras, numpy as np
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+targets = np.ones((40, 1), "float32")
+targets[int(sys.argv[1]):] = np.nan
+model.fit(np.ones((40, 4), "float32"), targets, batch_size=4, shuffle=False, verbose=0)
+"""
+
+
+@pytest.mark.long
+@needs_keras3
+def test_effects(tmp_path: Path) -> None:
+    """Which step made the weights NaN stands in the first lines of the report; its twin is fine."""
+    (tmp_path / "train.py").write_text(NAN)
+    traced = run([*TRACER, "--effects", "train.py", "22"], tmp_path)
+    report = "\n".join(quiet(traced.stderr)[:25])
+    assert "error[not-finite]" in report and "after step 6" in report
+    assert tracer.load(tmp_path / "tracer.json").count("not_finite", by="step") == {
+        (step,): 2 for step in range(6, 11)
+    }
+    traced = run([*TRACER, "--effects", "--children", "-o", "runs", "train.py", "40"], tmp_path)
+    assert "wrong" not in traced.stderr
+    assert tracer.load(tmp_path / "runs").count("compared", by=()) == {(): 20}
+    traced = run([*TRACER, "train.py", "40"], tmp_path)
+    assert not tracer.load(tmp_path / "tracer.json").has_effects

@@ -6,9 +6,11 @@ and the sum is what the odometer shows. A line of this file without a mark in a 
 """
 
 import functools
+import gc
 import re
 import sys
 import threading
+import weakref
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,6 +25,8 @@ from odometers import ODOMETERS, PythonCalls, read
 from scripts import ROOT
 
 import tracer
+
+pytestmark = pytest.mark.wide
 
 HERE = Path(__file__)
 MARKS = {
@@ -139,6 +143,86 @@ def test_functions_around_and_decorators(program: Program, end: str) -> None:
         f"first > many > wrapper > step > {end}": 3,
         f"second > many > wrapper > step > {end}": 3,
         f"third > third > many > wrapper > step > {end}": 3,
+    }
+
+
+def test_one_line_that_calls_several_methods() -> None:
+    """One instruction may call any of them; each path ends in the one that was called."""
+    program = Program("keras3")
+    ones, variables = [tf.ones(1)], [program.variable]
+    optimizer = program.optimizer
+    for _ in range(3):
+        for method, arguments in (
+            (optimizer.apply_gradients, [program.pairs]),
+            (optimizer.apply, [ones, variables]),
+        ):
+            method(*arguments)  # @each
+    assert program.told() == {
+        "each > Keras3Odometer.apply_gradients": 3,
+        "each > Keras3Odometer.apply": 3,
+    }
+
+    @tf.function
+    def both() -> None:
+        for method, arguments in (
+            (optimizer.apply_gradients, [program.pairs]),
+            (optimizer.apply, [ones, variables]),
+        ):
+            method(*arguments)  # @inside
+
+    both()  # @both
+    assert program.told() == {
+        "each > Keras3Odometer.apply_gradients": 3,
+        "each > Keras3Odometer.apply": 3,
+        "both > [both] > inside > Keras3Odometer.apply_gradients": 1,
+        "both > [both] > inside > Keras3Odometer.apply": 1,
+    }
+
+
+def test_one_line_that_calls_several_apply_methods() -> None:
+    """Outside of every step."""
+    program = Program("v1")
+    dense, sparse = (
+        program.optimizer._resource_apply_dense,
+        program.optimizer._resource_apply_sparse,
+    )
+    for _ in range(3):
+        for method, indices in ((dense, []), (sparse, [tf.constant([0])])):
+            method(tf.ones(1), program.variable, *indices)  # @each
+    trace = tracer.trace_of(program.optimizer)
+    assert Counter({path_of(trace, each.path): each.total for each in trace.blocks}) == {
+        "each > V1Odometer._resource_apply_dense": 3,
+        "each > V1Odometer._resource_apply_sparse": 3,
+    }
+
+
+def test_a_comprehension_of_several_lines(program: Program, end: str) -> None:
+    """The line is that of the call in it, as it is in a traceback, not that of its bracket."""
+
+    def many() -> list[Any]:
+        return [
+            number  # the first line of it
+            or program.optimizer.apply_gradients(program.pairs)  # @in-brackets
+            for number in [0] * 3
+        ]
+
+    many()  # @many
+    assert program.told() == {f"many > in-brackets > {end}": 3}
+
+
+def test_a_program_that_changes_its_folder(
+    program: Program, end: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file keeps the name that it had at first."""
+
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)
+
+    step()
+    monkeypatch.chdir(tmp_path)
+    step()
+    assert {line.file for line in tracer.trace_of(program.optimizer).data.lines if line.file} == {
+        str(HERE.relative_to(ROOT))
     }
 
 
@@ -283,6 +367,38 @@ def test_branches_have_their_lines(program: Program, end: str) -> None:
     }
 
 
+def test_functions_that_are_defined_in_a_graph(program: Program, end: str) -> None:
+    """AutoGraph writes them into one file with the function around them; each has its lines."""
+
+    @tf.function
+    def step(number: Any) -> None:
+        def loop() -> Any:
+            if number > 0:
+                program.optimizer.apply_gradients(program.pairs)  # @loop
+
+        # fmt: off
+        def short() -> Any: loop()  # @short
+        # fmt: on
+
+        loop()  # @in-step
+        for _ in tf.range(2):
+            loop()  # @in-loop
+            short()  # @by-short
+        tf.cond(number > 0, lambda: loop() or 0, lambda: 0)  # @lambda
+
+    step(tf.constant(1))  # @step
+    assert program.told() == {
+        f"step > [step] > in-step > loop > {end}": 1,
+        f"step > [step] > in-loop > loop > {end}": 2,
+        f"step > [step] > by-short > short > loop > {end}": 2,
+        f"step > [step] > lambda > lambda > loop > {end}": 1,
+    }
+    trace = tracer.trace_of(program.optimizer)
+    assert {line.function.rpartition(".")[2] for line in trace.data.lines if line.file} == {
+        "test_functions_that_are_defined_in_a_graph", "step", "loop", "short", "<lambda>"
+    }  # fmt: skip
+
+
 def test_a_function_called_in_an_eager_step_of_two_lines() -> None:
     """`jit_compile` has Keras 2 update each variable in a function of its own."""
     optimizer = tracer.wrap(keras2.optimizers.SGD(1.0, jit_compile=True))
@@ -324,6 +440,80 @@ def test_wrapped_late(kind: str, end: str) -> None:
     assert steps_by_path(trace) == {f"later > [step] > step > {end}": 3}
     (event,) = trace.data.graph_tracings
     assert (event.cause, path_of(trace, event.path)) == ("forgotten", "later > [step]")
+
+
+def test_datasets_that_step(program: Program, end: str) -> None:
+    """They run their function when they are asked for elements; who made each is who calls."""
+
+    def step(number: Any) -> Any:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+        return number
+
+    one = tf.data.Dataset.range(3).map(step)  # @one
+    other = tf.data.Dataset.range(5).map(step)  # @other
+    for dataset in (one, other, one):
+        list(dataset)
+    inside = f"[Dataset_map_step] > step > {end}"
+    assert program.told() == {f"one > {inside}": 6, f"other > {inside}": 5}
+
+
+def test_a_dataset_that_calls_what_others_call(program: Program, end: str) -> None:
+    """It does so whenever it likes, so nobody's turn says whose step it was."""
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    def mapped(number: Any) -> Any:
+        step()  # @mapped
+        return number
+
+    dataset = tf.data.Dataset.range(3).map(mapped)  # @made
+    list(dataset)
+    for _ in range(2):
+        step()  # @alone
+        list(dataset)
+    assert program.told() == {f"[step] > step > {end}": 11}
+
+
+def test_frames_are_not_held(program: Program) -> None:
+    """They would hold what the program works with until the garbage collector comes."""
+
+    class Batch:
+        pass
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)
+
+    def one() -> None:
+        held.append(weakref.ref(batch := Batch()))
+        step()
+        del batch
+
+    def other() -> None:
+        held.append(weakref.ref(batch := Batch()))
+        step()
+        assert batch
+
+    def both() -> None:
+        for _ in range(2):
+            one()
+            other()
+
+    held: list[Any] = []
+    both()
+    gc.collect()
+    gc.disable()
+    try:
+        held.clear()
+        thread = threading.Thread(target=both)
+        thread.start()
+        thread.join()
+        both()
+        assert [each() for each in held] == [None] * 8
+    finally:
+        gc.enable()
 
 
 def test_a_part_of_a_run(program: Program, end: str) -> None:
@@ -579,6 +769,27 @@ def test_why_a_function_was_traced(program: Program) -> None:
     assert [trace.graphs[each.graph].function for each in trace.data.graph_tracings] == ["step"] * 7
 
 
+def test_no_argument_is_named_where_none_changed(kind: str) -> None:
+    """A function is traced anew also because of the strategy in which it is called."""
+    strategy = tf.distribute.OneDeviceStrategy("cpu:0")
+    program = Program(kind, strategy)
+
+    @tf.function
+    def step(x: Any) -> None:
+        del x
+        strategy.run(lambda: (program.optimizer.apply_gradients(program.pairs), None)[1])
+
+    step(tf.ones(3))  # @first
+    step(tf.ones(4))  # @shape
+    with strategy.scope():
+        step(tf.ones(3))  # @in-scope
+    assert causes(tracer.trace_of(program.optimizer)) == [
+        ("first", "", "first > [step]", 0),
+        ("argument", "x: float32[3] -> float32[4]", "shape > [step]", 1),
+        ("unknown", "", "in-scope > [step]", 2),
+    ]
+
+
 def test_a_function_that_makes_variables_is_traced_twice() -> None:
     """The second time because of that, by the same call."""
     made: list[Any] = []
@@ -677,6 +888,16 @@ def test_how_long_a_tracing_took(program: Program) -> None:
         return tf.function(step, autograph=False)
 
     took: list[tuple[float, float]] = []
+    began = threading.Event()
+
+    def meanwhile() -> None:
+        """In another thread something else is traced, and that ends while the others go on."""
+        began.wait()
+        tf.function(lambda: time.sleep(0.1), autograph=False)()
+
+    thread = threading.Thread(target=meanwhile)
+    thread.start()
+    began.set()
     for seconds in (0.3, 0.0, 0.6):
         begin = time.time()
         slow(seconds)()
@@ -685,6 +906,8 @@ def test_how_long_a_tracing_took(program: Program) -> None:
     begin = time.time()
     slow(0.4).get_concrete_function()  # nobody calls it
     took.append((begin, time.time()))
+    thread.join()
+    tf.function(lambda: time.sleep(0.2), autograph=False)()
     events = tracer.trace_of(program.optimizer).data.graph_tracings
     assert len(events) == 4
     for event, (begin, end), least in zip(events, took, (0.3, 0.0, 0.6, 0.4), strict=True):

@@ -77,6 +77,7 @@ SAID = {
 }
 
 SLOW = {"compiled_each_epoch", "decay_of_all", "no_gradients", "resumed_without_state"}
+SLOW |= {"second_model", "shared_variable"}
 SLOW |= {name for name in SAID if name.endswith("_keras2")}
 """The rows that repeat another one, or take a second and more."""
 

@@ -23,9 +23,11 @@ from tracer.model.records import (
     Block,
     Calls,
     Decay,
+    Effect,
     Failure,
     Graph,
     Method,
+    Observation,
     Optimizer,
     Program,
     Remark,
@@ -88,6 +90,26 @@ def thawed(*names: str, steps: int = 20) -> CallTrace:
     return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
 
 
+def effect(what: Observation, of: tuple[int, ...], *runs: Run, replica: int = 0) -> Effect:
+    return Effect(0, replica, what, of, sum(run.total for run in runs), runs)
+
+
+def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> CallTrace:
+    """Steps in each of which the kernel and the bias were compared."""
+    seen = (effect("compared", (0, 1), Run(1, 1, steps)), *effects)
+    accumulating = optimizer(gradient_accumulation_steps=4)
+    made = trace(
+        *(blocks or [healthy(Run(1, 1, steps))]), optimizers=(accumulating,) if blocks else ()
+    )
+    return traces.changed(made, effects=seen)
+
+
+ACCUMULATING = (
+    block([step(), request(0, 1)], Run(1, 1, 20), graphs=1),
+    block([update(0, 1)], Run(4, 4, 5), is_step=False, graphs=1),
+)
+
+
 def skipping(
     *runs: Run, steps: int, initial_scale: float = 2.0**15, dynamic_scale: float = 1.0
 ) -> CallTrace:
@@ -134,6 +156,21 @@ MALFORMED = Remark(
 )
 
 CASES: dict[str, Callable[[], CallTrace]] = {
+    "a weight that becomes NaN": lambda: watched(
+        effect("not_finite", (1,), Run(8, 1, 13)), effect("unchanged", (1,), Run(9, 1, 12))
+    ),
+    "all weights become NaN": lambda: watched(
+        effect("not_finite", (1,), Run(8, 1, 13)), effect("not_finite", (0,), Run(9, 1, 12))
+    ),
+    "weights that were NaN": lambda: watched(effect("not_finite", (0, 1), Run(1, 1, 20))),
+    "a learning rate of 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 20))),
+    "a layer that is cut off": lambda: watched(effect("unchanged", (0,), Run(1, 1, 20))),
+    "a layer that dies": lambda: watched(effect("unchanged", (0,), Run(2, 9, 1), Run(12, 1, 9))),
+    "accumulated gradients of 0": lambda: watched(
+        effect("unchanged", (0,), Run(1, 1, 20)),
+        effect("unchanged", (1,), Run(1, 1, 3), Run(5, 1, 3), Run(9, 1, 3), Run(13, 1, 3)),
+        blocks=ACCUMULATING,
+    ),
     "a method of another Keras": lambda: remarked(
         Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras3"
     ),
@@ -444,6 +481,10 @@ CASES |= {
 }
 
 SILENT: dict[str, Callable[[], CallTrace]] = {
+    "compared, and all is well": lambda: watched(),
+    "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
+    "a layer that is still now and then": lambda: watched(effect("unchanged", (0,), Run(1, 2, 10))),
+    "a layer that is still at the end": lambda: watched(effect("unchanged", (0,), Run(17, 1, 4))),
     "made trainable, no step yet": lambda: thawed("base/kernel", steps=0),
     "healthy": lambda: trace(TRAINED, optimizers=(optimizer(built=True, iterations=10),)),
     "two replicas": lambda: trace(
@@ -560,6 +601,12 @@ def test_what_is_no_finding(name: str) -> None:
     assert SILENT[name]().findings() == []
 
 
+def test_steps_that_only_accumulate_leave_weights_as_they_are() -> None:
+    runs = [Run(first, 1, 3) for first in (1, 5, 9, 13, 17)]
+    accumulated = watched(effect("unchanged", (0, 1), *runs), blocks=ACCUMULATING)
+    assert [each.code for each in accumulated.findings()] == ["steps-differ"]
+
+
 @pytest.mark.parametrize("name", [*CASES, *SILENT])
 def test_findings_are_worded_alike(name: str) -> None:
     made = {**CASES, **SILENT}[name]()
@@ -583,7 +630,7 @@ def test_an_incomplete_trace_says_nothing_of_what_did_not_happen() -> None:
         codes = {each.code for each in incomplete.findings()}
         assert not codes & {
             *("never-updated", "no-gradient", "updates-stopped", "gradient-missing"),
-            *("replicas-disagree", "steps-skipped", "steps-differ", "never-used"),
+            *("replicas-disagree", "steps-skipped", "steps-differ", "never-used", "unchanged"),
             *("gradients-left", "loss-not-scaled", "ema-unused"),
         }, name
 

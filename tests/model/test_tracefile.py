@@ -21,12 +21,14 @@ from tracer.model.records import (
     Block,
     Calls,
     Decay,
+    Effect,
     Entry,
     Failure,
     Graph,
     GraphTracing,
     Line,
     Method,
+    Observation,
     Optimizer,
     Replica,
     TraceData,
@@ -142,7 +144,14 @@ def trace_data(draw: st.DrawFn) -> TraceData:
         seconds,
         seconds,
     )
+    effects = []
+    for _ in range(draw(st.integers(0, 2))):
+        runs = draw(rising_runs())
+        what: Observation = draw(st.sampled_from(["compared", "unchanged", "not_finite"]))
+        total = sum(run.total for run in runs) + draw(st.integers(0, 3))
+        effects.append(Effect(draw(optimizer), draw(replica), what, draw(indices), total, runs))
     return TraceData(
+        effects=tuple(effects),
         optimizers=tuple(
             Optimizer(draw(TEXT), draw(TEXT), "keras3", draw(optimizer), **draw(SEEN))
             for _ in range(optimizers)
@@ -724,7 +733,7 @@ def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
 
 def test_a_file_of_version_1_knows_no_callers(path: Path) -> None:
     old = document() | {"version": 1}
-    for new in ("lines", "paths", "graph_tracings"):
+    for new in ("lines", "paths", "graph_tracings", "effects"):
         del old[new]
     for record in [*old["blocks"], *old["calls"]]:
         del record["path"]

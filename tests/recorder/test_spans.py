@@ -1,6 +1,7 @@
 """Spans: which steps were whose, held against lists of steps, one by one."""
 
 import time
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 
@@ -73,6 +74,20 @@ def test_runs_that_take_turns_become_one(turns: int, count: int, first: int) -> 
         assert union(parts) == [Run(first, 1, turns * count - 1)]
 
 
+def test_what_is_left_of_many_steps_is_found_without_a_look_at_each() -> None:
+    """A reading must not take the room of a run, were it only one step that nobody knows."""
+    runs = [Run(1, 1, 1_000_000)]
+    parts = [Run(1, 1, 400_000), Run(400_002, 2, 299_999), Run(400_003, 2, 299_999)]
+    tracemalloc.start()
+    try:
+        left = without(runs, parts)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert left == [Run(400_001, 599_999, 2)]  # the first of these steps, and the last of all
+    assert most < 1_000_000
+
+
 @given(RUNS, CHANGES, st.integers(0, 30))
 def test_each_caller_has_its_steps(
     runs: list[Run], changes: list[tuple[int, str | None]], earlier: int
@@ -103,7 +118,7 @@ def test_each_caller_has_its_steps(
     assert +said == +expected
 
 
-@pytest.mark.parametrize("length", [1, 3, 10, 500])
+@pytest.mark.parametrize("length", [1, 3, 10, 100, 500])
 def test_callers_in_turn_stay_small(length: int) -> None:
     """Two that take spans for 1,000,000 steps are two stretches, whose steps are in few runs."""
     spans: Spans[str] = Spans(1)

@@ -129,6 +129,7 @@ def test_the_page_allows_its_own_scripts_and_no_request() -> None:
     assert not re.search(r"""(src|href)=["'](?!#)""", outside)
 
 
+@pytest.mark.long
 def test_a_page_has_a_size_whatever_the_names_and_notes() -> None:
     ids = range(9_000)
     work = (block([step(), request(*ids), update(*ids)], Run(1, 1, 1_000), graphs=1),)
@@ -198,6 +199,7 @@ def test_a_page_of_an_older_file_says_what_it_lacks() -> None:
     assert data_of(page)["optimizers"][0]["callers"] == []
 
 
+@pytest.mark.long
 def test_a_page_has_a_size_however_many_callers() -> None:
     trace = traces.several_callers()
     lines = tuple(Line("層" * 300, f"{'層' * 300}.py", number) for number in range(1_000))

@@ -71,6 +71,13 @@ def test_graph_tracing_adds_the_same_ops_to_every_kind() -> None:
 
 
 @pytest.mark.sweep
+def test_effects_add_some_ops_for_each_variable() -> None:
+    added = {number(row[0]): number(row[1]) for row in printed("effects")}
+    assert set(added) == {1, 10, 100}
+    assert (added[100] - added[10]) / 90 == (added[10] - added[1]) / 9 <= 12
+
+
+@pytest.mark.sweep
 def test_every_update_in_graph_mode_is_counted() -> None:
     for row in printed("graph_mode"):
         assert row[-2] == row[-1]

@@ -13,6 +13,7 @@ from tracer.api import CallTrace
 from tracer.model.records import (
     Block,
     Calls,
+    Effect,
     Entry,
     Graph,
     GraphTracing,
@@ -162,6 +163,23 @@ def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
         ),
     )
     return keras3(names, blocks, (called(1, range(4), tracing=2),))
+
+
+def with_effects() -> CallTrace:
+    """10 steps: the kernel stays as it is in 4 to 6, the bias is not finite from step 8 on."""
+    work = [step(), request(0, 1), update(0, 1)]
+    trace = keras3(
+        ("dense/kernel", "dense/bias"),
+        (block(work, Run(1, 1, 10), graphs=1),),
+        (called(1, (0, 1), tracing=1),),
+    )
+    effects = (
+        Effect(0, 0, "compared", (0, 1), 10, (Run(1, 1, 10),)),
+        Effect(0, 0, "unchanged", (0,), 3, (Run(4, 1, 3),)),
+        Effect(0, 0, "unchanged", (1,), 2, (Run(9, 1, 2),)),
+        Effect(0, 0, "not_finite", (1,), 3, (Run(8, 1, 3),)),
+    )
+    return changed(trace, effects=effects)
 
 
 def eager() -> CallTrace:
@@ -517,6 +535,7 @@ ALL: dict[str, Callable[[], CallTrace]] = {
         embedding_on_two_replicas,
         accumulation,
         eager,
+        with_effects,
         incomplete,
         no_steps,
         never_ran,

@@ -11,7 +11,7 @@ from traces import block, called, request, step, update
 import tracer
 from tracer.api import CallTrace
 from tracer.model.names import Objects
-from tracer.model.records import Graph, Remark
+from tracer.model.records import Effect, Graph, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing import expressions
@@ -40,6 +40,27 @@ def all_updated(trace: Trace) -> str:
     known = {id(each): index for index, each in enumerate(variables[:3])}
     live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
     return tracer.assert_all_updated(variables).check(live)
+
+
+def all_changed(trace: Trace) -> str:
+    """`assert_all_changed` of three variables, of which the trace does not hold the last."""
+
+    class Named:
+        dtype = "float32"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    variables = [Named(f"{name}:0") for name in ("dense/kernel", "dense/bias", "other/kernel")]
+    known = {id(each): index for index, each in enumerate(variables[:2])}
+    live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
+    return tracer.assert_all_changed(variables).check(live)
+
+
+def still(trace: CallTrace) -> CallTrace:
+    """The same with a kernel that no step changed."""
+    effect = Effect(0, 0, "unchanged", (0,), 10, (Run(1, 1, 10),))
+    return traces.changed(trace, effects=(*trace.data.effects[:1], effect))
 
 
 def unused(name: str) -> CallTrace:
@@ -146,6 +167,7 @@ FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
     "calls_of_another_method": (calls("_resource_apply_dense", 1), traces.eager),
     "calls_incomplete": (calls("update_step", 2), traces.incomplete),
     "all_updated": (all_updated, traces.no_gradients),
+    "all_changed": (all_changed, lambda: still(traces.with_effects())),
     "never_updated": (tracer.assert_never_updated("*kernel").check, traces.accumulation),
     "never_updated_of_what_is_not": (
         tracer.assert_never_updated("layer_42/attention/*").check,

@@ -1,5 +1,6 @@
 """Expectations as text, for `tracer check`: they fail as the assertions do, with the same words."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ import traces
 
 import tracer
 from tracer.api import CallTrace
+from tracer.errors import UnknownName
 from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, expect_updates
@@ -16,6 +18,35 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
     """The first line of why each expression does not hold; empty if it does."""
     verdicts = expressions.check(trace, [expressions.read(text) for text in texts])
     return [verdict.reason.partition("\n")[0] for verdict in verdicts]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("unchanged=0", "unchanged: expected 0, got 5"),
+        ("unchanged[*bias]<=1", "unchanged of *bias: expected at most 1, got 2"),
+        ("not_finite=0", "not finite: expected 0, got 3"),
+        (
+            "unchanged=0/step",
+            "unchanged: expected 0 in each step, got 1 in steps 4 to 6, 9 to 10 of 10",
+        ),
+        ("not_finite[*bias]<1/step", "not finite of *bias: expected at most 0 in each step, got 1"),
+    ],
+)
+def test_what_steps_did_to_the_weights(text: str, said: str) -> None:
+    (verdict,) = expressions.check(traces.with_effects(), [expressions.read(text)])
+    assert verdict.reason.startswith(said)
+    assert re.search(r"dense/bias +10 +2 +3", verdict.reason)
+
+
+def test_what_steps_did_not_do_to_the_weights() -> None:
+    texts = ("not_finite[*kernel]=0", "unchanged=5", "unchanged[*kernel]<=1/step", "unchanged>4")
+    verdicts = expressions.check(traces.with_effects(), [expressions.read(each) for each in texts])
+    assert [verdict.reason for verdict in verdicts] == [""] * 4
+    with pytest.raises(UnknownName, match="the trace has no effects"):
+        expressions.check(traces.eager(), [expressions.read("unchanged=0")])
+    with pytest.raises(UnknownName, match="no variable"):
+        expressions.check(traces.with_effects(), [expressions.read("unchanged[kernel]=0")])
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,14 @@ def run(
         bool,
         typer.Option("--children", help="Trace the processes that the program starts, too."),
     ] = False,
+    effects: Annotated[
+        bool,
+        typer.Option(
+            "--effects",
+            help="Compare the weights before and after each step: what did not change, what is "
+            "not finite. Takes a pass over the weights in each step.",
+        ),
+    ] = False,
     by: _TableOption = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no report.")] = False,
     seconds: Annotated[
@@ -166,7 +174,7 @@ def run(
     from tracer.cli.launch import FILE, FOLDER, Launch
 
     output = output or (FOLDER if children else FILE)
-    launch = Launch(program, arguments or (), module, output, by, quiet, seconds, children)
+    launch = Launch(program, arguments or (), module, output, by, quiet, seconds, children, effects)
     try:
         launch.check()
     except OSError as error:

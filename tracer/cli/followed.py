@@ -25,7 +25,9 @@ _STARTUP = Path(__file__).parent / "startup"
 
 def keep_as_one_of(process: Process, folder: Path, **options: Any) -> None:
     """Keep the trace of the first process of a launch, and follow those that it starts."""
-    os.environ[_VARIABLE] = json.dumps([str(folder), options["seconds"], process.launch])
+    os.environ[_VARIABLE] = json.dumps(
+        [str(folder), options["seconds"], process.launch, process.effects]
+    )
     path = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *([path] if path else [])])
     _Followed(process, folder, **options)
@@ -35,8 +37,9 @@ def follow() -> None:
     """Trace this process, which a program started under `tracer run --children`."""
     settings = os.environ.get(_VARIABLE)
     if settings is not None:
-        folder, seconds, launch = json.loads(settings)
-        process = Process(shlex.join(sys.orig_argv[1:]), launch, child=True)
+        folder, seconds, launch, effects = json.loads(settings)
+        command = shlex.join(sys.orig_argv[1:])
+        process = Process(command, launch, child=True, effects=effects)
         _Followed(process, Path(folder), seconds=seconds, always=False)
 
 

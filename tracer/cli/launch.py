@@ -43,6 +43,8 @@ class Launch:
     """How far the file may be behind while the program runs."""
     children: bool = False
     """Whether the processes that the program starts are traced too: `output` is a folder then."""
+    effects: bool = False
+    """Whether the variables are compared before and after each step."""
 
     def check(self) -> None:
         """Raise `tracer.TraceFileError`, or `OSError` for the program, if this cannot begin."""
@@ -75,7 +77,9 @@ class Launch:
         _make_folder(path if folder else path.parent)
         children = Children()
         launch = uuid.uuid4().hex if self.children else ""
-        process = Process(self._command(), launch, say=None if self.quiet else say)
+        process = Process(
+            self._command(), launch, effects=self.effects, say=None if self.quiet else say
+        )
 
         def tell(trace: CallTrace, written: Path | None) -> None:
             if not self.quiet:

@@ -24,8 +24,9 @@ class Process:
     """The process that this is, from now on; every optimizer that it uses is traced.
 
     `command` is what the process runs, `launch` tells one `tracer run --children` from others, and
-    a `child` was started by the program, so that how it ends is not always known. `say` is told
-    what the class of an optimizer shows, when it is made.
+    a `child` was started by the program, so that how it ends is not always known. If `effects`, the
+    variables are compared before and after each step. `say` is told what the class of an optimizer
+    shows, when it is made.
     """
 
     def __init__(
@@ -34,13 +35,15 @@ class Process:
         launch: str = "",
         *,
         child: bool = False,
+        effects: bool = False,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.command = command
         self.launch = launch
+        self.effects = effects
         self._child = child
         self._tracing = ExitStack()
-        self._recording = self._tracing.enter_context(recording_aloud(say))
+        self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
         self._begin()
 
     def _begin(self) -> None:

@@ -22,6 +22,7 @@ from tracer.findings.rules import (
     several,
     steps,
     updates,
+    weights,
 )
 from tracer.model.trace import Trace
 
@@ -116,7 +117,9 @@ RULES: tuple[Rule, ...] = (
     failures.keras_mixed,
     failures.apply_raised,
     # Found in the updates.
+    weights.not_finite,
     effects.never_assigned,
+    weights.unchanged,
     updates.replicas_disagree,
     updates.never_updated,
     models.never_handed,

@@ -35,9 +35,16 @@ __tracebackhide__ = is_mistake
 class Recording:
     """What was recorded of each optimizer that was met, and which were not to be traced."""
 
-    def __init__(self, met: "Callable[[Recorder], None] | None" = None) -> None:
-        """`met` is called with the recorder of each optimizer that is met, as soon as it is."""
+    def __init__(
+        self, met: "Callable[[Recorder], None] | None" = None, *, effects: bool = False
+    ) -> None:
+        """`met` is called with the recorder of each optimizer that is met, as soon as it is.
+
+        If `effects`, the variables are compared before and after each step.
+        """
         self._met = met
+        self._effects = effects
+        self._comparing: dict[Recorder, bool] = {}  # and whether it was traced without that before
         self._since: dict[Recorder, Baseline | None] = {}
         self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
@@ -104,7 +111,11 @@ class Recording:
         traced = registry.is_traced(optimizer)
         known = registry.recorder_of(optimizer)
         missed = {} if known is None else dict(known.optimizers.older.calls)
-        recorder = (wrapping.adopt if making else wrapping.join)(optimizer)
+        compared = known is not None and known.comparing
+        hold = wrapping.adopt if making else wrapping.join
+        recorder = hold(optimizer, effects=self._effects)
+        if self._effects and not compared:
+            self._comparing.setdefault(recorder, traced)
         if recorder not in self._since:
             since = None if making else recorder.reader.baseline()
             if since is not None and not traced:  # what was found to be under way counts
@@ -153,6 +164,9 @@ class Recording:
             for optimizer in alive:
                 if registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
+        for recorder, traced_before in self._comparing.items():
+            recorder.compare(False, retrace=traced_before)  # else it is traced no more
+        self._comparing.clear()
         self._since.clear()
         self._asked.clear()
 
@@ -188,9 +202,11 @@ def _counts_of(optimizer: Any) -> list[int] | None:
 
 
 @contextmanager
-def record(met: "Callable[[Recorder], None] | None" = None) -> Iterator[Recording]:
+def record(
+    met: "Callable[[Recorder], None] | None" = None, *, effects: bool = False
+) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record`, and `Recording`."""
-    recording = Recording(met)
+    recording = Recording(met, effects=effects)
     with _lock:
         _active.append(recording)
         _listen()
@@ -204,9 +220,9 @@ def record(met: "Callable[[Recorder], None] | None" = None) -> Iterator[Recordin
 
 
 @contextmanager
-def recording_of(*optimizers: object) -> Iterator[Recording]:
+def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
     """Trace these optimizers only, for the block: see `tracer.api.recording_of`."""
-    recording = Recording()
+    recording = Recording(effects=effects)
     try:
         for optimizer in optimizers:
             recording.take(optimizer)

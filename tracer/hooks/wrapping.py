@@ -30,23 +30,31 @@ T = TypeVar("T")
 __tracebackhide__ = is_mistake
 
 
-def join(optimizer: Any, made: str = "", *, retrace: bool = True) -> Recorder:
+def join(
+    optimizer: Any, made: str = "", *, retrace: bool = True, effects: bool = False
+) -> Recorder:
     """Wrap an optimizer and what is nested in it; returns its recorder.
 
     `made` is the line of the program to tell it from others by. If `retrace`, the functions that
-    use it are traced anew at their next call.
+    use it are traced anew at their next call. If `effects`, the variables are compared before and
+    after each step; else that stays as it was.
     """
     _wrap(optimizer, made, retrace)
-    return bindings[id(optimizer)].recorder
+    recorder = bindings[id(optimizer)].recorder
+    if effects:
+        recorder.compare(True)
+    return recorder
 
 
-def adopt(optimizer: Any) -> Recorder:
+def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step."""
     kind = kind_to_trace(optimizer)
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
     if binding is None:
         binding = _bind(optimizer, Recorder(), kind, line_of_caller(optimizer))
+    if effects:
+        binding.recorder.compare(True)
     if not is_traced(optimizer):
         binding.recorder.optimizers.older.begin(binding.index)
         set_class(optimizer, traced)

@@ -3,7 +3,7 @@
 The records say that it is one (`TraceData.only`), and which step of the run its first one is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
@@ -11,7 +11,8 @@ import msgspec
 from tracer.errors import UnknownName
 from tracer.model.merge import Renumbering
 from tracer.model.names import named
-from tracer.model.records import Block, Entry, TraceData
+from tracer.model.records import Block, Effect, Entry, TraceData
+from tracer.model.runs import Run
 from tracer.model.selection import Filters, Selection
 from tracer.model.trace import Trace
 
@@ -69,6 +70,7 @@ def select(
         data,
         blocks=tuple(blocks),
         calls=tuple(calls),
+        effects=tuple(_effects(data, kept, steps)),
         only=_only(variable, steps, replica, method, optimizer, trace.steps),
         first_step=1 if steps is None else max(1, steps.start),
     )
@@ -103,6 +105,7 @@ def _of_optimizers(trace: Trace, wanted: str) -> Trace:
             for each in data.graph_tracings
             if each.graph in graph_places
         ),
+        effects=tuple(numbering.effect(each) for each in data.effects if each.root in roots),
     )
     return Trace(chosen, trace.objects)
 
@@ -134,6 +137,20 @@ def _entries(block: Block, kept: Selection) -> Iterator[Entry]:
                 yield msgspec.structs.replace(entry, variables=variables)
 
 
+def _effects(data: TraceData, kept: Selection, steps: range | None) -> Iterator[Effect]:
+    """The effects on the variables that are kept; in some steps, which are numbered from 1 then."""
+    for effect in data.effects:
+        variables = _kept(effect.variables, kept)
+        if not variables or (kept.replicas is not None and effect.replica not in kept.replicas):
+            continue
+        runs, total = effect.runs, effect.total
+        if steps is not None:
+            runs = tuple(_from_one(effect.runs, steps))
+            total = sum(run.total for run in runs)
+        if total:
+            yield msgspec.structs.replace(effect, variables=variables, runs=runs, total=total)
+
+
 def _promoted(block: Block) -> Block:
     """The block with executions inside other methods as updates."""
     entries = tuple(
@@ -148,12 +165,18 @@ def _within(block: Block, steps: range | None) -> Iterator[Block]:
     if steps is None:
         yield block
     elif not block.outside:
-        before = max(1, steps.start) - 1
-        runs = tuple(
-            within.moved(-before) for run in block.runs if (within := run.only(steps)) is not None
-        )
+        runs = tuple(_from_one(block.runs, steps))
         total = sum(run.total for run in runs)
         yield msgspec.structs.replace(block, runs=runs, total=total)
+
+
+def _from_one(runs: Iterable[Run], steps: range) -> Iterator[Run]:
+    """The runs in those steps, of which the first is step 1 then."""
+    before = max(1, steps.start) - 1
+    for run in runs:
+        within = run.only(steps)
+        if within is not None:
+            yield within.moved(-before)
 
 
 def _only(

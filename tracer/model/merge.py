@@ -14,6 +14,7 @@ from tracer.model.names import distinct
 from tracer.model.records import (
     Block,
     Calls,
+    Effect,
     Entry,
     Graph,
     GraphTracing,
@@ -312,6 +313,7 @@ class _Whole:
         self._lines: dict[Line, int] = {}
         self._paths: dict[tuple[int, ...], int] = {}
         self._graph_tracings: list[GraphTracing] = []
+        self._effects: list[Effect] = []
 
     def add(
         self,
@@ -334,6 +336,7 @@ class _Whole:
         self._calls += map(numbering.calls, data.calls)
         self._graphs += map(numbering.graph, data.graphs)
         self._graph_tracings += map(numbering.graph_tracing, data.graph_tracings)
+        self._effects += map(numbering.effect, data.effects)
         return numbering
 
     def data(self, **rest: Any) -> TraceData:
@@ -346,6 +349,7 @@ class _Whole:
             lines=tuple(self._lines),
             paths=tuple(self._paths),
             graph_tracings=tuple(sorted(self._graph_tracings, key=lambda each: each.at)),
+            effects=tuple(self._effects),
             **rest,
         )
 
@@ -389,6 +393,14 @@ class Renumbering:
     def graph(self, graph: Graph) -> Graph:
         return msgspec.structs.replace(
             graph, root=self.optimizers[graph.root], replica=self.replicas[graph.replica]
+        )
+
+    def effect(self, effect: Effect) -> Effect:
+        return msgspec.structs.replace(
+            effect,
+            root=self.optimizers[effect.root],
+            replica=self.replicas[effect.replica],
+            variables=self._of(effect.variables),
         )
 
     def graph_tracing(self, tracing: GraphTracing) -> GraphTracing:

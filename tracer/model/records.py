@@ -256,6 +256,25 @@ class Calls(msgspec.Struct, frozen=True):
     """The index of the path of calls by which they came; None if that is not known."""
 
 
+Observation = Literal["compared", "unchanged", "not_finite"]
+"""What is seen of a variable in a step: that it was looked at, that no bit of its memory changed,
+that something in it was infinite or NaN when the step had ended."""
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """In which steps the same was seen of each of `variables`, where effects were asked for."""
+
+    root: int
+    replica: int
+    what: Observation
+    variables: tuple[int, ...]
+    """Indices of variables."""
+    total: int
+    """In how many steps, of each of the variables."""
+    runs: tuple[Run, ...]
+    """Those steps; short of the total where their detail was lost."""
+
+
 class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
@@ -304,6 +323,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """Each is indices of `lines`, from the program's outermost line to the intercepted method."""
     graph_tracings: tuple[GraphTracing, ...] = ()
     """In the order in which they began."""
+    effects: tuple[Effect, ...] = ()
+    """What steps did to the variables; none where it was not asked for."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

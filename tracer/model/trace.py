@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from tracer.errors import is_mistake, unknown_name
-from tracer.model import callers, records
+from tracer.model import callers, effects, records
 from tracer.model.callers import Caller
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
@@ -42,7 +42,7 @@ from tracer.model.wording import some
 T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
-What = Literal["updates", "executions", "calls", "requests"]
+What = Literal["updates", "executions", "calls", "requests", "compared", "unchanged", "not_finite"]
 SplitBy = Literal[
     "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
 ]
@@ -174,6 +174,11 @@ class Trace:
         """The number of steps: of the optimizer and the replica that ran most of them."""
         return max(self.steps_by_replica().values(), default=0)
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether it says what steps did to the variables: `count("unchanged", ...)`."""
+        return bool(self._data.effects)
+
     def steps_by_replica(self) -> dict[tuple[int, int], int]:
         """The number of steps for each `(root optimizer, replica)`, as indices."""
         steps: dict[tuple[int, int], int] = defaultdict(int)
@@ -259,12 +264,20 @@ class Trace:
         step. Executions whose step is not known are left out of a split by step. A caller is a path
         of calls as a text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if it is not
         known.
+
+        Where effects were asked for (`tracer.wrap(optimizer, effects=True)`) there are three more
+        counts, of the steps that were handed a variable: `"compared"` is in how many of them it was
+        looked at, `"unchanged"` in how many no bit of it was another one after the step, and
+        `"not_finite"` after how many something in it was infinite or NaN. They have no method, no
+        kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
-        if what != "calls" and what not in _ROLES:
-            raise unknown_name("count", what, [*_ROLES, "calls"])
+        if what != "calls" and what not in _ROLES and what not in effects.OBSERVATIONS:
+            raise unknown_name("count", what, [*_ROLES, "calls", *effects.OBSERVATIONS])
         keys = {"variable", "replica", "worker", "optimizer", "method", "kind", "caller"}
         keys |= {"context"} if what == "calls" else {"step"}
+        if what in effects.OBSERVATIONS:
+            keys = set(effects.FILTERS)
         for name in names:
             if name not in keys:
                 raise unknown_name(f"key to split {what} by:", name, sorted(keys))
@@ -274,18 +287,23 @@ class Trace:
         return dict(counts)
 
     def per_step(
-        self, what: Literal["updates", "executions", "requests"], **filters: Any
+        self,
+        what: Literal["updates", "executions", "requests", "compared", "unchanged", "not_finite"],
+        **filters: Any,
     ) -> Iterator[tuple[int, int, int]]:
         """The count in each step, as `(first_step, last_step, count)` for runs of equal steps.
 
         The runs cover every step from 1 to `steps` without a gap, those that a filter leaves out
         with 0; memory does not grow with steps.
         """
-        if what not in _ROLES:
-            raise unknown_name("count per step", what, _ROLES)
+        if what not in _ROLES and what not in effects.OBSERVATIONS:
+            raise unknown_name("count per step", what, [*_ROLES, *effects.OBSERVATIONS])
         selection = self._selection_from(what, filters)
         counted: dict[int, list[Run]] = defaultdict(list)
-        for block, number in self._blocks_with(selection):
+        if what in effects.OBSERVATIONS:
+            for effect, variables in effects.selected(self._data, what, selection):
+                counted[len(variables)] += effects.runs_in(effect, selection.steps)
+        for block, number in self._blocks_with(selection) if what in _ROLES else ():
             counted[number] += selection.runs(block)
         weighted = [
             (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
@@ -328,6 +346,9 @@ class Trace:
         allowed: tuple[str, ...] = ("kind", "variable", "replica", "worker", "optimizer")
         allowed += ("method",) if what in ("executions", "calls") else ()
         allowed += ("step",) if what != "calls" else ()
+        if what in effects.OBSERVATIONS:
+            effects.require_effects(self._data, what, self.steps)
+            allowed = effects.FILTERS
         for name in filters:
             if name not in allowed:
                 raise TypeError(f"{what} has no filter {name!r}; it has {', '.join(allowed)}")
@@ -353,6 +374,9 @@ class Trace:
         selection = self._selection_from(what, filters)
         if what == "calls":
             yield from self._call_rows(selection)
+            return
+        if what in effects.OBSERVATIONS:
+            yield from effects.rows(self._data, what, selection, by_step)
             return
         for block, _ in self._blocks_with(selection):
             if by_step:

@@ -8,22 +8,23 @@ A trace file is one JSON object in UTF-8:
      "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
      "blocks": [{..., "entries": [{..., "variables": 1, "times": 1}], "runs": [[1, 1, 64, 1]]}],
      "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}],
-     "graphs": [...], "lines": [...], "paths": [[0, 3]], "graph_tracings": [...]}
+     "graphs": [...], "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
+     "effects": [{..., "variables": 1, "total": 3, "runs": [[7, 1, 3, 1]]}]}
 
 The fields are those of `tracer.model.records`, where they are explained, but for one: `variables`
-of an entry and of calls is an index into `lists`. A list holds indices of variables, as `[start,
-stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is written once, and one of
-1,000 variables takes as much space as one of 4. A run is `[first, stride, count, times]`, so a
-million regular steps take as much space as ten.
+of an entry, of calls and of an effect is an index into `lists`. A list holds indices of variables,
+as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is written once, and
+one of 1,000 variables takes as much space as one of 4. A run is `[first, stride, count, times]`, so
+a million regular steps take as much space as ten.
 
 What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
-steps of a block's runs rise, and the runs hold no more executions than the block's total.
+steps of the runs of a block or an effect rise, and the runs hold no more than its total.
 
 History of the number:
 
 - 1: the first format.
-- 2: `lines`, `paths` and `graph_tracings`; blocks and calls have a `path`. A file of version 1
-  knows no callers.
+- 2: `lines`, `paths`, `graph_tracings` and `effects`; blocks and calls have a `path`. A file of
+  version 1 knows no callers and no effects.
 
 A field that a reader may ignore can be added without a new number; readers skip what they do not
 know. Any other change takes a new number, and `load` refuses numbers above its own.
@@ -45,12 +46,14 @@ from tracer.model.merge import merge
 from tracer.model.records import (
     Block,
     Calls,
+    Effect,
     Entry,
     Graph,
     GraphTracing,
     Kind,
     Line,
     Method,
+    Observation,
     Optimizer,
     Program,
     Replica,
@@ -119,6 +122,15 @@ class _Calls(msgspec.Struct, frozen=True):
     path: int | None = None
 
 
+class _Effect(msgspec.Struct, frozen=True):
+    root: int
+    replica: int
+    what: Observation
+    variables: int
+    total: int
+    runs: tuple[Run, ...]
+
+
 class _File(msgspec.Struct, frozen=True):
     format: str
     version: int
@@ -140,6 +152,7 @@ class _File(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...] = ()
     paths: tuple[tuple[int, ...], ...] = ()
     graph_tracings: tuple[GraphTracing, ...] = ()
+    effects: tuple[_Effect, ...] = ()
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -334,6 +347,10 @@ def _to_file(data: TraceData) -> _File:
         )
         for c in data.calls
     )
+    effects = tuple(
+        _Effect(e.root, e.replica, e.what, number(e.variables), e.total, e.runs)
+        for e in data.effects
+    )
     return _File(
         FORMAT,
         VERSION,
@@ -355,6 +372,7 @@ def _to_file(data: TraceData) -> _File:
         data.lines,
         data.paths,
         data.graph_tracings,
+        effects,
     )
 
 
@@ -406,6 +424,15 @@ def _from_file(file: _File) -> TraceData:
         calls.append(
             Calls(c.optimizer, c.method, c.kind, c.replica, variables, c.eager, c.tracing, c.path)
         )
+    effects = []
+    for number, e in enumerate(file.effects):
+        where = f"effects[{number}]"
+        _inside(file.optimizers, e.root, f"{where}.root")
+        _inside(file.replicas, e.replica, f"{where}.replica")
+        _inside(lists, e.variables, f"{where}.variables")
+        _check(0, where, e.total)
+        _check_runs(e.runs, e.total, where, "step")
+        effects.append(Effect(e.root, e.replica, e.what, lists[e.variables], e.total, e.runs))
     return TraceData(
         file.optimizers,
         file.variables,
@@ -424,6 +451,7 @@ def _from_file(file: _File) -> TraceData:
         file.lines,
         file.paths,
         file.graph_tracings,
+        tuple(effects),
     )
 
 
@@ -440,15 +468,7 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         _check(1, f"{where}.entries[{number}].times", e.times)
         variables = lists[e.variables]
         entries.append(Entry(e.optimizer, e.method, e.role, e.kind, variables, e.times))
-    for number, run in enumerate(block.runs):
-        at = f"{where}.runs[{number}]"
-        _check(1, at, run.first, run.stride, run.count, run.times, run.last)
-    if any(before.last >= after.first for before, after in pairwise(block.runs)):
-        raise ValueError(f"the steps of {where}.runs do not rise")
-    if (placed := sum(run.total for run in block.runs)) > block.total:
-        raise ValueError(
-            f"{where}.runs hold {some(placed, 'execution')}, more than the total, {block.total}"
-        )
+    _check_runs(block.runs, block.total, where, "execution")
     return Block(
         root=block.root,
         replica=block.replica,
@@ -463,6 +483,16 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         outside=block.outside,
         path=block.path,
     )
+
+
+def _check_runs(runs: Sequence[Run], total: int, where: str, noun: str) -> None:
+    for number, run in enumerate(runs):
+        at = f"{where}.runs[{number}]"
+        _check(1, at, run.first, run.stride, run.count, run.times, run.last)
+    if any(before.last >= after.first for before, after in pairwise(runs)):
+        raise ValueError(f"the steps of {where}.runs do not rise")
+    if (placed := sum(run.total for run in runs)) > total:
+        raise ValueError(f"{where}.runs hold {some(placed, noun)}, more than the total, {total}")
 
 
 def _inside(table: Sequence[object], index: int, where: str) -> None:

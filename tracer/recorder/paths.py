@@ -14,10 +14,11 @@ A `Paths` belongs to a recorder. Paths get numbers, which never change; any thre
 """
 
 import os
+import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import takewhile
 from operator import is_
 from types import CodeType, FrameType
@@ -39,9 +40,11 @@ _LONGEST = 200
 
 _FRAMEWORKS = ("keras", "tensorflow", "tf_keras")
 _OURS = ("tracer",)
-_CELLS = ("<ipython-input-", "ipykernel_")
+_CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 _LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
+_SCRIPTS = os.path.normcase(sysconfig.get_paths()["scripts"]) + os.sep
+"""The folder of what an installer wrote to start a package, as `pytest`."""
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _NAMED = {
@@ -55,6 +58,8 @@ _NAMED = {
 }
 """Methods of the framework that people know: the class by which they do, if it is not that of the
 object, and an attribute that this class has."""
+
+_CODES_WITH_NAMES = {*_NAMED, "step_method", "tf__step_method", "apply_method", "tf__apply_method"}
 
 Original = Callable[[CodeType, int], "tuple[CodeType, int] | None"]
 """From generated code and a line in it to the author's code and line; None if it is not known."""
@@ -82,7 +87,7 @@ def shown_file(file: str) -> str:
 
 def is_cell(file: str) -> bool:
     """Whether it is no file but a cell of a notebook."""
-    return any(each in file for each in _CELLS)
+    return _CELL.search(file) is not None
 
 
 def _cell(file: str) -> str:
@@ -104,8 +109,9 @@ class Paths:
         self.rows: list[tuple[Line, ...]] = []
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._original = original
-        self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
-        self._recent: list[tuple[list[int], list[CodeType], bool, int]] = []
+        self._known: dict[tuple[Hashable, ...], tuple[int, list[CodeType]]] = {}
+        self._recent: list[tuple[list[int], list[CodeType], Hashable, int]] = []
+        self._files: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def number(self, lines: Sequence[Line]) -> int:
@@ -120,8 +126,11 @@ class Paths:
                 self.rows.append(row)
             return number
 
-    def above(self, frame: FrameType | None, outermost: bool = True) -> int:
-        """The path to `frame`, which is at work, from the beginning of its thread's stack."""
+    def above(self, frame: FrameType | None, end: Hashable = None) -> int:
+        """The path to `frame`, which is at work, from the beginning of its thread's stack.
+
+        `end` is what is called there if one instruction may call this or that.
+        """
         places: list[int] = []
         codes: list[CodeType] = []
         at = frame
@@ -129,20 +138,16 @@ class Paths:
             places.append(at.f_lasti)
             codes.append(at.f_code)
             at = at.f_back
-        number = self._recently(places, codes, outermost)
+        number = self._recently(places, codes, end)
         if number is None:
-            number = self.of(frames_above(frame), outermost)
-            self._recent = [(places, codes, outermost, number), *self._recent[:3]]
+            number = self.of(frames_above(frame))
+            self._recent = [(places, codes, end, number), *self._recent[:3]]
         return number
 
-    def _recently(self, places: list[int], codes: list[CodeType], outermost: bool) -> int | None:
+    def _recently(self, places: list[int], codes: list[CodeType], end: Hashable) -> int | None:
         """The path of a stack that was asked for just now."""
-        for known_places, known_codes, known_outermost, number in self._recent:
-            if (
-                places == known_places
-                and outermost == known_outermost
-                and all(map(is_, codes, known_codes))
-            ):
+        for known_places, known_codes, known_end, number in self._recent:
+            if places == known_places and end == known_end and all(map(is_, codes, known_codes)):
                 return number
         return None
 
@@ -151,15 +156,26 @@ class Paths:
 
         `outermost` if what is around them is all of the program, else they are a part of a path.
         """
-        key = (outermost, *map(id, (each.f_code for each in frames)))
+        key: tuple[Hashable, ...] = (outermost, *map(id, (each.f_code for each in frames)))
         key += tuple(each.f_lasti for each in frames)
+        # One instruction may call this optimizer or that one, and this method or that one.
+        key += tuple(_name_of(each) for each in frames if each.f_code.co_name in _CODES_WITH_NAMES)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MOST_STACKS:
                 self._known = {}
-            number = self.number(lines_of(frames, self._original, outermost))
+            number = self.number(lines_of(frames, self._original, outermost, self.file))
             known = self._known[key] = number, [each.f_code for each in frames]
         return known[0]
+
+    def file(self, file: str) -> str:
+        """What `shown_file` said when it was asked for first: the program may change its folder."""
+        known = self._files.get(file)
+        if known is None:
+            known = shown_file(file)
+            if not file.startswith("<") and len(self._files) < _MOST_STACKS and not is_cell(file):
+                self._files[file] = known
+        return known
 
 
 def frames_above(frame: FrameType | None) -> list[FrameType]:
@@ -171,11 +187,17 @@ def frames_above(frame: FrameType | None) -> list[FrameType]:
     return frames
 
 
-def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = True) -> list[Line]:
+def lines_of(
+    frames: Sequence[FrameType],
+    original: Original,
+    outermost: bool = True,
+    named: Callable[[str], str] = shown_file,
+) -> list[Line]:
     """What is worth to be named of a stack, whose innermost frame is first.
 
     Packages of others that stand around the whole program, as pytest does, are left out if it is
-    `outermost`; if there is no program, their lines are those of the program.
+    `outermost`; if there is no program, their lines are those of the program. `named` says what
+    people call a file.
     """
     frames = list(takewhile(lambda frame: not _starts_programs(frame), frames))
     sorts = [_sort_of(frame) for frame in frames]
@@ -184,7 +206,7 @@ def lines_of(frames: Sequence[FrameType], original: Original, outermost: bool = 
         sorts[around:] = ["other"] * (len(sorts) - around)
     elif outermost:
         sorts = ["program" if sort == "package" else sort for sort in sorts]
-    stack = _Stack(original)
+    stack = _Stack(original, named)
     for frame, sort in zip(reversed(frames), reversed(sorts), strict=True):
         if sort == "program":
             stack.add_program(frame)
@@ -208,9 +230,10 @@ _STEPS = (".apply_gradients", ".apply")
 class _Stack:
     """The lines of a stack, as they are added from the outermost on."""
 
-    def __init__(self, original: Original) -> None:
+    def __init__(self, original: Original, named: Callable[[str], str]) -> None:
         self.lines: list[Line] = []
         self._original = original
+        self._named = named
         self._generated = ""
         """The file that AutoGraph wrote, if the last line is of one."""
         self._package = ""
@@ -227,13 +250,18 @@ class _Stack:
         code, generated = frame.f_code, ""
         number = frame.f_lineno or code.co_firstlineno
         if code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>"):
-            return  # part of the function around it, as it is from Python 3.12 on
+            if self.lines and not _is_generated(code):
+                # It is part of the function around it, as it is from Python 3.12 on.
+                around = self.lines.pop()
+                self.add(Line(around.function, around.file, number))
+            return
         if _is_generated(code):
-            generated = code.co_filename
-            if generated == self._generated and not code.co_name.startswith("tf__"):
-                self.lines.pop()  # it is the body of a loop or a branch of that function
+            generated, name = code.co_filename, code.co_name
             code, number = self._original(code, number) or (code, number)
-        self.add(Line(_qualified(code, frame), shown_file(code.co_filename), number))
+            body = name != code.co_name and not name.startswith(("tf__", "<"))
+            if body and generated == self._generated:
+                self.lines.pop()  # that of the loop or the branch, of which this is the body
+        self.add(Line(_qualified(code, frame), self._named(code.co_filename), number))
         self._generated = generated
 
     def add_package(self, frame: FrameType) -> None:
@@ -267,7 +295,7 @@ def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
         return "program"
     if any(each in file for each in _PACKAGES):
         return "other" if root in _WRAPPERS else "package"
-    return "other" if os.path.normcase(file).startswith(_LIBRARY) else "program"
+    return "other" if os.path.normcase(file).startswith((_LIBRARY, _SCRIPTS)) else "program"
 
 
 _WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
@@ -300,6 +328,11 @@ def _name_in_framework(frame: FrameType) -> str:
         if any(attribute in vars(cls) for cls in of.__mro__):
             return f"{known_as or of.__name__}.{code.co_name}"
     return ""
+
+
+def _name_of(frame: FrameType) -> str:
+    """What `lines_of` may say of a frame that its code does not tell."""
+    return _name_in_framework(frame) or _applied_by(frame)
 
 
 def _applied_by(frame: FrameType) -> str:

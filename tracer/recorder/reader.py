@@ -22,6 +22,7 @@ from weakref import ref
 from tracer.model.names import Objects
 from tracer.model.records import (
     Block,
+    Effect,
     Graph,
     GraphTracing,
     Line,
@@ -45,6 +46,7 @@ from tracer.recorder.tensorflow.counters import (
     NOTHING_COUNTED,
     CountedBlock,
     Counts,
+    ReplicaCounts,
 )
 from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
 from tracer.recorder.tensorflow.older_functions import Older
@@ -102,6 +104,7 @@ class _Ran(NamedTuple):
     notes: Sequence[str]
     """What is not known of them."""
     paths: _PathsOfTrace
+    effects: Sequence[Effect]
 
 
 class Reader:
@@ -244,6 +247,7 @@ class Reader:
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
+            effects=tuple(ran.effects),
         )
 
     def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
@@ -276,6 +280,7 @@ class Reader:
                     {number - past for number in counted.empty if number > past},
                     sum(number > past for number in counted.torn),
                     counted.calm,
+                    list(_effects_since(counted, old)),
                 )
             )
         names = dict.fromkeys(site.method for site in sites)
@@ -284,7 +289,9 @@ class Reader:
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
-        return _Ran(sites, methods, replicas, ran, notes, paths)
+        effects = list(readout.effects_of(self._optimizers.root, ended, replicas))
+        notes += readout.effects_lost(ended)
+        return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
@@ -337,9 +344,7 @@ class Reader:
     ) -> Iterator[GraphTracing]:
         """The graph tracings that came after the baseline, of those that are kept."""
         indices = {key: index for index, key in enumerate(graphs)}
-        events = self._blocks.tracings.events
-        events.called()
-        for event in events.kept[baseline.events :]:
+        for event in self._blocks.tracings.events.kept[baseline.events :]:
             key = Key(event.function, event.signature, event.replica)
             graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
             if graph is not None:
@@ -385,6 +390,16 @@ def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> Blo
         tuple(sites[number] for number in block.sites),
         path,
     )
+
+
+def _effects_since(
+    counted: ReplicaCounts, before: ReplicaCounts
+) -> Iterator[tuple[readout.EffectKey, Reading]]:
+    """What was seen of variables after `before`."""
+    for source, reading in counted.effects.items():
+        new = readout.since(reading, before.effects.get(source, Reading()), before.past)
+        if new.total:
+            yield (source.what, source.variables), new
 
 
 def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tracer.model.records import Block, Calls, Entry, Kind, Role
+from tracer.model.records import Block, Calls, Effect, Entry, Kind, Observation, Role
 from tracer.model.runs import Run, fold, join, segments, union
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
@@ -137,6 +137,10 @@ def _after(run: Run, steps: int) -> Run | None:
     return None if later is None else later.moved(-steps)
 
 
+EffectKey = tuple[Observation, tuple[int, ...]]
+"""What was seen in a step, and of which variables."""
+
+
 class Begun(NamedTuple):
     """What was counted on one replica, its steps numbered as they began."""
 
@@ -151,6 +155,8 @@ class Begun(NamedTuple):
     """How many steps in eager mode were ended by an error after they had called a function."""
     calm: bool = True
     """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
+    effects: Sequence[tuple[EffectKey, Reading]] = ()
+    """In which of the steps something was seen of variables."""
 
 
 class Ended(NamedTuple):
@@ -164,8 +170,12 @@ class Ended(NamedTuple):
     """How many more steps an error ended, of which nothing that is counted ran."""
     lost: tuple[int, int] | None = None
     """The first and the last of the steps of which detail was lost."""
+<<<<<<< HEAD
+    effects: Sequence[tuple[EffectKey, Reading]] = ()
+=======
     torn: int = 0
     """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
+>>>>>>> fuzz19
 
 
 _OWN = 1 << 40
@@ -190,7 +200,8 @@ def _settled(begun: Begun) -> Ended:
     missing = _missing(own, _inside(blocks), begun.steps)
     lost = any(reading.lost for _, reading in blocks)
     if not missing:
-        return Ended(begun.steps, blocks, lost=(1, begun.steps) if lost else None)
+        span = (1, begun.steps) if lost else None
+        return Ended(begun.steps, blocks, lost=span, effects=begun.effects)
     short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
     known = {*begun.under_way, *hollow}
     if short:
@@ -204,7 +215,7 @@ def _settled(begun: Begun) -> Ended:
                 return _settled(begun._replace(blocks=blocks))
         gone = [(number, number) for number in sorted(known)]
         span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
-        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span))
+        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span, effects=begun.effects))
     last_ended = max((run.last for run, _ in own), default=0)
     raised: list[int] = []
     gone, stopped = [], 0
@@ -220,7 +231,8 @@ def _settled(begun: Begun) -> Ended:
         gone += [(number, number) for number in sorted(known) if first <= number <= last]
     gone.sort()
     lost_in = (1, begun.steps) if lost else None
-    return _numbered(begun.steps, blocks, gone, Ended(0, (), raised, stopped, lost_in))
+    ended = Ended(0, (), raised, stopped, lost_in, begun.effects)
+    return _numbered(begun.steps, blocks, gone, ended)
 
 
 def _inside(blocks: Iterable[tuple[BlockKey, Reading]]) -> list[tuple[Run, int]]:
@@ -341,6 +353,7 @@ def _numbered(
         blocks=[(key, read(reading)) for key, reading in blocks],
         raised=raised,
         lost=span,
+        effects=[(key, read(reading)) for key, reading in ended.effects],
     )
 
 
@@ -479,6 +492,37 @@ def calls_of(
         )
         for (site, path, eager, tracing), variables in groups.items()
     ]
+
+
+def effects_of(
+    root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
+) -> Iterator[Effect]:
+    """The effects of a trace; variables of which the same was seen share a record."""
+    for replica, ended in sorted(replicas.items()):
+        seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
+        for (what, variables), reading in ended.effects:
+            for variable in variables:
+                seen[what, variable].append(reading)
+        alike: dict[tuple[Observation, int, tuple[Run, ...]], list[int]] = defaultdict(list)
+        for (what, variable), readings in seen.items():
+            runs = readings[0].runs.get(0, ())
+            if len(readings) > 1:
+                runs = union(run for each in readings for run in each.runs.get(0, ()))
+            total = sum(run.total for run in runs) + sum(each.lost for each in readings)
+            alike[what, total, tuple(runs)].append(variable)
+        for (what, total, steps), same in alike.items():
+            yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
+
+
+def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
+    """A note for each replica on which it is not known in which steps some effects were."""
+    for replica, ended in sorted(replicas.items()):
+        if any(reading.lost for _, reading in ended.effects):
+            yield (
+                f"on replica {replica} the steps of some effects are lost: how often a variable "
+                "was unchanged or not finite is exact, but not in which steps (it changed too "
+                "often between two readings, or several threads ran one function)"
+            )
 
 
 def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:

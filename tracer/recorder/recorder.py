@@ -100,6 +100,19 @@ class Recorder:
         """Let each function with a counter in its graph be traced anew."""
         forget_graphs_with(self._blocks.counters.handles())
 
+    def compare(self, wanted: bool, *, retrace: bool = True) -> None:
+        """Compare the variables before and after each step from now on, or no more.
+
+        If `retrace`, functions that were traced before are traced anew at their next call.
+        """
+        if self._blocks.compare(wanted) and retrace and self._blocks.counters.ledgers:
+            self.forget_graphs()
+
+    @property
+    def comparing(self) -> bool:
+        """Whether the variables are compared before and after each step."""
+        return self._blocks.counters.effects is not None
+
     # Calls.
 
     def enter(self, frame: Frame, optimizer: int, method: str, role: FrameRole) -> None:
@@ -301,7 +314,9 @@ class Recorder:
         key = optimizer, method, frame.replica
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
+        effects = self._blocks.counters.effects
         for index, pair in enumerate(pairs):
+            before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED
             if (
                 type(pair) is tuple
@@ -320,6 +335,13 @@ class Recorder:
                     changed = list(order[:index])
             if changed is not None:
                 changed.append(known)
+            if effects is not None and len(frame.sites) > before:
+                handed = self._sites.sites[frame.sites[-1]].variable
+                try:
+                    if handed is not None:
+                        effects.hold(frame, handed, pair[1])
+                except Exception as error:
+                    self.fault(error)
             yield pair
         if changed is not None:
             self._sites.orders[key] = tuple(changed)
@@ -371,7 +393,7 @@ class Recorder:
                 self.optimizers.first_step_ended(
                     self._variables.plain, self._variables.objects, frame.place is not EAGER
                 )
-        frame.gradient = frame.stamps = frame.variable = frame.held = None
+        frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
 
     def _handed(self, sites: Iterable[int]) -> Iterator[Any]:
         """The variables of which a step got a gradient, or None for one."""

@@ -7,19 +7,21 @@ runs, so what is noted of them is arithmetic too: spans of equal length at equal
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from tracer.model.runs import Run, fold
+from tracer.model.runs import Run, join, segments, woven
 
 MOST = 4000
 """How many stretches a record keeps; callers without any order end it."""
 
 
 _WIDE = 64
-"""From which length on spans are not taken apart: each part is a run that overlaps the others."""
+"""From which length on a run for each step of a span takes more room than one for each span, if
+these are not many: runs that overlap are of blocks of their own."""
 
+_MANY = 32
+"""How many runs of one block take the room of a block."""
 
 Who = TypeVar("Who", bound=Hashable)
 
@@ -39,12 +41,12 @@ class Stretch:
         return self.first + (self.count - 1) * self.stride + self.length - 1
 
     def runs(self) -> Iterator[Run]:
-        """The steps in them, in as few runs as they are in one or the other direction.
+        """The steps in them: a run for each span, or overlapping ones if that takes less room.
 
         >>> list(Stretch(first=1, stride=4, count=100, length=2).runs())
         [Run(first=1, stride=4, count=100, times=1), Run(first=2, stride=4, count=100, times=1)]
         """
-        if self.count <= self.length or self.length > _WIDE:
+        if self.count <= self.length * (_MANY if self.length > _WIDE else 1):
             for index in range(self.count):
                 yield Run(self.first + index * self.stride, 1, self.length)
         else:
@@ -129,9 +131,11 @@ def without(runs: Sequence[Run], parts: Sequence[Run]) -> list[Run]:
     """
     if sum(run.total for run in runs) == sum(run.total for run in parts):
         return []
-    times: Counter[int] = Counter()
-    for sign, each in ((1, runs), (-1, parts)):
-        for run in each:
-            for step in range(run.first, run.last + 1, run.stride):
-                times[step] += sign * run.times
-    return fold((step, count) for step, count in sorted(times.items()) if count)
+    weighted = [(run, run.times) for run in woven(runs)]
+    weighted += [(part, -part.times) for part in woven(parts)]
+    last = max(run.last for run in runs)
+    return join(
+        Run(first, 1, end - first + 1, times)
+        for first, end, times in segments(weighted, last)
+        if times
+    )

@@ -73,6 +73,7 @@ def render(trace: Trace, by: None = None) -> str:
             "others": charts.OTHERS,
             "some": charts.SOME,
         },
+        "effects": trace.has_effects,
         "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]

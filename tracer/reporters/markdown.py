@@ -72,11 +72,20 @@ def _fenced(tally: Tally, tree: By) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    text = [isinstance(value, str) for value in rows[0]]
-    yield "| " + " | ".join(name.replace("_", " ") for name in rows[0]._fields) + " |"
+    fields = [
+        (place, name)
+        for place, name in enumerate(rows[0]._fields)
+        if name not in _OPTIONAL or rows[0][place] is not None
+    ]
+    text = [isinstance(rows[0][place], str) for place, _ in fields]
+    yield "| " + " | ".join(name.replace("_", " ") for _, name in fields) + " |"
     yield "|" + "|".join(" --- " if each else " ---: " for each in text) + "|"
     for row in rows:
-        yield "| " + " | ".join(_cell(value) for value in row) + " |"
+        yield "| " + " | ".join(_cell(row[place]) for place, _ in fields) + " |"
+
+
+_OPTIONAL = ("unchanged", "not_finite")
+"""Columns that are left out where there are no effects."""
 
 
 def _cell(value: Value) -> str:

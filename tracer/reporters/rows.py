@@ -25,7 +25,8 @@ Value = str | int | None
 
 class VariableRow(NamedTuple):
     """One variable. `least_a_step` and `most_a_step` are on one replica, of all of its steps, and
-    None where the steps are not known.
+    None where the steps are not known. `unchanged` and `not_finite` are in how many steps it was so
+    on any replica, each counted; None without effects.
     """
 
     variable: str
@@ -37,6 +38,8 @@ class VariableRow(NamedTuple):
     least_a_step: int | None
     most_a_step: int | None
     requests_without_gradient: int
+    unchanged: int | None = None
+    not_finite: int | None = None
 
 
 class StepRow(NamedTuple):
@@ -153,14 +156,28 @@ def by_variable(tally: Tally) -> list[VariableRow]:
         dense, sparse = totals["update", "dense"], totals["update", "sparse"]
         one = (dense, sparse, *rates[weights], totals["request", "none"])
         of_variable.update(dict.fromkeys(group.variables, one))
+    seen = effects_on(tally)
     made = []
     for index in tally.variables:
         variable = tally.trace.variables[index]
         shape = "x".join("?" if size is None else str(size) for size in variable.shape)
         dense, sparse, least, most, without = of_variable.get(index, (0, 0, 0, 0, 0))
         figures = (dense + sparse, dense, sparse, least, most, without)
-        made.append(VariableRow(variable.name, shape, variable.dtype, *figures))
+        effects = seen.get(index, (0, 0)) if seen else (None, None)
+        made.append(VariableRow(variable.name, shape, variable.dtype, *figures, *effects))
     return made
+
+
+def effects_on(tally: Tally) -> dict[int, tuple[int, int]]:
+    """In how many steps each variable was unchanged, and not finite; empty without effects."""
+    counts: dict[int, list[int]] = {}
+    for effect in tally.trace.data.effects:
+        if effect.root == tally.root:
+            for variable in effect.variables:
+                count = counts.setdefault(variable, [0, 0])
+                if effect.what != "compared":
+                    count[effect.what == "not_finite"] += effect.total
+    return {variable: (unchanged, broken) for variable, (unchanged, broken) in counts.items()}
 
 
 def _limits(tally: Tally, group: Group) -> tuple[int | None, int | None]:

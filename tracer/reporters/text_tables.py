@@ -104,6 +104,9 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
     columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
         columns.append(Column("by replica", drop=4))
+    with_effects = bool(rows.effects_on(tally))
+    if with_effects:
+        columns += [Column("unchanged", drop=1), Column("not\nfinite", drop=1)]
     extras = _extras(tally)
     only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
     all_rows = [
@@ -122,7 +125,15 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
         heading = per_step.replace("\n", " ")
         without = f"without the {some(empty, 'step')} that updated nothing"
         lines += paragraph(f"({heading}: {without})", width, style="dim")
+    if with_effects:
+        lines += paragraph(_EFFECTS, width, style="dim")
     return lines
+
+
+_EFFECTS = (
+    "(unchanged: after so many steps no bit of it was another one, skipped steps too; not finite: "
+    "after so many it held inf or NaN)"
+)
 
 
 class _Extra(NamedTuple):
@@ -194,7 +205,9 @@ def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> 
     cells = [f"{row.updates:,}", extra.rate, f"{row.dense:,}", f"{row.sparse:,}"]
     if len(tally.replicas) > 1:
         cells.append(extra.by_replica)
-    style = WRONG if not row.updates else ODD if extra.why else ""
+    if row.unchanged is not None and row.not_finite is not None:
+        cells += [f"{row.unchanged:,}", f"{row.not_finite:,}"]
+    style = WRONG if not row.updates or row.not_finite else ODD if extra.why else ""
     return Row(name, tuple(cells), note, style)
 
 

@@ -29,7 +29,7 @@ from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant, shards_of, variables_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.testing import failure
+from tracer.testing import failure, weights
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
 from tracer.testing.handed import together
 from tracer.testing.snapshots import difference
@@ -49,8 +49,9 @@ class Assertion:
     `tracer.testing.unused`.
     """
 
-    def __init__(self, optimizer: object, check: Check) -> None:
+    def __init__(self, optimizer: object, check: Check, *, effects: bool = False) -> None:
         self._optimizer = optimizer
+        self._effects = effects
         self._check = check
         self._recording = Recording()
         self._stack = ExitStack()
@@ -72,10 +73,11 @@ class Assertion:
     def __enter__(self) -> "Assertion":
         self._unused.cancel()
         if self._optimizer is None:
-            self._recording = self._stack.enter_context(record())
+            self._recording = self._stack.enter_context(record(effects=self._effects))
             return self
         try:
-            self._recording = self._stack.enter_context(recording_of(self._optimizer))
+            recording = recording_of(self._optimizer, effects=self._effects)
+            self._recording = self._stack.enter_context(recording)
         except UnsupportedOptimizer as error:
             raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         return self
@@ -271,6 +273,38 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
         return failure.of_variables(trace, wanted)
 
     return Assertion(optimizer, check)
+
+
+def assert_all_changed(model_or_variables: object, *, optimizer: object = None) -> Assertion:
+    """Assert that at least one step in the block changes each variable, be it by a single bit.
+
+    It is `assert_all_updated` with a look at the weights before and after each step: it fails for a
+    gradient or a learning rate of 0 too. It takes what that takes.
+
+    >>> import tensorflow as tf, tracer
+    >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
+    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+    >>> with tracer.assert_all_changed([kernel, bias]):
+    ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
+    """
+    if isinstance(model_or_variables, str):
+        raise TypeError(
+            f"assert_all_changed takes a model, a layer or variables, not {model_or_variables!r}: "
+            "a name does not say which variables there should be"
+        )
+
+    def check(trace: Trace) -> str:
+        wanted = [
+            (name_of(variable), next(iter(_indices(trace, [variable])), None))
+            for variable in _variables(model_or_variables, "trainable_variables")
+        ]
+        if not wanted and trace.complete:
+            return failure.of_no_variables(
+                trace, _of_layer(model_or_variables), frozen_in(model_or_variables)
+            )
+        return weights.of_changed(trace, wanted)
+
+    return Assertion(optimizer, check, effects=True)
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:

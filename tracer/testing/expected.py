@@ -61,13 +61,13 @@ IN_EXPRESSION = Words("the run", "{number}/step", True, "; tracer check counts w
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of the updates, executions, calls or steps that the filters leave.
+    """What is expected of the updates, executions, calls, steps or effects that the filters leave.
 
     Each count in `wanted` must hold: of the whole run or `per_step`, of all replicas together or
     `per_replica`.
     """
 
-    what: Literal["updates", "executions", "calls", "steps"]
+    what: Literal["updates", "executions", "calls", "steps", "unchanged", "not_finite"]
     wanted: tuple[Wanted, ...]
     method: str | None = None
     variable: object = None

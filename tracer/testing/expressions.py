@@ -16,7 +16,7 @@ from tracer.findings.cases import Severity
 from tracer.findings.catalogue import Finding, at_least, findings
 from tracer.model.programs import endings
 from tracer.model.trace import Trace
-from tracer.testing import failure
+from tracer.testing import failure, weights
 from tracer.testing.expected import IN_EXPRESSION, UPDATED, Expected, Wanted, known_methods
 
 _PATTERN = re.compile(
@@ -31,7 +31,7 @@ _LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
     "<": lambda number: (None, number - 1),
     ">": lambda number: (number + 1, None),
 }
-_WORDS = ("updates", "dense", "sparse", "steps", "calls")
+_WORDS = ("updates", "dense", "sparse", "steps", "calls", "unchanged", "not_finite")
 HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 
@@ -80,6 +80,10 @@ def read(text: str) -> Expectation:
         expected = Expected("steps", (Wanted("steps", *limits),))
     elif what == "calls":
         expected = Expected("calls", (Wanted(f"calls{of}", *limits),))
+    elif what == "unchanged":
+        expected = Expected("unchanged", (Wanted(f"unchanged{of}", *limits),))
+    elif what == "not_finite":
+        expected = Expected("not_finite", (Wanted(f"not finite{of}", *limits),))
     elif what == "updates":
         expected = Expected("updates", (Wanted(f"updates{of}", *limits, UPDATED),))
     elif what in ("dense", "sparse"):
@@ -177,5 +181,7 @@ def _reason(trace: Trace, expected: Expected) -> str:
         known = (*_WORDS, *names)
         meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
+    if expected.what in ("unchanged", "not_finite"):
+        return weights.of_effects(trace, expected)
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)

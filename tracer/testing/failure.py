@@ -37,7 +37,7 @@ from tracer.testing.failure_rows import (
 _MOST_NAMES = 3
 
 
-class _Failure(NamedTuple):
+class Failure(NamedTuple):
     """What a failure says: which counts are wrong, where, and the likely causes."""
 
     heads: Sequence[str]
@@ -68,16 +68,16 @@ def of_expected(
     if failure is None and (trace.complete or partial):
         return ""
     if failure is None:
-        failure = _Failure(
+        failure = Failure(
             [
                 f"{wanted.what}: expected {wanted}{expected.where}, but the trace is incomplete"
                 for wanted in expected.wanted
             ]
         )
-    return _text(trace, failure, notes=not partial)
+    return text_of(trace, failure, notes=not partial)
 
 
-def _of_steps(trace: Trace, expected: Expected) -> _Failure | None:
+def _of_steps(trace: Trace, expected: Expected) -> Failure | None:
     heads = [
         f"{wanted.what}: expected {wanted}, got {trace.steps:,}"
         for wanted in expected.wanted
@@ -86,7 +86,7 @@ def _of_steps(trace: Trace, expected: Expected) -> _Failure | None:
     if not heads:
         return None
     causes = [] if trace.steps else _unused(trace, expected.words.scope)
-    return _Failure(heads, causes=list(causes))
+    return Failure(heads, causes=list(causes))
 
 
 def _unused(trace: Trace, scope: str) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _unused(trace: Trace, scope: str) -> Iterator[str]:
         yield f"{which} {was} not used in {scope}: did another optimizer train?"
 
 
-def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
+def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Failure | None:
     tallies = concerned(tallies_of(trace), selection)
     failed: list[Wanted] = []
     heads = []
@@ -129,9 +129,9 @@ def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> _F
         return None
     rows = Rows(trace, tallies, expected, selection, failed)
     if culprits := _frozen(tallies, expected, selection, failed, rows):
-        return _Failure(heads, causes=[handed.of_layers(trace, culprits)])
+        return Failure(heads, causes=[handed.of_layers(trace, culprits)])
     causes = list(_causes(trace, tallies, expected, selection, failed, rows))
-    return _Failure(
+    return Failure(
         heads, rows.table(), causes, callers_at_fault(tallies, expected, selection, failed)
     )
 
@@ -358,7 +358,7 @@ def _calls(trace: Trace, selection: Selection) -> dict[Kind | None, int]:
     return calls
 
 
-def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> _Failure | None:
+def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> Failure | None:
     """Why the Python calls, of one method or of all, are not as expected."""
     method, context = expected.method, expected.context
     only = {trace.variables[index].name for index in selection.variables or ()}
@@ -385,7 +385,7 @@ def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> _Failur
     ]
     table = Table("calls of", [Column("eager"), Column("tracing")])
     causes = list(_call_causes(trace, expected, selection))
-    return _Failure(heads, as_lines(table, rows), causes)
+    return Failure(heads, as_lines(table, rows), causes)
 
 
 def _call_causes(trace: Trace, expected: Expected, selection: Selection) -> Iterator[str]:
@@ -425,7 +425,7 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     if not missed:
         if trace.complete:
             return ""
-        return _text(trace, _Failure([f"{what}, but the trace is incomplete"]))
+        return text_of(trace, Failure([f"{what}, but the trace is incomplete"]))
     rows = []
     for name, index in missed:
         cells = (f"{requested.get(index, 0):,}", f"{none.get(index, 0):,}")
@@ -448,7 +448,7 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     if not used:
         causes += _unused(trace, IN_PYTHON.scope)
     heads = [f"{what}, got none of {len(missed):,} of them"]
-    return _text(trace, _Failure(heads, lines, causes))
+    return text_of(trace, Failure(heads, lines, causes))
 
 
 def _by_variable(trace: Trace, role: Role, kinds: Sequence[Kind | None]) -> dict[int | None, int]:
@@ -465,7 +465,7 @@ def of_incomplete(trace: Trace) -> str:
     """Why nothing can be said of a trace that is not complete; empty if it is."""
     if trace.complete:
         return ""
-    return _text(trace, _Failure(["nothing can be said of what was not seen"]))
+    return text_of(trace, Failure(["nothing can be said of what was not seen"]))
 
 
 def of_unknown(trace: Trace, wanted: Sequence[Wanted], error: UnknownName) -> str:
@@ -480,7 +480,9 @@ def of_not_handed(trace: Trace, wanted: Sequence[Wanted], names: Sequence[str]) 
     ]
     layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
     frozen = [name for _, own in layers for name in own if name in names]
-    return _text(trace, _Failure(heads, causes=[handed.not_handed(trace, frozen or names, layers)]))
+    return text_of(
+        trace, Failure(heads, causes=[handed.not_handed(trace, frozen or names, layers)])
+    )
 
 
 def of_no_variables(trace: Trace, given: str, layers: Sequence[handed.Frozen]) -> str:
@@ -490,7 +492,7 @@ def of_no_variables(trace: Trace, given: str, layers: Sequence[handed.Frozen]) -
         return f"{head}variable"
     names = [name for _, own in layers for name in own]
     cause = f"{handed.are_frozen(layers)}, with {handed.together(names)}"
-    return _text(trace, _Failure([f"{head}trainable variable"], causes=[cause]))
+    return text_of(trace, Failure([f"{head}trainable variable"], causes=[cause]))
 
 
 def of_no_such_variable(
@@ -510,7 +512,7 @@ def of_no_such_variable(
 def _unknown(trace: Trace, wanted: Sequence[Wanted], why: str, error: UnknownName) -> str:
     heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
     lines = [line.plain for line in paragraph(shown(error.instead), WIDTH)]
-    return _text(trace, _Failure(heads, lines))
+    return text_of(trace, Failure(heads, lines))
 
 
 def _on(measure: Measure, replica: int | None) -> Measure:
@@ -526,7 +528,7 @@ def _where(trace: Trace, tallies: Sequence[Tally], tally: Tally, replica: int | 
     return " on ".join(names)
 
 
-def _text(trace: Trace, failure: _Failure, notes: bool = True) -> str:
+def text_of(trace: Trace, failure: Failure, notes: bool = True) -> str:
     lines = list(failure.heads)
     if notes and not trace.complete:
         lines += ["", 'The trace is incomplete, so its counts are "at least":']

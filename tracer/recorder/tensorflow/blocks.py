@@ -30,10 +30,11 @@ from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
-from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.callers import Callers, Inside
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
+from tracer.recorder.tensorflow.effects import Effects
 from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
 from tracer.recorder.tensorflow.ledger import Ledger, Use
 from tracer.recorder.tensorflow.places import current_place, parent_of
@@ -79,6 +80,17 @@ class Blocks:
         """Look at no more Sessions; what was traced goes on counting."""
         self._parts.stop()
 
+    def compare(self, wanted: bool) -> bool:
+        """Compare the variables of each step, or no more; returns whether that is new."""
+        counters = self.counters
+        with counters.lock:
+            if wanted == (counters.effects is not None):
+                return False
+            if counters.compared is None:
+                counters.compared = Effects(self._note)
+            counters.effects = counters.compared if wanted else None
+            return True
+
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it.
 
@@ -115,7 +127,8 @@ class Blocks:
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        frame.path = self.callers.here(python, frame.distributed)
+        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        frame.path = self.callers.here(python, frame.distributed, called)
 
     def _path_to(self, frame: Frame) -> int:
         """The path to a call in eager mode that this thread makes."""
@@ -131,9 +144,13 @@ class Blocks:
 
     def _ran(self, block: CountedBlock, frame: Frame) -> None:
         """A block in eager mode has just been executed, a step or a call outside of every step."""
+        effects = self.counters.effects if block.step else None
+        seen = () if effects is None else effects.seen(frame, block.replica)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
             self.counters.log(block, stamp)
+            if effects is not None:
+                effects.log(block.replica, seen, stamp)
 
     def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> Use:
         """Count a block in its graph, once its work is done: a step that fails is none.
@@ -149,6 +166,10 @@ class Blocks:
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, frame.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
+        effects = self.counters.effects if block.step else None
+        if effects is not None:
+            device = self._devices.get(block.replica, "")
+            effects.count(frame, block.replica, device, stamp, work)
         with self.counters.lock:
             steps_so_far = self.counters.steps
             step = self._handed(block, frame) if block.step else None
@@ -223,9 +244,6 @@ class Blocks:
                 thread = threading.get_ident()
                 self.threads.add(thread)
                 self._called()
-                if self.tracings.events.pending:
-                    with self.counters.lock:
-                        self.tracings.events.called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )
@@ -234,8 +252,12 @@ class Blocks:
                 return self._stamp_inside(frame, place, replica, calling=True)
             step = None if frame is None else self._calls_under_way.step_around(frame, replica)
             if step is None:
-                path = self.callers.here(sys._getframe(1), compat.replica_run() is not None)
-                self.callers.called(region, replica, path, thread, ledger.next_number)
+                python = sys._getframe(1)
+                path = self.callers.here(python, compat.replica_run() is not None)
+                if functions.is_for_dataset(python):
+                    self.callers.handed_to_dataset(region, replica, path)
+                else:
+                    self.callers.called(region, replica, path, thread, ledger.next_number)
             if frame is None:
                 return ledger.alone
             stamp = 0

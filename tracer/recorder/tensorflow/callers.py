@@ -64,12 +64,15 @@ class Callers:
         self.traced: Counter[tuple[int, int]] = Counter()
         """How often each site was called while tracing, by the path of the call."""
         self._regions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self._names: list[str] = []
+        self._begins: dict[int, Line] = {}
+        self._names: dict[str, int] = {}
+        self._at_any_time: set[int] = set()
+        """The regions that a dataset runs, whenever it is asked for an element."""
         self._callers_of: dict[int, dict[tuple[int, int], None]] = defaultdict(dict)
         """For each region those it is called in, with the path there."""
         self._traced_by: dict[tuple[int, Hashable], dict[int, None]] = defaultdict(dict)
         """By replica and counter: the whole paths by which what it counts was traced."""
-        self._now: dict[tuple[int, int], int] = {}
+        self._now: dict[tuple[int, int], int | None] = {}
         self._spans: dict[tuple[int, int], Spans[Caller]] = {}
         """By replica and region: who called it."""
         self._seen: dict[int, dict[Caller, None]] = defaultdict(dict)
@@ -81,11 +84,14 @@ class Callers:
 
     # Where a call stands.
 
-    def here(self, frame: FrameType | None, distributed: bool) -> int:
-        """The path to a call in eager mode that `frame`, of this thread, makes."""
+    def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:
+        """The path to a call in eager mode that `frame`, of this thread, makes.
+
+        `end` is what it calls, if it may be this or that.
+        """
         if distributed:
             return self.paths.of(frames_around(frame))
-        return self.paths.above(frame)
+        return self.paths.above(frame, end)
 
     def inside(self, graph: Any, sites: Sequence[int]) -> Inside:
         """Where a block is that is traced by this thread.
@@ -134,14 +140,13 @@ class Callers:
         if region is None:
             name = compat.function_name(graph)
             with self._lock:
-                if name not in self._names:
-                    self._names.append(name)
-                region = self._regions[graph] = self._names.index(name)
+                region = self._regions[graph] = self._names.setdefault(name, len(self._names))
+                self._begins[region] = Line(name.rpartition("/")[2], graph=True)
         return region
 
     def _begin(self, region: int) -> Line:
         """The beginning of a region's graph."""
-        return Line(self._names[region].rpartition("/")[2], graph=True)
+        return self._begins[region]
 
     def _outer(self, frames: Sequence[FrameType], traced: Sequence[Traced]) -> Lines:
         """The lines to the call that traced the outermost function."""
@@ -189,6 +194,10 @@ class Callers:
             if caller not in self._seen[replica]:
                 self._seen[replica][caller] = None
                 self._find_shared(region)
+            if self._together:  # who calls from now on waits for the lock, and is inside by then
+                self._now_of_all[replica] = None
+            else:
+                self._now[replica, region] = None
             others = self._threads - {thread}
             known = not others or not functions.any_is_inside(others)
             if self._together:
@@ -201,9 +210,15 @@ class Callers:
                 self._now_of_all[replica] = caller if known or spans.full else None
             else:
                 spans = self._spans.setdefault((replica, region), Spans(1))
-                self._now[replica, region] = path if known or spans.full else UNKNOWN
+                self._now[replica, region] = path if known or spans.full else None
             if not spans.full:
                 spans.change(number(), caller if known else None)
+
+    def handed_to_dataset(self, region: int, replica: int, path: int) -> None:
+        """A dataset is made by `path` that will run a function."""
+        with self._lock:
+            self._at_any_time.add(region)
+            self._seen[replica].setdefault(Caller(region, path))
 
     def _find_shared(self, region: int) -> None:
         """Note spans together from now on if a region has several callers."""
@@ -239,6 +254,11 @@ class Callers:
             return
         if len(seen) == 1:
             yield self._lines(seen[0], ways[seen[0].region], inner), reading
+            return
+        if not self._at_any_time.isdisjoint(ways):  # so it may be anybody's turn when it runs
+            traced = list(self._traced_by.get((replica, key), ()))
+            made = len(traced) == 1 and region in self._at_any_time
+            yield (self.lines(traced[0]) if made else inner), reading
             return
         placed: dict[int, list[Run]] = defaultdict(list)
         graphs, idle = reading.graphs, reading.idle

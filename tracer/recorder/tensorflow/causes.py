@@ -1,8 +1,8 @@
 """Why a function was traced: the call that caused it, and what of its arguments was new.
 
 Each tracing of an outermost function with a block in it is an event. It is noted when the first
-block in it is closed, on the thread that traces; how long it took is known when it is over, and
-TensorFlow keeps the sum of all such times (`functions.seconds_of_tracing`).
+block in it is closed, on the thread that traces; how long it took is known when it is over
+(`functions.Timing`).
 """
 
 import time
@@ -12,8 +12,8 @@ from types import CodeType
 from typing import Any, Literal, NamedTuple
 from weakref import ref
 
-from tracer.recorder.tensorflow import compat, functions
-from tracer.recorder.tensorflow.functions import Definition
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.functions import Definition, Timing
 
 MOST = 1000
 """How many tracings are kept, the first ones; of all of them only the number is."""
@@ -37,8 +37,12 @@ class Event:
     detail: str
     after: int
     at: float
-    """When the first block in it was closed, until it is known when it began."""
-    seconds: float = 0.0
+    timing: Timing | None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; 0 until that is known."""
+        return 0.0 if self.timing is None else self.timing.seconds
 
 
 class Events:
@@ -46,41 +50,21 @@ class Events:
 
     def __init__(self) -> None:
         self.kept: list[Event] = []
-        self.pending = False
-        """Whether the last one may not be over."""
-        self._before = 0.0
         self._functions: dict[CodeType, ref[Any]] = {}
 
     def begin(
         self, graph: Any, replica: int, definition: Definition | None, path: int, steps: int
     ) -> Event | None:
         """A function is being traced to `graph`, after so many steps; None if too many were."""
-        self._over(called=False)
-        cause, detail = self._why(definition)
         if len(self.kept) >= MOST:
             return None
+        cause, detail = self._why(definition)
+        timing = None if definition is None else definition.timing
+        began = time.time() if timing is None else timing.began
         name, signature = compat.function_name(graph), compat.signature(graph)
-        event = Event(name, signature, replica, path, cause, detail, steps, time.time())
+        event = Event(name, signature, replica, path, cause, detail, steps, began, timing)
         self.kept.append(event)
-        self._before = functions.seconds_of_tracing()
-        self.pending = True
         return event
-
-    def called(self) -> None:
-        """What was traced is called, or a trace is read."""
-        if self.pending:
-            self._over(called=True)
-
-    def _over(self, called: bool) -> None:
-        """Note how long the last tracing took, if it is over."""
-        if not self.pending:
-            return
-        seconds = functions.seconds_of_tracing() - self._before
-        if seconds > 0:
-            event = self.kept[-1]
-            ended = time.time() if called else event.at
-            event.seconds, event.at = seconds, min(event.at, ended - seconds)
-            self.pending = False
 
     def _why(self, definition: Definition | None) -> tuple[Cause, str]:
         if definition is None or definition.function is None:
@@ -96,12 +80,8 @@ class Events:
             return ("function" if other else "first"), ""
         if not definition.known:
             return "forgotten", ""
-        changes = [
-            changed
-            for each in reversed(definition.known)
-            if (changed := list(_changes(each, definition.wanted)))
-        ]
-        if not changes:
+        changes = [list(_changes(each, definition.wanted)) for each in reversed(definition.known)]
+        if not all(changes):  # by its arguments it need not be traced: it is called elsewhere
             return "unknown", ""
         least = min(changes, key=len)
         more = f"; and {len(least) - _FEW} more" if len(least) > _FEW else ""

@@ -7,11 +7,12 @@ yet in its log; what graphs do meanwhile the ledger sorts out.
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import Reading
+from tracer.recorder.tensorflow.effects import Effects, Source
 from tracer.recorder.tensorflow.ledger import HostLog, Ledger
 
 
@@ -39,6 +40,7 @@ class ReplicaCounts(NamedTuple):
     empty: frozenset[int]
     torn: frozenset[int]
     calm: bool
+    effects: Mapping[Source, Reading] = {}
 
     @property
     def past(self) -> int:
@@ -58,6 +60,10 @@ class Counters:
         self.lock = threading.RLock()
         self.ledgers: dict[int, Ledger] = {}
         self.logs: dict[CountedBlock, HostLog] = {}
+        self.effects: Effects | None = None
+        """What steps do to the variables; None if that is not asked for, at this moment."""
+        self.compared: Effects | None = None
+        """The same, if it was asked for at any time."""
         self.session_graphs: Counter[CountedBlock] = Counter()
         """How often each block was traced into a graph of a Session."""
         self._numbers: Counter[int] = Counter()  # taken before there was a ledger
@@ -125,17 +131,19 @@ class Counters:
                     blocks[block] = (block, log.reading(self.session_graphs[block]))
             mine = frozenset(numbers[replica] for numbers in running if replica in numbers)
             empty, torn = frozenset(self._empty[replica]), frozenset(self._torn[replica])
-            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, torn, calm)
+            effects = {} if self.compared is None else self.compared.read(replica, steps)
+            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, torn, calm, effects)
         return counts
 
     def variables(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
         with self.lock:
-            return {
+            variables = {
                 f"replica_{replica}_{name}": variable
                 for replica, ledger in self.ledgers.items()
                 for name, variable in ledger.children().items()
             }
+            return variables | ({} if self.compared is None else self.compared.children())
 
     def handles(self) -> list[Any]:
         """The handles of which each graph with a counter captures one."""

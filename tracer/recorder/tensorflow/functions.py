@@ -4,8 +4,10 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import sys
+import threading
+import time
 import weakref
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -146,6 +148,8 @@ class Definition(NamedTuple):
     """The type of the function that is traced, by its arguments."""
     known: list[Any]
     """The types of those it was traced to before, and that it has not forgotten."""
+    timing: "Timing | None"
+    """How long it takes, if TensorFlow times it."""
 
 
 def definition(frames: Sequence[FrameType]) -> Definition | None:
@@ -159,6 +163,7 @@ def definition(frames: Sequence[FrameType]) -> Definition | None:
     if not places:
         return None
     values = frames[places[-1]].f_locals
+    timing = _timings.get(id(frames[places[-1]]))
     cache = getattr(values.get("tracing_options"), "function_cache", None)
     known = [] if cache is None else [each.function_type for each in cache.values()]
     cls = polymorphic_function.Function
@@ -170,8 +175,8 @@ def definition(frames: Sequence[FrameType]) -> Definition | None:
             function = frame.f_locals["self"]
             again = not first and "initializers" in frame.f_locals
             wanted = values.get("lookup_func_type")
-            return Definition(function, _code_of(function), first, again, wanted, known)
-    return Definition(None, None, False, False, values.get("lookup_func_type"), known)
+            return Definition(function, _code_of(function), first, again, wanted, known, timing)
+    return Definition(None, None, False, False, values.get("lookup_func_type"), known, timing)
 
 
 def _code_of(function: Any) -> CodeType | None:
@@ -197,20 +202,88 @@ _WRAPS = 20
 """How many wrappers around a Python function are looked through."""
 
 
-def seconds_of_tracing() -> float:
-    """How long all tracings of outermost functions took that have ended, in this process."""
-    counter = getattr(tracing_compilation, "_graph_building_time_counter", None)
-    return 0.0 if counter is None else int(counter.get_cell().value()) / 1e6
+class Timing:
+    """How long it takes to trace an outermost function: a cell of the counter that says so.
+
+    TensorFlow times such tracings, and adds each to one sum (`_maybe_define_function` in
+    `eager/polymorphic_function/tracing_compilation.py`): it takes a cell as a tracing begins, and
+    adds the time to it as it ends, also by an error.
+    """
+
+    def __init__(self, cell: Any, by: int) -> None:
+        """`by` is the `id` of the frame that traces."""
+        self.began = time.time()
+        """In seconds since 1970 (UTC)."""
+        self.seconds = 0.0
+        """How long it took, once it is over."""
+        self._cell, self._by = cell, by
+        _timings[by] = self
+
+    def increase_by(self, microseconds: int) -> None:
+        """It is over."""
+        self.seconds = microseconds / 1e6
+        _timings.pop(self._by, None)
+        self._cell.increase_by(microseconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cell, name)
 
 
-def any_is_inside(threads: Container[int]) -> bool:
+_timings: dict[int, Timing] = {}
+"""The tracings under way, by the `id` of the frame that traces."""
+
+
+class _Timings:
+    """In place of the counter of the time that tracings take: each is known by itself as well."""
+
+    def __init__(self, counter: Any) -> None:
+        self._counter = counter
+
+    def get_cell(self, *labels: str) -> Timing:
+        return Timing(self._counter.get_cell(*labels), id(sys._getframe(1)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._counter, name)
+
+
+if hasattr(tracing_compilation, "_graph_building_time_counter"):
+    tracing_compilation._graph_building_time_counter = _Timings(
+        tracing_compilation._graph_building_time_counter
+    )
+
+
+def is_for_dataset(frame: FrameType | None) -> bool:
+    """Whether what a function captured is asked for, by this frame, to make a dataset.
+
+    It is asked for once, and the dataset runs the function whenever it is asked for an element
+    (`data/ops/map_op.py`, `captured_inputs`).
+    """
+    asked = concrete_function.ConcreteFunction.captured_inputs.fget.__code__
+    for _ in range(_NEAR):
+        if frame is None:
+            return False
+        by, frame = frame.f_code, frame.f_back
+        if by is asked:
+            name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+            return name.startswith("tensorflow.python.data.")
+    return False
+
+
+_NEAR = 10
+"""How many frames there are at most between who asks and what was captured."""
+
+
+def any_is_inside(threads: Set[int]) -> bool:
     """Whether one of these threads has called a function that has not returned."""
     calls = (
         polymorphic_function.Function._call.__code__,
         concrete_function.ConcreteFunction._call_impl.__code__,
     )
-    for thread, frame in sys._current_frames().items():
-        at: FrameType | None = frame if thread in threads else None
+    frames = sys._current_frames()
+    # The frame of this call must not hold itself: it would hold all that the program works with.
+    frames.pop(threading.get_ident(), None)
+    for thread in threads & frames.keys():
+        at: FrameType | None = frames[thread]
         while at is not None:
             if at.f_code in calls:
                 return True
@@ -230,7 +303,24 @@ def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
             if factory.module.__file__ == code.co_filename:
                 origin = factory.source_map.get(place)
                 number = original.co_firstlineno if origin is None else origin.loc.lineno
-                return _innermost(original, number), number
+                named = _named(original, code.co_name, number)
+                return named or _innermost(original, number), number
+    return None
+
+
+def _named(code: CodeType, name: str, line: int) -> CodeType | None:
+    """The innermost function in `code` with this name that has this line; None if none has.
+
+    AutoGraph keeps the names of functions that are defined in the one that it converts, and gives
+    those that it makes of loops and branches other names.
+    """
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            lines = _lines(constant)
+            if lines and min(lines) <= line <= max(lines):
+                found = _named(constant, name, line)
+                if found is not None or constant.co_name == name:
+                    return found or constant
     return None
 
 
@@ -238,7 +328,12 @@ def _innermost(code: CodeType, line: int) -> CodeType:
     """The function in `code` that this line is in."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
-            lines = [number for _, _, number in constant.co_lines() if number is not None]
+            lines = _lines(constant)
             if lines and min(lines) < line <= max(lines):
                 return _innermost(constant, line)
     return code
+
+
+def _lines(code: CodeType) -> list[int]:
+    """The lines that a function has instructions of."""
+    return [number for _, _, number in code.co_lines() if number is not None]

@@ -31,7 +31,7 @@ With `gap`, the distance to the last stamp, the update is `next = stamp + gap; s
 every run's first stamp is its stride after the run before it ended. `ended` counts the runs that a
 counter has ended, and stands in each row: where a row was overwritten, or where several threads in
 one function wrote at once, the numbers have a gap, or the arithmetic does not hold. So no link of
-the chain can be lost unseen: see `_chain`. Totals grow by constants through `AssignAddVariableOp`,
+the chain can be lost unseen: see `chain`. Totals grow by constants through `AssignAddVariableOp`,
 which is atomic, so they are exact whoever runs the graph at the same time.
 """
 
@@ -65,7 +65,7 @@ _PHILOX = 1
 """The algorithm of which `RngReadAndSkip` moves the state: see `_take`."""
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """A counter's state at the end of a run."""
 
     next: int
@@ -121,7 +121,7 @@ class Ledger:
         self._keys: list[Hashable] = []
         self._idle: dict[Hashable, list[_Counter]] = defaultdict(list)
         self._dropped: deque[_Counter] = deque()
-        self._rows: dict[int, list[_Row]] = defaultdict(list)
+        self._rows: dict[int, list[Row]] = defaultdict(list)
         self._drained = 0
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
@@ -254,18 +254,18 @@ class Ledger:
         ring = self._read(self._ring)
         for index in range(max(self._drained, rows - self._size), rows):
             number, *row = (int(value) for value in ring[index % self._size])
-            self._rows[number].append(_Row(*row))
+            self._rows[number].append(Row(*row))
         self._drained = rows
 
     def _reading(self, counter: _Counter, state: Any) -> Reading:
         _, *row = (int(value) for value in state)
-        now = _Row(*row)
+        now = Row(*row)
         if not now.total:
             idle = counter.idle + (counter.lifetime is not None)
             return Reading(graphs=counter.graphs, idle=idle)
         rows = [row for row in self._rows[counter.number] if row.ended < now.ended]
         idle = counter.idle + (counter.lifetime is not None and not counter.use.ran(now.total))
-        return reading_of(_chain([*rows, now]), now.total, counter.graphs, idle)
+        return reading_of(chain([*rows, now]), now.total, counter.graphs, idle)
 
 
 class HostLog:
@@ -355,15 +355,15 @@ _HANDLE, _STAMP = tf.TensorSpec((), tf.resource), tf.TensorSpec((), tf.int64)
 
 @functools.cache
 def _begin_function() -> Any:
-    return _traced_once(_begin, [_HANDLE, _STAMP])
+    return traced_once(_begin, [_HANDLE, _STAMP])
 
 
 @functools.cache
 def _advance_function(size: int) -> Any:
-    return _traced_once(functools.partial(_advance, size), [_HANDLE, _HANDLE, _HANDLE, _STAMP])
+    return traced_once(functools.partial(_advance, size), [_HANDLE, _HANDLE, _HANDLE, _STAMP])
 
 
-def _traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
+def traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
     """A function that all graphs call; it captures nothing."""
 
     def optimizer_tracer(*arguments: Any) -> Any:
@@ -374,7 +374,7 @@ def _traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
         return function.get_concrete_function()
 
 
-def _chain(rows: list[_Row]) -> list[Run]:
+def chain(rows: list[Row]) -> list[Run]:
     """The runs that end in `rows`; they are short of the total if detail was lost.
 
     A link of the chain is `last - count * stride == the last stamp before`. Where it does not hold,

@@ -51,6 +51,7 @@ def locate(
     frame.sites, frame.updates = [], []
     frame.start = 0 if place is EAGER else place.graph.num_operations()
     frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
+    frame.held_at_begin = None
     frame.thread, frame.run = threading.get_ident(), 0
     if distributed:
         frame.run = id(compat.replica_run())

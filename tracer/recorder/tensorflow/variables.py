@@ -203,6 +203,8 @@ def _search() -> _Held:
     base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
     paths: dict[int, tuple[ref[Any], str]] = {}
     for variable in instances([base]) if base else ():
+        if not hasattr(variable, "_value"):
+            continue  # its constructor raised, and what was raised still refers to it
         own, path = canonical(variable), own_path(variable)
         if path and isinstance(own, compat.TensorFlowVariable):
             paths.setdefault(id(own), (ref(own), path))

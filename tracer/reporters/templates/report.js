@@ -11,8 +11,9 @@ const PAGE = 50; // rows of the table at first
 const MORE = 500;
 const BARS = 15;
 const COUNTS = ["variable", "shape", "dtype", "updates", "dense", "sparse", "least per step", "most per step",
-  "without gradient"];
+  "without gradient", "unchanged", "not finite"];
 const PATTERN = COUNTS.length; // where a row has the number of its pattern
+const SHOWN = data.effects ? COUNTS : COUNTS.slice(0, -2); // the last two are there if they were asked for
 
 const state = { of: 0, view: 0, fold: false, row: 0, from: 1, to: 1, sort: -1, down: true, kept: PAGE };
 const drawn = new Map(); // the view in each element
@@ -440,8 +441,8 @@ function drawTable() {
   const found = matching(), kept = found.slice(0, state.kept);
   $("table").tBodies[0].replaceChildren(...kept.map((row) => {
     const line = document.createElement("tr");
-    if (!row[3]) line.className = "odd";
-    line.append(...COUNTS.map((_, column) => cellOf(row[column], column, row)));
+    if (!row[3] || row[COUNTS.length - 1]) line.className = "odd";
+    line.append(...SHOWN.map((_, column) => cellOf(row[column], column, row)));
     return line;
   }));
   $("matches").textContent = `${number(found.length)} of ${some(optimizer().variables.length, "variable")}`;
@@ -458,7 +459,7 @@ function drawTable() {
 }
 
 function makeTable() {
-  $("table").tHead.rows[0].replaceChildren(...COUNTS.map((name, column) => {
+  $("table").tHead.rows[0].replaceChildren(...SHOWN.map((name, column) => {
     const cell = document.createElement("th"), button = document.createElement("button");
     cell.scope = "col";
     if (column >= 3) cell.className = "n";

@@ -1,0 +1,452 @@
+"""What steps did to the weights, against the weights themselves.
+
+Two sources of truth. The plan of a cell of the truth table says which variables each step updates;
+the odometer proves it, and adds 1 each time, so a variable that was handed over is unchanged in
+just those steps that do not update it. And NumPy compares the bytes of the weights before and after
+each step that a program makes one at a time, with gradients that are zero, infinite and no number.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from counts.test_truth_table import REFUSED, SKIPPED, WAYS, Rig, check, needs, replicas
+from libraries import keras2, keras3, needs_keras3
+from odometers import KINDS
+
+import tracer
+
+QUICK = {
+    ("mirrored 2: loss scale", "legacy"),
+    ("XLA while loop", "v1"),
+    ("nested function", "keras2"),
+    ("accumulation, function", "keras3"),
+    ("mirrored 2: eager", "keras3"),
+    ("fit, loss scale, steps_per_execution", "keras3"),
+}
+"""Cells that `pytest` alone runs; `nox -s sweep` runs the others."""
+
+
+def cells() -> Iterator[Any]:
+    """The cells that the framework runs and in which weights can be read."""
+    for name, way in WAYS.items():
+        for kind in KINDS:
+            if (name, kind) not in REFUSED and not way.session:
+                tier = [] if (name, kind) in QUICK else [pytest.mark.sweep]
+                yield pytest.param(name, kind, id=f"{name}-{kind}", marks=[*needs(way), *tier])
+
+
+def planned(rig: Rig) -> tuple[Counter[Any], Counter[Any]]:
+    """In which steps each variable was handed over, and in which of these it was not updated."""
+    handed: Counter[Any] = Counter()
+    unchanged: Counter[Any] = Counter()
+    for step, done in enumerate(rig.plan, start=1):
+        for label, name in rig.names().items():
+            if label in rig.idle:
+                continue
+            updated = bool(sum(done.get(label, (0, 0))))
+            if updated or done == SKIPPED or rig.absent[label]:
+                for replica in range(replicas(rig)):
+                    handed[name, step, replica] += 1
+                    unchanged[name, step, replica] += not updated
+    return handed, +unchanged
+
+
+@pytest.mark.parametrize(("name", "kind"), list(cells()))
+def test_what_an_odometer_changed(name: str, kind: str) -> None:
+    """A step changes what the odometer shows, leaves all else as it was, and the counts stay."""
+    rig = Rig(kind, WAYS[name], traced=False)
+    assert tracer.wrap(rig.optimizer, effects=True) is rig.optimizer
+    rig.traced = True
+    rig.way.run(rig)
+    check(rig)
+    trace = tracer.trace_of(rig.optimizer)
+    handed, unchanged = planned(rig)
+    keys: Any = ("variable", "step", "replica")
+    assert Counter(trace.count("compared", by=keys)) == handed
+    assert Counter(trace.count("unchanged", by=keys)) == unchanged
+    assert trace.count("not_finite", by=()) == {}
+    assert sum(trace.count("unchanged", by=()).values()) == unchanged.total()
+
+
+# Weights compared in NumPy.
+
+GRADIENTS = [1.0, 0.0, -0.0, 1e-30, 0.5, np.inf, 1.0, 0.0, np.nan, np.nan, 0.0, 1.0]
+"""Of each step; what is small is lost beside the weight, and what is once NaN stays NaN."""
+
+
+def make_weights(dtypes: tuple[str, ...]) -> list[Any]:
+    shapes = [(3, 2), (), (4,), (0,), (2, 2)]
+    values = [
+        np.full(shapes[i % 5], 1 + i).astype(tf.as_dtype(dtype).as_numpy_dtype)
+        for i, dtype in enumerate(dtypes)
+    ]
+    return [tf.Variable(value, name=f"w{i}") for i, value in enumerate(values)]
+
+
+def as_bytes(weights: list[Any]) -> list[bytes]:
+    return [np.asarray(weight.numpy()).tobytes() for weight in weights]
+
+
+def name_of(weight: Any) -> str:
+    return str(weight.name.split(":")[0])
+
+
+def is_finite(weight: Any) -> bool:
+    return bool(np.isfinite(np.asarray(weight.numpy()).astype(np.complex128)).all())
+
+
+class ByNumPy:
+    """What NumPy sees of the weights in each step that is made."""
+
+    def __init__(self, weights: list[Any]) -> None:
+        self.weights = weights
+        self.unchanged: set[tuple[str, int]] = set()
+        self.not_finite: set[tuple[str, int]] = set()
+        self.steps = 0
+
+    def around(self, step: Callable[[Any], Any], amount: Any) -> None:
+        """Make one step."""
+        before = as_bytes(self.weights)
+        step(amount)
+        self.steps += 1
+        for weight, old, new in zip(self.weights, before, as_bytes(self.weights), strict=True):
+            name = name_of(weight)
+            if old == new:
+                self.unchanged.add((name, self.steps))
+            if not is_finite(weight):
+                self.not_finite.add((name, self.steps))
+
+    def agrees_with(self, trace: Any) -> None:
+        for what, seen in (("unchanged", self.unchanged), ("not_finite", self.not_finite)):
+            counted = trace.count(what, by=("variable", "step"))
+            assert set(counted) == seen, what
+            assert set(counted.values()) <= {1}
+        compared = trace.count("compared", by=("variable",))
+        assert set(compared.values()) == {self.steps}
+        assert len(compared) == len(self.weights)
+
+
+class Plain(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+    """Subtracts the gradient, of whatever type; sparse ones from their rows."""
+
+    def __init__(self) -> None:
+        super().__init__(use_locking=True, name="Plain")
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return handle.assign_sub(tf.cast(grad, handle.dtype), read_value=False)
+
+    def _resource_apply_sparse(self, grad: Any, handle: Any, indices: Any) -> Any:
+        return handle.scatter_sub(tf.IndexedSlices(grad, indices))
+
+
+DTYPES = ("float32", "float64", "float16", "float32", "bfloat16", "complex64", "complex128")
+RUNS = ("eager", "function", "XLA", "mixed")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_weights_of_many_types(run: str) -> None:
+    """Bits are compared, so a NaN that stays is unchanged, and a sign of 0 is a change."""
+    weights = make_weights(DTYPES if run != "XLA" else DTYPES[:5])
+    optimizer = tracer.wrap(Plain(), effects=True)
+
+    def step(amount: Any) -> None:
+        optimizer.apply_gradients(
+            [(tf.cast(tf.fill(w.shape, amount), w.dtype), w) for w in weights]
+        )
+
+    traced = tf.function(step, jit_compile=run == "XLA")
+    truth = ByNumPy(weights)
+    for number, amount in enumerate(GRADIENTS):
+        eager = run == "eager" or (run == "mixed" and number % 3 == 1)
+        truth.around(step if eager else traced, tf.constant(amount, tf.float64))
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+def test_signs_of_zero_and_integers() -> None:
+    """0.0 that becomes -0.0 has changed; an integer is finite."""
+    weights = [tf.Variable([0.0, 0.0], name="signed"), tf.Variable([7, 8], name="whole")]
+
+    class Negating(Plain):
+        def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+            factor = -tf.cast(grad, handle.dtype)
+            return handle.assign(handle.read_value() * factor, read_value=False)
+
+        def _valid_dtypes(self) -> Any:
+            return {tf.float32, tf.int32}
+
+    optimizer = tracer.wrap(Negating(), effects=True)
+
+    @tf.function
+    def step(amount: Any) -> None:
+        pairs = [(tf.cast(amount, w.dtype) * tf.ones_like(w), w) for w in weights]
+        optimizer.apply_gradients(pairs)
+
+    truth = ByNumPy(weights)
+    for amount in (1.0, -1.0, 1.0, -1.0):
+        truth.around(step, tf.constant(amount))
+    assert ("signed", 1) not in truth.unchanged and ("whole", 2) in truth.unchanged
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+@needs_keras3
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_decay": 0.1},
+        {"use_ema": True, "ema_overwrite_frequency": 3},
+        {"clipnorm": 1.0},
+        {"gradient_accumulation_steps": 2},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) -> None:
+    """Weight decay and averages change weights of which the gradient is 0: the step is compared."""
+    variables = [keras3.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
+    weights = [variable.value for variable in variables]
+    optimizer = tracer.wrap(keras3.optimizers.SGD(1.0, **options), effects=True)
+    optimizer.build(variables)
+
+    @tf.function(jit_compile=jit_compile)
+    def step(amount: Any) -> None:
+        optimizer.apply([tf.fill([3], amount), tf.zeros([3])], variables)
+
+    truth = ByNumPy(weights)
+    for amount in (1.0, 0.0, 0.5, 0.0, 0.0, 1.0, np.nan):
+        truth.around(step, tf.constant(amount, tf.float32))
+    trace = tracer.trace_of(optimizer)
+    names = dict(zip(map(name_of, weights), (each.path for each in variables), strict=True))
+    truth.unchanged = {(names[name], number) for name, number in truth.unchanged}
+    truth.not_finite = {(names[name], number) for name, number in truth.not_finite}
+    truth.agrees_with(trace)
+
+
+def test_sparse_updates() -> None:
+    """A row of a table is written in place: what it was before is still known."""
+    table = tf.Variable(np.ones((5, 2), "float32"), name="table")
+    optimizer = tracer.wrap(keras2.optimizers.legacy.Adagrad(0.5), effects=True)
+
+    def step(amount: Any) -> None:
+        slices = tf.IndexedSlices(tf.fill([2, 2], amount), tf.constant([1, 3]), tf.constant([5, 2]))
+        optimizer.apply_gradients([(slices, table)])
+
+    traced = tf.function(step)
+    truth = ByNumPy([table])
+    for number, amount in enumerate(GRADIENTS):
+        truth.around(traced if number % 4 else step, tf.constant(amount, tf.float32))
+    assert truth.unchanged
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+# Without it, with it, and from when on.
+
+
+def two_weights() -> list[Any]:
+    return [tf.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
+
+
+def ops_of(step: Any, *arguments: Any) -> Counter[str]:
+    graph = step.get_concrete_function(*arguments).graph
+    return Counter(op.type for op in graph.get_operations())
+
+
+def test_without_it_nothing_is_added() -> None:
+    """The ops beside the user's are the counters', of which there are as many for any variables."""
+    added = []
+    for number in (1, 7):
+        weights = make_weights(("float32",) * number)
+        plain, wrapped = Plain(), tracer.wrap(Plain())
+
+        def step(optimizer: Any, weights: list[Any] = weights) -> None:
+            optimizer.apply_gradients([(tf.ones(w.shape), w) for w in weights])
+
+        with_tracer = ops_of(tf.function(lambda o=wrapped, step=step: step(o)))
+        added.append(with_tracer - ops_of(tf.function(lambda o=plain, step=step: step(o))))
+    assert added[0] == added[1]
+    assert set(added[0]) == {"Placeholder", "PartitionedCall", "StatefulPartitionedCall"} & set(
+        added[0]
+    )
+    assert "ReadVariableOp" not in added[0] and added[0].total() < 10
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("kind", ["legacy", pytest.param("keras3", marks=needs_keras3)])
+def test_training_is_bit_for_bit_the_same(run: str, kind: str) -> None:
+    """Weights and slots after 12 steps of Adam, with and without."""
+    found = []
+    for effects in (None, False, True):
+        tf.random.set_seed(1)
+        keras = keras2.optimizers.legacy if kind == "legacy" else keras3.optimizers
+        optimizer = keras.Adam(0.1)
+        if effects is not None:
+            tracer.wrap(optimizer, effects=effects)
+        weights = [tf.Variable(tf.random.normal((50, 4), seed=3)), tf.Variable(tf.ones((7,)))]
+
+        def step(amount: Any, weights: list[Any] = weights, optimizer: Any = optimizer) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.math.sin(weights[0] * amount)) + tf.reduce_sum(
+                    weights[1] ** 3
+                )
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+        traced = tf.function(step, jit_compile=run == "XLA")
+        for number in range(12):
+            eager = run == "eager" or (run == "mixed" and number % 3 == 1)
+            (step if eager else traced)(tf.constant(0.3 + number))
+        slots = optimizer.variables
+        found.append(as_bytes(weights) + as_bytes(slots() if callable(slots) else slots))
+    assert found[0] == found[1] == found[2]
+
+
+def test_asked_for_late() -> None:
+    """From when on it is asked for it is compared, in functions that were traced before, too."""
+    weights = two_weights()
+    optimizer = tracer.wrap(Plain())
+
+    @tf.function
+    def step(amount: Any) -> None:
+        optimizer.apply_gradients([(tf.fill([3], amount), w) for w in weights])
+
+    for _ in range(3):
+        step(tf.constant(0.0))
+    with pytest.raises(tracer.UnknownName, match="no effects"):
+        tracer.trace_of(optimizer).count("unchanged", by=())
+    assert tracer.wrap(optimizer, effects=True) is optimizer
+    for amount in (1.0, 0.0, 1.0):
+        step(tf.constant(amount))
+    assert tracer.wrap(optimizer) is optimizer  # goes on
+    step(tf.constant(0.0))
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 7 and trace.complete
+    assert set(trace.count("compared", by="step")) == {(4,), (5,), (6,), (7,)}
+    assert set(trace.count("unchanged", by="step")) == {(5,), (7,)}
+
+
+def test_a_recording_of_effects() -> None:
+    """Optimizers made before, in and after the block; what was wrapped without goes on without."""
+    weights = two_weights()
+    before, wrapped = Plain(), tracer.wrap(Plain())
+
+    def step(optimizer: Any, amount: float) -> None:
+        optimizer.apply_gradients([(tf.fill([3], amount), weights[0])])
+
+    traced = tf.function(lambda amount: step(wrapped, amount))
+    for _ in range(2):
+        traced(0.0)
+        step(before, 0.0)
+    with tracer.record(effects=True) as recording:
+        step(before, 0.0)
+        traced(0.0)
+        traced(1.0)
+        step(Plain(), 0.0)
+    trace = recording.trace()
+    assert trace.count("unchanged", by=("optimizer",)) == {
+        ("Plain",): 1,
+        ("Plain#2",): 1,
+        ("Plain#3",): 1,
+    }
+    assert sum(trace.count("compared", by=()).values()) == 4
+    traced(0.0)
+    assert "ReadVariableOp" not in ops_of(traced, 0.0)
+    with tracer.record() as recording:
+        step(before, 0.0)
+    assert not recording.trace().has_effects
+    (whole,) = tracer.trace_of(wrapped).count("compared", by="optimizer").values()
+    assert whole == 2
+
+
+def test_a_session_has_no_effects() -> None:
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable("w", [3], initializer=tf.compat.v1.ones_initializer())
+        optimizer = tracer.wrap(Plain(), effects=True)
+        train = optimizer.apply_gradients([(tf.ones([3]), weight)])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(train)
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 1
+    assert [note for note in trace.notes if "effects" in note] == [
+        "effects in the graph of a Session are not known: its variables are not compared"
+    ]
+
+
+def test_a_step_inside_of_a_step_is_compared_once() -> None:
+    """An override that calls a function for each variable, which calls the method again."""
+    weights = two_weights()
+
+    class Outer(Plain):
+        def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(pairs) == 1:
+                return super().apply_gradients(pairs)
+            for index, (gradient, _) in enumerate(pairs):
+                alone(gradient, index)
+            return None
+
+    @tf.function
+    def alone(gradient: Any, index: int) -> None:
+        optimizer.apply_gradients([(gradient, weights[index])])
+
+    optimizer = tracer.wrap(Outer(), effects=True)
+    truth = ByNumPy(weights)
+
+    def step(amount: Any) -> None:
+        optimizer.apply_gradients([(tf.fill([3], amount), w) for w in weights])
+
+    for amount in (1.0, 0.0, 1.0, 0.0, np.inf):
+        truth.around(step, tf.constant(amount, tf.float32))
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+def test_more_runs_than_the_ring_holds() -> None:
+    """The steps of some are lost then; the totals are exact, and so are the counts of updates."""
+    weights = two_weights()
+    optimizer = tracer.wrap(Plain(), effects=True)
+    steps = 12_000
+    random = np.random.default_rng(1)
+    amounts = random.integers(0, 2, steps).astype("float32")
+
+    @tf.function
+    def train(amounts: Any) -> None:
+        for amount in amounts:
+            pairs = zip([tf.fill([3], amount), tf.fill([3], 1 - amount)], weights, strict=True)
+            optimizer.apply_gradients(pairs)
+
+    train(tf.constant(amounts))
+    trace = tracer.trace_of(optimizer)
+    per_step = list(trace.per_step("updates"))
+    assert per_step == [(1, steps, 2)]
+    (note,) = trace.notes
+    assert not trace.complete and note.startswith("on replica 0 the steps of some effects are lost")
+    for weight, still in zip(weights, (amounts == 0, amounts == 1), strict=True):
+        assert trace.count("unchanged", by=(), variable=weight) == {(): int(still.sum())}
+        placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}
+        assert 0 < len(placed) < still.sum()
+        assert placed <= {index + 1 for index in np.flatnonzero(still)}
+
+
+def test_an_exported_step_goes_on(tmp_path: Any) -> None:
+    """A SavedModel of a train step takes what counts along."""
+
+    class Trainer(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = tf.Variable(np.ones((3,), "float32"))
+            self.optimizer = tracer.wrap(keras2.optimizers.legacy.SGD(1.0), effects=True)
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
+        def step(self, amount: Any) -> Any:
+            self.optimizer.apply_gradients([(tf.fill([3], amount), self.weight)])
+            return self.weight.read_value()
+
+    trainer = Trainer()
+    trainer.step(tf.constant(1.0))
+    tf.saved_model.save(trainer, str(tmp_path / "saved"))
+    loaded = tf.saved_model.load(str(tmp_path / "saved"))
+    assert loaded.step(tf.constant(2.0)).numpy().tolist() == [-2.0] * 3
+    trainer.step(tf.constant(0.0))
+    trace = tracer.trace_of(trainer.optimizer)
+    assert trace.count("unchanged", by="step") == {(2,): 1}

@@ -1,0 +1,138 @@
+"""Rules that need effects, on programs that train: the trouble, and its healthy twin."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from libraries import keras2, keras3, needs_keras3
+
+import tracer
+
+
+def bad(trace: Any) -> list[Any]:
+    return [each for each in trace.findings() if each.severity != "info"]
+
+
+def model_of(keras: Any) -> Any:
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(8, activation="relu", name="hidden"),
+            keras.layers.Dense(1, name="head"),
+        ]
+    )
+
+
+def data(samples: int = 96) -> tuple[Any, Any]:
+    random = np.random.default_rng(1)
+    inputs = random.normal(size=(samples, 4)).astype("float32")
+    return inputs, inputs.sum(axis=1, keepdims=True)
+
+
+KERAS = [pytest.param("keras3", marks=needs_keras3), "keras2", "legacy"]
+
+
+def trained(kind: str, learning_rate: float, change: Any = None, spoil: Any = None) -> Any:
+    """12 batches of `fit`; `change` is told of the model, `spoil` of the data."""
+    keras = keras3 if kind == "keras3" else keras2
+    optimizers = keras.optimizers.legacy if kind == "legacy" else keras.optimizers
+    model = model_of(keras)
+    inputs, targets = data()
+    if change is not None:
+        change(model)
+    if spoil is not None:
+        spoil(inputs, targets)
+    optimizer = tracer.wrap(optimizers.SGD(learning_rate), effects=True)
+    model.compile(optimizer=optimizer, loss="mse")
+    model.fit(inputs, targets, batch_size=8, shuffle=False, verbose=0)
+    return tracer.trace_of(optimizer)
+
+
+@pytest.mark.parametrize("kind", KERAS)
+def test_a_learning_rate_of_0(kind: str) -> None:
+    (finding,) = bad(trained(kind, 0.0))
+    assert (finding.code, finding.severity) == ("unchanged", "error")
+    assert "12 steps" in finding.text and "learning rate" in finding.advice
+    assert len(finding.variables) == 4
+    assert bad(trained(kind, 0.01)) == []
+
+
+@pytest.mark.parametrize("kind", KERAS)
+def test_a_batch_with_nan(kind: str) -> None:
+    def spoil(inputs: Any, targets: Any) -> None:
+        targets[40] = np.nan  # in batch 6
+
+    (finding,) = bad(trained(kind, 0.01, spoil=spoil))
+    assert (finding.code, finding.step) == ("not-finite", 6)
+    assert len(finding.variables) == 4
+
+
+@pytest.mark.parametrize("kind", KERAS)
+def test_weights_that_were_nan(kind: str) -> None:
+    def change(model: Any) -> None:
+        kernel, bias = model.get_layer("head").get_weights()
+        model.get_layer("head").set_weights([kernel * np.nan, bias])
+
+    (finding,) = bad(trained(kind, 0.01, change))
+    assert (finding.code, finding.step) == ("not-finite", 1)
+    assert "checkpoint" in finding.advice
+
+
+@pytest.mark.parametrize("kind", KERAS)
+def test_a_layer_of_dead_units(kind: str) -> None:
+    """All units are 0 for all data, so are their gradients: only the bias after them learns."""
+
+    def change(model: Any) -> None:
+        kernel, bias = model.get_layer("hidden").get_weights()
+        model.get_layer("hidden").set_weights([kernel, bias - 100.0])
+
+    (finding,) = bad(trained(kind, 0.01, change))
+    assert (finding.code, finding.severity) == ("unchanged", "warning")
+    assert {name.split("/")[-2] for name in finding.variables} == {"hidden", "head"}
+    assert len(finding.variables) == 3
+
+
+@needs_keras3
+def test_an_update_that_is_assigned_to_a_name() -> None:
+    class Named(keras3.optimizers.SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            if self.nesterov:
+                super().update_step(gradient, variable, learning_rate)
+            variable = variable - learning_rate * gradient
+
+    weight = keras3.Variable(np.ones((3,), "float32"))
+    optimizer = tracer.wrap(Named(0.1), effects=True)
+    optimizer.build([weight])
+    step = tf.function(lambda: optimizer.apply([tf.ones((3,))], [weight]))
+    for _ in range(5):
+        step()
+    trace = tracer.trace_of(optimizer)
+    assert trace.count("unchanged", by="variable") == {(weight.path,): 5}
+    assert [each.code for each in bad(trace)] == ["never-assigned"]
+
+
+def test_asserting_that_weights_change() -> None:
+    weights = [tf.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
+    optimizer = keras2.optimizers.legacy.SGD(1.0)
+
+    @tf.function
+    def step(amount: Any) -> None:
+        gradients = [tf.fill([3], amount), tf.ones([3])]
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+
+    step(tf.constant(1.0))
+    with tracer.assert_all_changed(weights, optimizer=optimizer) as seen:
+        step(tf.constant(0.0))
+        step(tf.constant(1.0))
+    assert seen.trace.count("unchanged", by="variable") == {("a",): 1}
+    with pytest.raises(AssertionError) as caught, tracer.assert_all_changed(weights):
+        step(tf.constant(0.0))
+        step(tf.constant(0.0))
+    assert "expected at least 1 of each of 2 variables, got none of 1 of them" in str(caught.value)
+    assert "no bit changed" in str(caught.value)
+    with tracer.assert_all_updated(weights):
+        step(tf.constant(0.0))
+    with pytest.raises(TypeError, match="takes a model"):
+        tracer.assert_all_changed("a")

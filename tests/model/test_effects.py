@@ -1,0 +1,131 @@
+"""What a trace says of effects, and what becomes of it where traces are merged, cut and kept."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import traces
+
+import tracer
+from tracer.api import CallTrace
+from tracer.model.excerpt import select
+from tracer.model.merge import combine
+from tracer.model.records import Effect, TraceData
+from tracer.model.runs import Run
+
+
+def test_counts_by_hand() -> None:
+    trace = traces.with_effects()
+    assert trace.has_effects
+    assert trace.count("unchanged", by="variable") == {("dense/kernel",): 3, ("dense/bias",): 2}
+    assert trace.count("unchanged", by="step", variable="dense/kernel") == {
+        (n,): 1 for n in (4, 5, 6)
+    }
+    assert trace.count("not_finite", by=("optimizer", "replica", "worker")) == {("adam", 0, ""): 3}
+    assert trace.count("compared", by=(), step=range(3, 6)) == {(): 6}
+    assert trace.count("unchanged", by=(), step=range(5, 10)) == {(): 3}
+    assert trace.count("unchanged", by=(), step=7) == {(): 0}
+    assert trace.count("not_finite", by=(), variable="*kernel") == {}
+    assert list(trace.per_step("unchanged")) == [(1, 3, 0), (4, 6, 1), (7, 8, 0), (9, 10, 1)]
+    assert list(trace.per_step("compared", variable="dense/bias")) == [(1, 10, 1)]
+
+
+def test_a_trace_without_effects_says_that_it_has_none() -> None:
+    trace = traces.eager()
+    assert not trace.has_effects
+    questions: Any = (
+        lambda: trace.count("unchanged", by="variable"),
+        lambda: trace.per_step("compared"),
+    )
+    for ask in questions:
+        with pytest.raises(tracer.UnknownName, match="the trace has no effects") as error:
+            ask()
+        assert "\n" not in str(error.value) and "effects=True" in str(error.value)
+    assert traces.no_steps().count("unchanged", by="variable") == {}
+
+
+def test_what_effects_have_not() -> None:
+    trace = traces.with_effects()
+    with pytest.raises(TypeError, match="unchanged has no filter 'kind'"):
+        trace.count("unchanged", by="variable", kind="dense")
+    with pytest.raises(tracer.UnknownName, match="key to split unchanged by"):
+        trace.count("unchanged", by="method")
+    with pytest.raises(tracer.UnknownName, match="no variable 'bias'"):
+        trace.count("unchanged", by=(), variable="bias")
+    wrong: Any = "changed"
+    with pytest.raises(tracer.UnknownName, match="unchanged"):
+        trace.count(wrong, by="variable")
+
+
+def test_effects_are_kept_in_a_file(tmp_path: Path) -> None:
+    trace = traces.with_effects()
+    trace.save(tmp_path / "run.json")
+    assert tracer.load(tmp_path / "run.json") == trace
+
+
+@pytest.mark.parametrize(
+    ("effect", "reason"),
+    [
+        ({"root": 1}, "effects[0].root is 1, outside a table of 1"),
+        ({"replica": -1}, "effects[0].replica is -1, outside a table of 1"),
+        ({"variables": 99}, "effects[0].variables is 99, outside a table of"),
+        ({"total": -1}, "effects[0] holds -1, less than 0"),
+        ({"total": 9}, "effects[0].runs hold 10 steps, more than the total, 9"),
+        ({"runs": [[2, 1, 1], [2, 1, 1]]}, "the steps of effects[0].runs do not rise"),
+        ({"what": "eaten"}, "Invalid enum value 'eaten'"),
+    ],
+)
+def test_a_damaged_file(tmp_path: Path, effect: dict[str, Any], reason: str) -> None:
+    path = tmp_path / "run.json"
+    traces.with_effects().save(path)
+    content = msgspec.json.decode(path.read_bytes())
+    content["effects"][0] |= effect
+    path.write_bytes(msgspec.json.encode(content))
+    with pytest.raises(tracer.TraceFileError) as error:
+        tracer.load(path)
+    assert reason in str(error.value)
+
+
+def test_an_excerpt_has_the_effects_of_its_part() -> None:
+    trace = traces.with_effects()
+    part = CallTrace(select(trace, steps=range(5, 10)).data)
+    assert part.count("unchanged", by=("variable", "step")) == {
+        ("dense/kernel", 1): 1,  # steps 5 and 6 of the run
+        ("dense/kernel", 2): 1,
+        ("dense/bias", 5): 1,
+    }
+    assert part.count("compared", by="variable") == {("dense/kernel",): 5, ("dense/bias",): 5}
+    part = CallTrace(select(trace, variable="dense/bias").data)
+    assert part.count("unchanged", by="variable") == {("dense/bias",): 2}
+    assert not select(traces.eager(), steps=range(2, 4)).has_effects
+
+
+def of_worker(name: str, unchanged: Run) -> TraceData:
+    data = traces.with_effects().data
+    replicas = tuple(msgspec.structs.replace(each, worker=name) for each in data.replicas)
+    effects = (*data.effects[:1], Effect(0, 0, "unchanged", (1,), unchanged.total, (unchanged,)))
+    return msgspec.structs.replace(data, replicas=replicas, effects=effects)
+
+
+def test_the_effects_of_workers_stay_apart() -> None:
+    parts = [of_worker("worker:0", Run(1, 1, 2)), of_worker("worker:1", Run(3, 1, 5))]
+    trace = tracer.merge(CallTrace(part) for part in reversed(parts))
+    assert trace.count("unchanged", by=("worker", "variable")) == {
+        ("worker:0", "dense/bias"): 2,
+        ("worker:1", "dense/bias"): 5,
+    }
+    assert trace.count("compared", by=()) == {(): 40}
+
+
+def test_the_effects_of_optimizers_stay_apart() -> None:
+    """Two optimizers of one process, with variables of their own, become one trace."""
+    parts = [of_worker("", Run(1, 1, 2)), of_worker("", Run(3, 1, 5))]
+    data, _ = combine([(part, [None, None]) for part in parts])
+    trace = CallTrace(data)
+    assert trace.count("unchanged", by=("optimizer", "variable")) == {
+        ("adam", "dense/bias"): 2,
+        ("adam#2", "dense/bias#2"): 5,
+    }
+    assert trace.count("unchanged", by=(), optimizer="adam#2") == {(): 5}
+    assert CallTrace(select(trace, optimizer="adam#2").data).count("unchanged", by=()) == {(): 5}
