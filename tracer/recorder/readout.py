@@ -170,12 +170,9 @@ class Ended(NamedTuple):
     """How many more steps an error ended, of which nothing that is counted ran."""
     lost: tuple[int, int] | None = None
     """The first and the last of the steps of which detail was lost."""
-<<<<<<< HEAD
     effects: Sequence[tuple[EffectKey, Reading]] = ()
-=======
     torn: int = 0
     """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
->>>>>>> fuzz19
 
 
 _OWN = 1 << 40
