@@ -189,8 +189,9 @@ def settle(begun: Begun) -> Ended:
 
 
 def _settled(begun: Begun) -> Ended:
-    inside = [run for run, _ in _inside(begun.blocks)]
-    hollow = set(begun.empty) - _ran_in(inside, sorted(begun.empty))
+    hollow = set(begun.empty)
+    if hollow:
+        hollow -= _ran_in((run for run, _ in _inside(begun.blocks)), sorted(hollow))
     blocks = [_without_steps(block, hollow) for block in begun.blocks]
     own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
     missing = _missing(own, _inside(blocks), begun.steps)
@@ -245,7 +246,7 @@ def _inside(blocks: Iterable[tuple[BlockKey, Reading]]) -> list[tuple[Run, int]]
 def _ran_in(runs: Iterable[Run], numbers: Sequence[int]) -> set[int]:
     """Those of the numbers, which rise, that are in one of the runs."""
     found: set[int] = set()
-    for run in runs if numbers else ():
+    for run in runs:
         near = numbers[bisect_left(numbers, run.first) : bisect_right(numbers, run.last)]
         found.update(number for number in near if (number - run.first) % run.stride == 0)
     return found
