@@ -321,7 +321,7 @@ CELLS = [
     pytest.param(
         *cell,
         id="-".join(cell),
-        marks=[] if cell[0] in ("default", "mirrored") else pytest.mark.long,
+        marks=[] if cell[0] in ("default", "mirrored") else pytest.mark.sweep,
     )
     for cell in itertools.product(
         STRATEGIES, odometers.KINDS, SHAPES, ("built before", "built by fit")

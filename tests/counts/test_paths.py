@@ -26,7 +26,7 @@ from scripts import ROOT
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 HERE = Path(__file__)
 MARKS = {

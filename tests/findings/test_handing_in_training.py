@@ -426,5 +426,5 @@ def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.M
     begin = time.perf_counter()
     while time.perf_counter() < begin + 0.2:
         of.called()
-    assert bool(looks) == frozen
+    assert looks  # also if nothing is frozen now: it may be later
     assert len(looks) < 1000  # of some 100,000 calls; a look takes more than 0.2 microseconds

@@ -66,6 +66,8 @@ OPEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\b\d{4}-\d\d-\d\d( at)? \d\d:\d\d:\d\d\b", "DATE"),
     (r"\b[\d.,]+ (?=(seconds?|s|ms|steps a second)\b)", "N "),
     (r"\b\d+\.\d+s\b", "Ns"),
+    # The lines of a page's program are those of the page, which a reader does not count.
+    (r"(?m)^Called from train\.py:\d+$", "Called from train.py:N"),
 )
 """What is another one each time, and what stands for it when texts are compared."""
 

@@ -273,8 +273,14 @@ class _Stack:
 
 
 def _starts_programs(frame: FrameType) -> bool:
-    """Whether it is of the command that runs a program: `tracer run`."""
-    return str(frame.f_globals.get("__name__", "")).startswith("tracer.cli.")
+    """Whether it is of what runs a program, `tracer run`, or a test, pytest.
+
+    What runs that in turn, as pytest-xdist does in its processes, is no program either.
+    """
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith("tracer.cli.") or (
+        module == "_pytest.runner" and frame.f_code.co_name.startswith("pytest_runtest_")
+    )
 
 
 def _root_of(frame: FrameType) -> str:

@@ -206,9 +206,10 @@ def _reached_from(function: Any) -> _Reached:
                 todo.append((user, depth + 1))
                 todo += [(held, depth + 1) for held in _attributes(user, names)]
         elif kind_of(type(value)) is None:  # an optimizer is where the way ends
-            inner = getattr(value, "python_function", None) if depth < _DEEP else None
-            if inspect.isroutine(inner):
-                todo.append((inner, depth + 1))
+            # Of the class it is asked: a variable of a strategy answers any name, by an op.
+            has = depth < _DEEP and hasattr(type(value), "python_function")
+            if has and inspect.isroutine(value.python_function):
+                todo.append((value.python_function, depth + 1))
     return _Reached(frozenset(seen), frozenset(bound), frozenset(every_name))
 
 
