@@ -23,7 +23,6 @@ def traced_method(
     It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
     decision goes by `__module__`. Optimizers read the signature of their own apply methods.
     """
-    original = inspect.getattr_static(base, name)
     intercepted = _Method(base, name, role, apply)
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -41,31 +40,26 @@ def traced_method(
         finally:
             _end_apply(call, result, failed)
 
-    method = step_method if apply is None else apply_method
-    method.__name__ = name
-    method.__qualname__ = getattr(original, "__qualname__", name)
-    method.__module__ = getattr(original, "__module__", base.__module__)
-    method.__doc__ = getattr(original, "__doc__", None)
-    try:
-        function = getattr(base, name)
-        method.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):  # a method of C or with a signature that cannot be read
-        pass
-    return method
+    return _disguised(step_method if apply is None else apply_method, base, name)
 
 
 def method_beside(base: type, name: str) -> Callable[..., Any]:
     """`base`'s method `name`, which makes no step; the recorder is told that it is called."""
-    original = inspect.getattr_static(base, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
 
+    return _disguised(method, base, name)
+
+
+def _disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+    """`method` with the name, the module, the text and the signature of `base`'s."""
+    original = inspect.getattr_static(base, name)
     method.__name__ = name
     method.__qualname__ = getattr(original, "__qualname__", name)
     method.__module__ = getattr(original, "__module__", base.__module__)
     method.__doc__ = getattr(original, "__doc__", None)
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError):  # a method of C or with a signature that cannot be read
         method.__signature__ = inspect.signature(getattr(base, name))  # type: ignore[attr-defined]
     return method
 

@@ -152,8 +152,7 @@ class CallsUnderWay:
 
     def step_around(self, frame: Frame, replica: int) -> Frame | None:
         """The step that what is called from `frame` for `replica` is part of, in its region."""
-        while frame.parent is not None:
-            frame = frame.parent
+        frame = outermost(frame)
         if frame.role != "step":
             return None
         if frame.replica != replica:  # each replica has a step of its own, or one serves all
@@ -162,6 +161,13 @@ class CallsUnderWay:
                 if alone and step.place.region is frame.place.region and step.run == frame.run:
                     return step
         return frame
+
+
+def outermost(frame: Frame) -> Frame:
+    """The call that this one is part of, and that is part of no other one."""
+    while frame.parent is not None:
+        frame = frame.parent
+    return frame
 
 
 def applying(frame: Frame) -> bool:

@@ -30,7 +30,7 @@ from weakref import ref
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
 from tracer.recorder.failures import Failures
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying
+from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying, outermost
 from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.reader import Reader
@@ -201,7 +201,7 @@ class Recorder:
     def _fail_in_apply(self, frame: Frame) -> None:
         """An apply method raised; its step, which may be on another thread, will raise next."""
         number = frame.site if frame.role == "apply" else frame.pending
-        step = _outermost(frame)
+        step = outermost(frame)
         if number is not None and not hasattr(step, "failing"):
             step.failing = self._sites.sites[number].variable
 
@@ -211,12 +211,12 @@ class Recorder:
         A replica that waits for what another thread does is only told to stop (`_RequestedStop` of
         `distribute/mirrored_run.py`), and not why.
         """
-        outermost = _outermost(frame)
-        if hasattr(outermost, "called") and outermost.numbers and isinstance(error, compat.OpError):
-            self._blocks.counters.tear(outermost.numbers)
-        if outermost is not frame:
-            if not hasattr(outermost, "error"):
-                outermost.error = error
+        around = outermost(frame)
+        if hasattr(around, "called") and around.numbers and isinstance(error, compat.OpError):
+            self._blocks.counters.tear(around.numbers)
+        if around is not frame:
+            if not hasattr(around, "error"):
+                around.error = error
             return
         if type(error).__name__ == "_RequestedStop":
             if not hasattr(frame, "error"):
@@ -226,19 +226,13 @@ class Recorder:
             del frame.error  # it refers to Python's frames
         if frame.role != "step":
             return
-        handed = []
-        for number in frame.sites:
-            site = self._sites.sites[number]
-            if site.role == "request" and site.variable is not None:
-                reference = self._variables.objects[site.variable]
-                handed.append((site.variable, None if reference is None else reference()))
         graph = frame.place.graph
         function = "" if graph is None else compat.function_name(compat.graphs_around(graph)[-1])
         self._failures.add(
             method,
             error,
             self.optimizers.alive(),
-            handed,
+            list(self._handed(frame.sites)),
             getattr(frame, "failing", None),
             function,
             self._step_count(),
@@ -371,7 +365,7 @@ class Recorder:
             stack[:] = [other for other in stack if other is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
         if site is not None and parent is None and frame.place is not EAGER and not failed:
-            self._handing.traced(self._handed(sites))
+            self._handing.traced(variable for _, variable in self._handed(sites))
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
         called = failed and hasattr(frame, "called")  # what ran in there the counters tell
         if site is not None:
@@ -395,13 +389,13 @@ class Recorder:
                 )
         frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
 
-    def _handed(self, sites: Iterable[int]) -> Iterator[Any]:
-        """The variables of which a step got a gradient, or None for one."""
+    def _handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """The variables of which a step got a gradient: the index of each, and it or None."""
         for number in sites:
             site = self._sites.sites[number]
             if site.role == "request" and site.variable is not None:
                 variable = self._variables.objects[site.variable]
-                yield None if variable is None else variable()
+                yield site.variable, None if variable is None else variable()
 
     # Faults and notes.
 
@@ -439,12 +433,6 @@ class Recorder:
     def children(self) -> dict[str, Any]:
         """The counters' variables, for an exported function that captures them."""
         return self._blocks.counters.variables()
-
-
-def _outermost(frame: Frame) -> Frame:
-    while frame.parent is not None:
-        frame = frame.parent
-    return frame
 
 
 def _method_running(helper: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Decay, Remark
+from tracer.recorder.paths import is_cell
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
 
@@ -39,7 +40,6 @@ _SMALL = 4096  # elements
 _ENOUGH = 8  # variables
 _NOT_THE_PROGRAM = ("keras", "tensorflow", "tf_keras", "tracer")
 _INSTALLED = ("site-packages", "dist-packages")
-_CELLS = ("<ipython-input-", "ipykernel_")
 
 
 def slots_of(optimizer: Any) -> int | None:
@@ -162,7 +162,7 @@ def _mentioned(code: str, files: Collection[str]) -> bool:
 
 def _program(files: Collection[str]) -> set[str]:
     """The files of the program: those given, those beside its main file, cells of a notebook."""
-    every = {*files, *(each for each in list(linecache.cache) if any(c in each for c in _CELLS))}
+    every = {*files, *filter(is_cell, list(linecache.cache))}
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(main, str):
         folder = os.path.dirname(os.path.abspath(main)) + os.sep

@@ -6,7 +6,7 @@ exception that leaves the block is left alone; nothing is asserted then. A trace
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -255,23 +255,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     >>> with tracer.assert_all_updated([kernel, bias]):
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
-    if isinstance(model_or_variables, str):
-        raise TypeError(
-            f"assert_all_updated takes a model, a layer or variables, not {model_or_variables!r}: "
-            "a name does not say which variables there should be"
-        )
-
-    def check(trace: Trace) -> str:
-        wanted = [
-            (name_of(variable), next(iter(_indices(trace, [variable])), None))
-            for variable in _variables(model_or_variables, "trainable_variables")
-        ]
-        if not wanted and trace.complete:
-            return failure.of_no_variables(
-                trace, _of_layer(model_or_variables), frozen_in(model_or_variables)
-            )
-        return failure.of_variables(trace, wanted)
-
+    check = _check_of_each("assert_all_updated", model_or_variables, failure.of_variables)
     return Assertion(optimizer, check)
 
 
@@ -287,9 +271,19 @@ def assert_all_changed(model_or_variables: object, *, optimizer: object = None) 
     >>> with tracer.assert_all_changed([kernel, bias]):
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
+    check = _check_of_each("assert_all_changed", model_or_variables, weights.of_changed)
+    return Assertion(optimizer, check, effects=True)
+
+
+def _check_of_each(
+    function: str,
+    model_or_variables: object,
+    why: Callable[[Trace, Sequence[tuple[str, int | None]]], str],
+) -> Check:
+    """A check of each variable that is meant: `why` gets their names and indices in the trace."""
     if isinstance(model_or_variables, str):
         raise TypeError(
-            f"assert_all_changed takes a model, a layer or variables, not {model_or_variables!r}: "
+            f"{function} takes a model, a layer or variables, not {model_or_variables!r}: "
             "a name does not say which variables there should be"
         )
 
@@ -302,9 +296,9 @@ def assert_all_changed(model_or_variables: object, *, optimizer: object = None) 
             return failure.of_no_variables(
                 trace, _of_layer(model_or_variables), frozen_in(model_or_variables)
             )
-        return weights.of_changed(trace, wanted)
+        return why(trace, wanted)
 
-    return Assertion(optimizer, check, effects=True)
+    return check
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
