@@ -12,7 +12,16 @@ from typing import NamedTuple
 from msgspec import structs
 
 from tracer.model.measures import Measure, steps, tries, updates
-from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role
+from tracer.model.records import (
+    Block,
+    Effect,
+    Entry,
+    Graph,
+    Kind,
+    Observation,
+    Optimizer,
+    Role,
+)
 from tracer.model.runs import Run, segments, union
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
@@ -263,9 +272,22 @@ class Tally:
                 of_method[variable] = (eager + add[0], traced + add[1])
         return counts
 
-    def stretches(self, *measures: Measure, replica: int | None = None) -> list[Stretch]:
-        """What each step counted by each of `measures`: every step from 1 on, equal ones folded."""
-        return list(cycles(self._uneven(measures, replica)))
+    @cached_property
+    def effects(self) -> tuple[Effect, ...]:
+        """What steps did to the variables; none where it was not asked for."""
+        return tuple(each for each in self.trace.data.effects if each.root == self.root)
+
+    def stretches(
+        self,
+        *measures: Measure,
+        replica: int | None = None,
+        observations: Sequence[Observation] = (),
+    ) -> list[Stretch]:
+        """What each step counted by each of `measures`: every step from 1 on, equal ones folded.
+
+        Then, by each of `observations`, of how many variables this was seen after the step.
+        """
+        return list(cycles(self._uneven(measures, replica, observations)))
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """In how many steps each combination of counts by `measures` occurred."""
@@ -300,7 +322,12 @@ class Tally:
             for number, block in enumerate(self.blocks)
         )
 
-    def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
+    def _uneven(
+        self,
+        measures: Sequence[Measure],
+        replica: int | None,
+        observations: Sequence[Observation] = (),
+    ) -> list[Stretch]:
         """The steps as the runs give them, before cycles are looked for.
 
         To cut the steps where anything changes takes the most time, and most measures cut them
@@ -317,9 +344,17 @@ class Tally:
                     sums[index] = added(sums.get(index, zero), weights)
         last = self.steps if replica is None else self.steps_on[replica]
         different = set(sums.values())
-        if len(different) != 1:
-            weighted = [(each, sums[index]) for index in sums for each in self._trains[index]]
-            return pieces(weighted, last, len(measures))
+        if len(different) != 1 or observations:
+            rest = (0,) * len(observations)
+            weighted = [
+                (each, (*sums[index], *rest)) for index in sums for each in self._trains[index]
+            ]
+            for effect in self.effects:
+                if effect.what in observations and replica in (None, effect.replica):
+                    seen = (len(effect.variables) * (each == effect.what) for each in observations)
+                    values = (*zero, *seen)
+                    weighted += [(each, values) for each in trains(effect.runs)]
+            return pieces(weighted, last, len(measures) + len(observations))
         (weights,) = different
         return list(weighed(self._pieces(tuple(sums), last), weights))
 
