@@ -19,6 +19,7 @@ from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.effects import OBSERVATIONS
+from tracer.model.excerpt import select
 from tracer.model.records import Effect, Graph, GraphTracing, Line
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch
@@ -126,6 +127,9 @@ def test_marks_of_what_updates_did_to_the_weights() -> None:
     assert marks == [[""] * 3 + unchanged * 3 + [""] * 4, [""] * 7 + not_finite * 3]
     assert charts._mark(kernel.within(3, 4)) == charts.HARDLY
     assert (kernel.first_not_finite, bias.first_not_finite) == (0, 8)
+    for first, since in ((7, 2), (8, 0)):  # of what was before its first step a part knows nothing
+        part = HeatMap(tallies_of(select(traces.with_effects(), steps=range(first, 11)))[0])
+        assert [part.not_finite_since(each) for each in part.views[0].lanes] == [0, since]
 
 
 @pytest.mark.parametrize("name", traces.ALL)

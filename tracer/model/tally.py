@@ -22,7 +22,7 @@ from tracer.model.records import (
     Optimizer,
     Role,
 )
-from tracer.model.runs import Run, segments, union
+from tracer.model.runs import Run, apart, segments, union
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
@@ -349,14 +349,29 @@ class Tally:
             weighted = [
                 (each, (*sums[index], *rest)) for index in sums for each in self._trains[index]
             ]
-            for effect in self.effects:
-                if effect.what in observations and replica in (None, effect.replica):
-                    seen = (len(effect.variables) * (each == effect.what) for each in observations)
-                    values = (*zero, *seen)
-                    weighted += [(each, values) for each in trains(effect.runs)]
+            for place, what in enumerate(observations):
+                values = (*zero, *(int(place == each) for each in range(len(observations))))
+                weighted += [(each, values) for each in trains(self._seen(what, replica))]
             return pieces(weighted, last, len(measures) + len(observations))
         (weights,) = different
         return list(weighed(self._pieces(tuple(sums), last), weights))
+
+    def _seen(self, what: Observation, replica: int | None) -> list[Run]:
+        """After which steps it was seen of how many variables.
+
+        Single steps are added up first: each variable may have others.
+        """
+        regular: list[Run] = []
+        single: Counter[int] = Counter()
+        for effect in self.effects:
+            if effect.what == what and replica in (None, effect.replica):
+                number = len(effect.variables)
+                for run in apart(effect.runs):
+                    if run.count == 1:
+                        single[run.first] += number
+                    else:
+                        regular.append(Run(run.first, run.stride, run.count, number))
+        return regular + [Run(step, 1, 1, number) for step, number in sorted(single.items())]
 
     def _pieces(self, indices: tuple[int, ...], last: int) -> list[Stretch]:
         """The steps up to `last`, with how many of the trains at these indices ran in each."""

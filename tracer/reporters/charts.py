@@ -425,8 +425,8 @@ def picture(tally: Tally) -> bytes | None:
     firsts: list[dict[str, Any]] = []
     for row, pattern in enumerate(rows):
         lane = heat.lanes[view.lanes[pattern]]
-        if lane.first_not_finite:
-            firsts.append({"row": row, "at": before + lane.first_not_finite, "mark": FIRST})
+        if since := heat.not_finite_since(view.lanes[pattern]):
+            firsts.append({"row": row, "at": before + since, "mark": FIRST})
         for first in range(1, view.steps + 1, size):
             last = min(first + size - 1, view.steps)
             edges = {"row": row, "a": before + first - 0.5, "b": before + last + 0.5}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_names
 from tracer.model.records import Kind
-from tracer.model.runs import Run
+from tracer.model.runs import Run, apart
 from tracer.model.stretches import Stretch, Values, added, folded
 from tracer.model.tally import Group, Tally, Weights
 from tracer.reporters.layout import shown
@@ -205,6 +205,14 @@ class HeatMap:
             views.insert(int(len(alike) == 1), View(name, per, tally.steps, total, tuple(rest)))
         return views
 
+    def not_finite_since(self, lane: int) -> int:
+        """The first step after which it was not finite; 0 if there is none, or if it is not known.
+
+        A part of a trace does not know what was before its first step.
+        """
+        first = self.lanes[lane].first_not_finite
+        return 0 if first == 1 < self._tally.trace.first_step else first
+
     @cached_property
     def levels(self) -> list[tuple[int, int]]:
         """The numbers of updates that a variable gets in a step, in few classes."""
@@ -300,7 +308,7 @@ def _effects(tally: Tally, numbers: dict[tuple[Run, ...], int]) -> dict[int, _Se
     seen: dict[int, list[tuple[int, int, int]]] = {}
     for effect in tally.effects:
         if effect.replica in tally.steps_on:
-            run = numbers.setdefault(effect.runs, len(numbers))
+            run = numbers.setdefault(apart(effect.runs), len(numbers))
             what = OBSERVATIONS.index(effect.what)
             for variable in effect.variables:
                 seen.setdefault(variable, []).append((effect.replica, run, what))

@@ -275,7 +275,11 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int, boxes: int) -> dict[str,
         "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
         "grain": grain,
         "lanes": [_lane(graph, tally.steps, grain) for graph in heat.lanes],
-        **({"firsts": [each.first_not_finite for each in heat.lanes]} if tally.effects else {}),
+        **(
+            {"firsts": [heat.not_finite_since(each) for each in range(len(heat.lanes))]}
+            if tally.effects
+            else {}
+        ),
         "variables": table,
         "left": len(tally.variables) - len(table),
         "replicas": [
