@@ -56,10 +56,11 @@ def accumulated(tally: Tally) -> str:
 def _words(tally: Tally) -> tuple[str, str]:
     scaled = any(map(is_loss_scale, tally.optimizers))
     if accumulated_steps(tally) > 1:
-        taken = accumulations(tally)
-        if not scaled or tally.total(taken) >= tally.total(measures.steps):
+        reached = accumulations(tally)
+        all_did = reached is not None and tally.total(reached) >= tally.total(measures.steps)
+        if not scaled or all_did:
             return accumulated(tally), "gradients are being accumulated"
-        if tally.total(taken):
+        if reached is None or tally.total(reached):
             return (
                 f"{accumulated(tally)}, or {SKIPPED}",
                 "gradients are being accumulated, or the loss scale skipped them",
@@ -87,8 +88,8 @@ def _accumulated(optimizer: Optimizer) -> int:
     return told if isinstance(told, int) else 1
 
 
-def accumulations(tally: Tally) -> Measure:
-    """Counts the steps that reached an optimizer which accumulates.
+def accumulations(tally: Tally) -> Measure | None:
+    """Counts the steps that reached an optimizer which accumulates; None if that is not known.
 
     Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
     none of them: it did not reach the optimizer inside.
@@ -109,7 +110,8 @@ def accumulations(tally: Tally) -> Measure:
             default=0,
         )
 
-    return count
+    known = telling and (tally.total(count) or not tally.total(measures.tries))
+    return count if known else None
 
 
 def every(tally: Tally, measure: Measure, replica: int) -> int:

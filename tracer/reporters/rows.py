@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
 from tracer.model.effects import OBSERVATIONS
-from tracer.model.empty import accumulated_steps, accumulations
+from tracer.model.empty import accumulations
 from tracer.model.measures import counting
 from tracer.model.records import Kind, Line, Role
 from tracer.model.tally import Group, Tally, Weights, tallies_of
@@ -49,8 +49,8 @@ class StepRow(NamedTuple):
 
     If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated`
     is on how many replicas a step kept its gradients for a later one; None if the optimizer was
-    not told to accumulate any. `unchanged` and `not_finite` are how many variables were so after
-    the step, those of each replica counted; None where none was compared.
+    not told to accumulate any, or if that is not known. `unchanged` and `not_finite` are how many
+    variables were so after the step, those of each replica counted; None where none was compared.
     """
 
     first: int
@@ -201,14 +201,14 @@ def by_step(tally: Tally) -> list[StepRow]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     kinds = (measures.dense, measures.sparse)
     handed_over = (measures.requests, measures.missing)
-    keeps = accumulated_steps(tally) > 1
-    counted = (measures.steps, *kinds, *handed_over, accumulations(tally), measures.tries)
+    reached = accumulations(tally)
+    counted = (measures.steps, *kinds, *handed_over, measures.tries, reached or measures.steps)
     stretches = tally.stretches(*counted, observations=OBSERVATIONS if tally.effects else ())
     made = []
     for stretch in stretches:
         for steps, values in stretch.parts(tally.trace.first_step):
-            on, dense, sparse, requests, missing, reached, tried, *seen = values
-            kept = None if not keeps else 0 if tried else min(on, reached)
+            on, dense, sparse, requests, missing, tried, accumulating, *seen = values
+            kept = None if reached is None else 0 if tried else min(on, accumulating)
             compared, *effects = seen or (0, 0, 0)
             updates = (dense + sparse, dense, sparse)
             row = StepRow(*steps, on, *updates, requests + missing, missing, kept)

@@ -243,7 +243,7 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
     every = accumulated_steps(evidence)
     trace = evidence.trace
     reached = accumulations(evidence)
-    if every < 2 or not evidence.steps or not trace.complete:
+    if every < 2 or not evidence.steps or not trace.complete or reached is None:
         return
     if evidence.unplaced(tries) or evidence.unplaced(reached):
         return
