@@ -156,6 +156,17 @@ def test_other_callbacks_record_the_counts(keras: Any, tmp_path: Path) -> None:
         assert written == [count] * 3
 
 
+one_as_long = pytest.mark.parametrize(
+    "keras",
+    [
+        pytest.param("keras2", marks=pytest.mark.sweep),
+        pytest.param("keras3", marks=[pytest.mark.long, libraries.needs_keras3]),
+    ],
+    indirect=True,
+)
+
+
+@one_as_long
 def test_what_came_of_the_weights(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A loss scale skips 2 of 10 steps; the odometer changes both weights in all the others."""
     model = model_of(keras, loss_scale=True)
@@ -168,6 +179,7 @@ def test_what_came_of_the_weights(keras: Any, capsys: pytest.CaptureFixture[str]
     assert model.get_weights()[1][0] == 16
 
 
+@one_as_long
 def test_weights_that_are_not_finite(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The optimizer was wrapped and used without effects before; of 10 batches the first is bad."""
     model = model_of(keras)

@@ -326,7 +326,7 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
         ),
         ("at_least=5, at_most=4", "updates: no count is 5 to 4"),
         pytest.param(
-            "total=4, effects=1", "effects is True or False, not 1", marks=pytest.mark.long
+            "total=4, effects=1", "effects is True or False, not 1", marks=pytest.mark.sweep
         ),
     ],
 )

@@ -228,7 +228,7 @@ def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) 
 
 
 @needs_keras3
-@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("eager", [pytest.param(False, marks=pytest.mark.long), True])
 def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
     """A loss scale around an optimizer that accumulates: which of both kept a step from updating.
 

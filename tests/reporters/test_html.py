@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import traces
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
@@ -67,6 +67,7 @@ RUNS = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(RUNS, RUNS, RUNS), min_size=2, max_size=2), st.data())
 def test_a_lane_sums_up_effects(of_variables: list[Any], data: st.DataObject) -> None:
     """Two variables, each compared, unchanged and not finite in steps of its own."""
