@@ -1,5 +1,7 @@
 """transformers, TF Models and TensorFlow Recommenders, with and without the tracer."""
 
+import importlib
+import importlib.util
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,15 +15,18 @@ from twins import STEPS, assert_twins
 
 import tracer
 
+if importlib.util.find_spec("official") is None:
+    reason = "the nox session third_party has them, on TensorFlow 2.15"
+    pytest.skip(reason, allow_module_level=True)
+
 legacy: Any = tf.keras.optimizers.legacy
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def imported(name: str) -> Any:
-    """The module, or a skip."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pytest.importorskip(name, reason="the nox session third_party has it")
+        return importlib.import_module(name)
 
 
 def optimizer_of(module: str, name: str) -> Callable[..., Any]:
