@@ -106,6 +106,7 @@ class TraceCallback:
         """Wrap the optimizer."""
         from tracer.hooks import registry
 
+        registry.wake(self._model.optimizer)
         if not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer)
         trace = self.trace

@@ -29,6 +29,7 @@ from tracer.recorder.tensorflow.older_functions import (
     note_of,
     outermost,
 )
+from tracer.recorder.tensorflow.users import Functions
 from tracer.recorder.tensorflow.variables import canonical
 
 OWN_STEP = "own-step"
@@ -236,17 +237,20 @@ class Optimizers:
         if "load_own_variables" in called:
             yield Remark(NOT_LOADED, "load_own_variables")
 
-    def begin(self, index: int, retrace: bool) -> None:
+    def begin(self, index: int, retrace: bool, since: int | None = None) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
         The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
-        watched.
+        watched; unless there is none, and all is counted `since` then.
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
         iterations = iterations_of(optimizer)
         if iterations is not None:
             self._started.setdefault(index, iterations)
+        if since is not None:
+            self.older.begin(index, since)
+            return
         self._watch(index, retrace)
         self.older.begin(index)
         own = index in self.with_own_step()
@@ -262,11 +266,8 @@ class Optimizers:
         optimizer = traced.optimizer()
         if optimizer is None:
             return
-        methods = {
-            *traced.kind.step_methods,
-            *(method.name for method in traced.kind.apply_methods),
-        }
         scope = traced.name() if traced.kind.name == "v1" else ""
+        methods = _methods_of(traced.kind)
         self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, retrace)
 
     def settle(self) -> None:
@@ -352,6 +353,29 @@ class Optimizers:
                     "that it updated before: what it reads in Python, as `trainable`, had changed, "
                     "and without the tracer it would not read that again"
                 )
+
+
+def uncounted_users(
+    functions: Functions,
+    optimizer: Any,
+    kind: OptimizerKind,
+    name: str,
+    known: tuple[Optimizers, int] | None,
+) -> Iterator[Any]:
+    """Those of the functions that use an optimizer called `name`, and are not counted for it.
+
+    It is `known`, by its index, if it was ever traced.
+    """
+    scope = name if kind.name == "v1" else ""
+    variables = _own_handles(optimizer)
+    handles = {id(handle) for handle in variables}
+    for function in functions.users_of(optimizer, variables, _methods_of(kind), scope):
+        if known is None or known[0].older.uncounted(known[1], function.graph, handles, scope):
+            yield function
+
+
+def _methods_of(kind: OptimizerKind) -> set[str]:
+    return {*kind.step_methods, *(method.name for method in kind.apply_methods)}
 
 
 def iterations_of(optimizer: Any) -> int | None:

@@ -78,6 +78,11 @@ class Counters:
                 ledger = self.ledgers[replica] = Ledger(device, self._numbers[replica])
             return ledger
 
+    @property
+    def ask(self) -> bool:
+        """Whether each function with a counter asks for its company, and no Session has one."""
+        return not self.session_graphs and all(each.asks for each in self.ledgers.values())
+
     def take_number(self, replica: int) -> int:
         """The number of a step that begins outside of every graph."""
         with self.lock:

@@ -34,7 +34,7 @@ from tracer.recorder.tensorflow.users import (
     updates_by,
     writes_in,
 )
-from tracer.recorder.tensorflow.writes import traced_at, writes_of, written_by
+from tracer.recorder.tensorflow.writes import Write, traced_at, writes_of, written_by
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable, and do not set it, as an initializer does."""
@@ -72,9 +72,18 @@ class OlderFunctions:
         self.unsettled: set[int] = set()
         """The optimizers that are used in graphs that were not finished when they were found."""
 
-    def begin(self, index: int) -> None:
-        """What is traced from now on with an optimizer is counted, until it is let go."""
-        self._since.setdefault(index, compat.unique_number())
+    def begin(self, index: int, since: int | None = None) -> None:
+        """What is traced from now on with an optimizer, or `since` then, is counted.
+
+        Until it is let go.
+        """
+        self._since.setdefault(index, compat.unique_number() if since is None else since)
+
+    @property
+    def watching(self) -> bool:
+        """Whether there is any function, or graph of a Session, of which calls are counted here."""
+        watched = self._watched or self._in_pipelines or self.unsettled
+        return bool(watched) or any(self._in_sessions.values())
 
     def watch(
         self,
@@ -98,10 +107,7 @@ class OlderFunctions:
         handles = {id(handle) for handle in variables}
         functions = look()
         for function in functions.users_of(optimizer, variables, methods, scope):
-            writes = writes_in(function.graph, handles, scope)
-            if not writes:  # it names the optimizer
-                writes = list(writes_of(function.graph, None))
-            older = [write for write in writes if not self._counted(index, write.time)]
+            older = self.uncounted(index, function.graph, handles, scope)
             if not older:
                 continue
             graph = function.graph
@@ -123,6 +129,15 @@ class OlderFunctions:
             if any(not self._counted(index, write.time) for write in writes):
                 self.calls[Older(index, compat.function_name(compat.called_graph(graph)))] += 1
                 self.unsettled.add(index)
+
+    def uncounted(
+        self, index: int, graph: Any, handles: Collection[int], scope: str
+    ) -> list[Write]:
+        """What a function that uses an optimizer writes with it and is not counted: see `watch`."""
+        writes = writes_in(graph, handles, scope)
+        if not writes:  # it names the optimizer
+            writes = list(writes_of(graph, None))
+        return [write for write in writes if not self._counted(index, write.time)]
 
     def _counted(self, index: int, time: int) -> bool:
         """Whether what a graph got at this time is counted for an optimizer."""
