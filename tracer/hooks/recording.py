@@ -158,7 +158,7 @@ class Recording:
         for optimizer in optimizers:
             self._waiting[id(optimizer)] = ref(optimizer)
             recorder = registry.recorder_of(optimizer)
-            if recorder is not None and recorder.counts_in_graphs:
+            if recorder is not None and recorder.used and recorder.counts_in_graphs:
                 self._quiet.add(recorder)
                 self._places.setdefault(recorder, self._order[id(optimizer)])
                 recorder.awaited = _graph_called
@@ -209,6 +209,12 @@ class Recording:
         known = self._waiting.get(id(optimizer))
         return known is not None and known() is optimizer
 
+    def _needs(self, optimizer: Any) -> bool:
+        """Whether it has to stay traced."""
+        from tracer.hooks import registry
+
+        return self.waits_for(optimizer) or registry.recorder_of(optimizer) in self._since
+
     def _finish(self) -> None:
         alive = _optimizers()
         if alive:
@@ -233,14 +239,17 @@ class Recording:
             from tracer.hooks import registry, wrapping
 
             with _lock:
-                others = [each._waiting for each in _active]
+                others = list(_active)
                 for key in self._order:
-                    if not any(key in each for each in others):
+                    if not any(key in each._waiting for each in others):
                         registry.waiting.pop(key, None)
                 for optimizer in alive:
-                    if registry.is_traced(optimizer):
+                    heir = next((each for each in others if each._needs(optimizer)), None)
+                    if heir is not None:  # of another thread, or it would have ended before
+                        heir._wrapped.append(ref(optimizer))
+                    elif registry.is_traced(optimizer):
                         wrapping.unwrap(optimizer)
-                    elif id(optimizer) not in registry.waiting:
+                    else:
                         registry.set_class(optimizer, registry.plain_class(type(optimizer)))
         for recorder, traced_before in self._comparing.items():
             recorder.compare(False, retrace=traced_before)  # else it is traced no more
@@ -337,7 +346,11 @@ def _was_compiled(data: TraceData) -> bool:
 
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
-    return [each for each in _living.all() if kind_of(type(each)) is not None]
+    alive = _living.all()
+    kinds = {
+        id(cls): kind_of(cls) for cls in {id(type(each)): type(each) for each in alive}.values()
+    }
+    return [each for each in alive if kinds[id(type(each))] is not None]
 
 
 # Those that wait.

@@ -15,6 +15,7 @@ from tracer.errors import UnsupportedOptimizer
 from tracer.hooks.family import family, kind_to_trace
 from tracer.hooks.interception import CODES
 from tracer.hooks.registry import (
+    Binding,
     Waiting,
     bindings,
     plain_class,
@@ -50,12 +51,10 @@ def met_at_once(alive: Sequence[Any], *, effects: bool) -> set[int]:
         cls, binding = type(each), bindings.get(id(each))
         if id(cls) not in may_wait:
             may_wait[id(cls)] = _may_wait(each)
-        recorder = None if binding is None else binding.recorder
         if (
             not may_wait[id(cls)]
             or id(each) in _uncounted
-            or (recorder is not None and not recorder.is_told)
-            or (recorder is not None and effects and recorder.counts_in_graphs)
+            or (binding is not None and not _is_told(binding, effects))
         ):
             found.add(id(each))
     if found:
@@ -108,6 +107,14 @@ def _may_wait(optimizer: Any) -> bool:
     except UnsupportedOptimizer:
         return False
     return kind.name not in ("v1", "legacy") or not compat.session_graphs_alive()
+
+
+def _is_told(binding: Binding, effects: bool) -> bool:
+    """Whether its recorder is told of each execution before, in time for what it does then."""
+    recorder = binding.recorder
+    if not (binding.traced or recorder.used):
+        return True  # as nearly all; it takes a third of the time
+    return recorder.is_told and not (effects and recorder.counts_in_graphs)
 
 
 def _look_at_new_functions(alive: Sequence[Any]) -> None:

@@ -83,7 +83,7 @@ class OlderFunctions:
     def watching(self) -> bool:
         """Whether there is any function, or graph of a Session, of which calls are counted here."""
         watched = self._watched or self._in_pipelines or self.unsettled
-        return bool(watched) or any(self._in_sessions.values())
+        return bool(watched or (self._in_sessions and any(self._in_sessions.values())))
 
     def watch(
         self,
