@@ -175,7 +175,7 @@ class Recording:
                 self._meet(optimizer)
 
     def _meet_waiting(self, optimizer: Any) -> None:
-        """This one is called first: trace it, and what belongs to it."""
+        """An optimizer is called for the first time: trace it, and what belongs to it."""
         if not self.waits_for(optimizer):
             return
         from tracer.hooks import registry, waiting
@@ -347,10 +347,9 @@ def _was_compiled(data: TraceData) -> bool:
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
     alive = _living.all()
-    kinds = {
-        id(cls): kind_of(cls) for cls in {id(type(each)): type(each) for each in alive}.values()
-    }
-    return [each for each in alive if kinds[id(type(each))] is not None]
+    classes = {id(type(each)): type(each) for each in alive}  # a class may forbid to be hashed
+    optimizers = {key for key, cls in classes.items() if kind_of(cls) is not None}
+    return [each for each in alive if id(type(each)) in optimizers]
 
 
 # Those that wait.
