@@ -27,8 +27,8 @@ from tracer.hooks.registry import (
 from tracer.hooks.traced_class import traced_class
 from tracer.hooks.wrapping import own_name
 from tracer.kinds import kind_of
-from tracer.recorder.optimizers import uncounted_users
 from tracer.recorder.tensorflow import compat, functions, users
+from tracer.recorder.tensorflow.older_functions import uncounted_users
 
 _looking = threading.Lock()
 _uncounted: dict[int, tuple[ref[Any], list[ref[Any]]]] = {}
@@ -127,7 +127,7 @@ def _look_at_new_functions(alive: Sequence[Any]) -> None:
         kind, binding = kind_of(type(each)), bindings.get(id(each))
         if kind is None:
             continue
-        known = None if binding is None else (binding.recorder.optimizers, binding.index)
+        known = None if binding is None else (binding.recorder.optimizers.older, binding.index)
         using = [ref(f) for f in uncounted_users(among, each, kind, own_name(each), known)]
         if using:
             _uncounted.setdefault(id(each), (ref(each), []))[1].extend(using)
