@@ -52,6 +52,7 @@ class Recording:
         self._refused: list[_Refused] = []
         self._unmade: list[ref[Any]] = []
         self._end: Trace | None = None
+        _open.append(self)
 
     def trace(self) -> Trace:
         """What ran since the block began; after the block always the same trace.
@@ -155,20 +156,39 @@ class Recording:
         self.end()
 
     def end(self) -> None:
-        """Freeze the trace, and unwrap what was not wrapped before."""
+        """Freeze the trace, and unwrap what was not wrapped before.
+
+        What another recording still holds, as in another thread, is left to that one.
+        """
         self._end = self.trace()
+        _open.remove(self)
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
         if alive:
             from tracer.hooks import registry, wrapping
 
             for optimizer in alive:
-                if registry.is_traced(optimizer):
+                other = _holder(registry.recorder_of(optimizer))
+                if other is not None:
+                    other._wrapped.append(ref(optimizer))
+                elif registry.is_traced(optimizer):
                     wrapping.unwrap(optimizer)
         for recorder, traced_before in self._comparing.items():
-            recorder.compare(False, retrace=traced_before)  # else it is traced no more
+            other = _holder(recorder, effects=True)
+            if other is not None:
+                other._comparing[recorder] = traced_before
+            else:
+                recorder.compare(False, retrace=traced_before)  # else it is traced no more
         self._comparing.clear()
         self._since.clear()
         self._asked.clear()
+
+
+def _holder(recorder: "Recorder | None", *, effects: bool = False) -> Recording | None:
+    """A recording that goes on and holds a recorder; if `effects`, one that wants them."""
+    for each in list(_open):
+        if recorder in each._since and (each._effects or not effects):
+            return each
+    return None
 
 
 class _Refused(NamedTuple):
@@ -276,6 +296,8 @@ def _failed(optimizer: Any) -> None:
 
 _lock = threading.RLock()
 _active: list[Recording] = []
+_open: list[Recording] = []
+"""Those that have not ended; those in `_active` are also told of new optimizers."""
 _living = Living(_heard, _failed)
 _watching: set[str] = set()
 

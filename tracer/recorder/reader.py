@@ -32,6 +32,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.recorder import readout
 from tracer.recorder.failures import Failures
 from tracer.recorder.frames import CallsUnderWay
@@ -264,6 +265,7 @@ class Reader:
         """What of `counts` came after the baseline."""
         sites, callers, paths = self._sites_as_seen(), self._blocks.callers, _PathsOfTrace()
         ended: dict[int, readout.Ended] = {}
+        not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, NOTHING_COUNTED)
             past, blocks = old.past, []
@@ -272,17 +274,19 @@ class Reader:
                 now = readout.since(reading, known, past)
                 for path, part in callers.parts(block, key, now, counted.steps, past):
                     blocks.append((_key_of(block, sites, paths.index(path)), part))
-            ended[replica] = readout.settle(
-                readout.Begun(
-                    counted.steps - past,
-                    blocks,
-                    {number - past for number in counted.under_way if number > past},
-                    {number - past for number in counted.empty if number > past},
-                    sum(number > past for number in counted.torn),
-                    counted.calm,
-                    list(_effects_since(counted, old)),
-                )
+            begun = readout.Begun(
+                counted.steps - past,
+                blocks,
+                {number - past for number in counted.under_way if number > past},
+                {number - past for number in counted.empty if number > past},
+                sum(number > past for number in counted.torn),
+                counted.calm,
+                list(_effects_since(counted, old)),
             )
+            asked = [range(each.start - past, each.stop - past) for each in counted.compared]
+            here = [each for each in blocks if each[0].function != compat.SESSION_GRAPH]
+            not_compared += readout.not_compared(begun._replace(blocks=here), asked)
+            ended[replica] = readout.settle(begun)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
@@ -291,6 +295,8 @@ class Reader:
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
         effects = list(readout.effects_of(self._optimizers.root, ended, replicas))
         notes += readout.effects_lost(ended)
+        if not_compared:
+            notes.append(_not_compared(not_compared))
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
@@ -370,6 +376,13 @@ _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
     "it applies them by itself, or by an optimizer made later; such updates are not counted"
 )
+
+
+def _not_compared(number: int) -> str:
+    return (
+        f"effects of {some(number, 'step')} are not known: {'it' if number == 1 else 'they'} ran "
+        "in graphs that were traced before effects were asked for, and could not be traced again"
+    )
 
 
 def _remarks(where: compat.Surroundings) -> list[str]:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
+from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying, outermost
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
@@ -34,7 +34,6 @@ from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.callers import Callers, Inside
 from tracer.recorder.tensorflow.counters import CountedBlock, Counters
-from tracer.recorder.tensorflow.effects import Effects
 from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
 from tracer.recorder.tensorflow.ledger import Ledger, Use
 from tracer.recorder.tensorflow.places import current_place, parent_of
@@ -82,14 +81,7 @@ class Blocks:
 
     def compare(self, wanted: bool) -> bool:
         """Compare the variables of each step, or no more; returns whether that is new."""
-        counters = self.counters
-        with counters.lock:
-            if wanted == (counters.effects is not None):
-                return False
-            if counters.compared is None:
-                counters.compared = Effects(self._note)
-            counters.effects = counters.compared if wanted else None
-            return True
+        return self.counters.compare(wanted, self._note)
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it.
@@ -98,6 +90,11 @@ class Blocks:
         """
         alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
+        if self.counters.effects is not None and self._is_unhanded(frame):
+            self._note(
+                "a step method was handed no pairs of a gradient and a variable, so effects on "
+                "what it updated are not known: it is not compared"
+            )
         if graph is None and not frame.distributed:
             block = CountedBlock(frame.replica, "", alone, tuple(frame.sites), self._path_to(frame))
             self._ran(block, frame)
@@ -124,6 +121,16 @@ class Blocks:
                 self.callers.counted_by(replica, use.number, inside.whole)
             else:
                 self._count_in_session(block, frame)
+
+    def _is_unhanded(self, frame: Frame) -> bool:
+        """Whether it updates something in a step that was handed nothing."""
+        step = outermost(frame)
+        roles = {self._sites.sites[number].role for number in frame.sites}
+        return (
+            step.role == "step"
+            and not roles.isdisjoint(("update", "vain"))
+            and all(self._sites.sites[number].role != "request" for number in step.sites)
+        )
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
@@ -165,11 +172,12 @@ class Blocks:
             stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, frame.start)
-        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         effects = self.counters.effects if block.step else None
-        if effects is not None:
+        if effects is not None:  # before the block: who finds that it ended finds these, too
             device = self._devices.get(block.replica, "")
             effects.count(frame, block.replica, device, stamp, work)
+            work = compat.updates_since(graph, frame.start)
+        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
             steps_so_far = self.counters.steps
             step = self._handed(block, frame) if block.step else None

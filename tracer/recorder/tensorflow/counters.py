@@ -7,7 +7,7 @@ yet in its log; what graphs do meanwhile the ledger sorts out.
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracer.recorder.paths import UNKNOWN
@@ -41,6 +41,8 @@ class ReplicaCounts(NamedTuple):
     torn: frozenset[int]
     calm: bool
     effects: Mapping[Source, Reading] = {}
+    compared: Sequence[range] = ()
+    """The steps of which effects were asked for."""
 
     @property
     def past(self) -> int:
@@ -66,9 +68,30 @@ class Counters:
         """The same, if it was asked for at any time."""
         self.session_graphs: Counter[CountedBlock] = Counter()
         """How often each block was traced into a graph of a Session."""
+        self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
+        """By replica, from which step on they were asked for, and no more; None if they still are.
+        """
         self._numbers: Counter[int] = Counter()  # taken before there was a ledger
         self._empty: dict[int, set[int]] = defaultdict(set)
         self._torn: dict[int, set[int]] = defaultdict(set)
+
+    def compare(self, wanted: bool, note: Callable[[str], None]) -> bool:
+        """Compare the variables of each step, or no more; returns whether that is new.
+
+        `note` is called with what could not be compared.
+        """
+        with self.lock:
+            if wanted == (self.effects is not None):
+                return False
+            if self.compared is None:
+                self.compared = Effects(note)
+            now = {each: self.next_number(each) for each in {*self._numbers, *self.ledgers}}
+            if wanted:
+                self._compared.append((now, None))
+            else:
+                self._compared[-1] = self._compared[-1][0], now
+            self.effects = self.compared if wanted else None
+            return True
 
     def ledger(self, replica: int, device: str) -> Ledger:
         """The ledger of a replica, which is made on `device` if there is none."""
@@ -132,7 +155,13 @@ class Counters:
             mine = frozenset(numbers[replica] for numbers in running if replica in numbers)
             empty, torn = frozenset(self._empty[replica]), frozenset(self._torn[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
-            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, torn, calm, effects)
+            compared = [
+                range(begin.get(replica, 1), steps + 1 if end is None else end.get(replica, 1))
+                for begin, end in self._compared
+            ]
+            counts[replica] = ReplicaCounts(
+                steps, blocks, mine, empty, torn, calm, effects, compared
+            )
         return counts
 
     def variables(self) -> dict[str, Any]:
