@@ -73,6 +73,8 @@ class Baseline(NamedTuple):
     """How many such functions of each name had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
+    calls_beside: int = 0
+    """How often methods were called that make no step."""
     notes: frozenset[str] = frozenset()
     """What a trace would have said by then."""
 
@@ -170,7 +172,8 @@ class Reader:
             iterations = self._optimizers.iterations()
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
             events = len(self._blocks.tracings.events.kept)
-            return Baseline(counts, calls, graphs, events, older, anew, iterations, said)
+            beside = self._optimizers.calls_beside
+            return Baseline(counts, calls, graphs, events, older, anew, iterations, beside, said)
 
     def nothing_since(self, baseline: Baseline | None) -> bool:
         """Whether there is nothing to say of what came after `baseline`: a trace of it is empty."""
@@ -183,7 +186,7 @@ class Reader:
                 or older.calls != since.older
                 or older.traced_anew() != since.anew
                 or older.in_pipelines()
-                or self._optimizers.called_otherwise
+                or self._optimizers.calls_beside != since.calls_beside
                 or self._notes.keys() - since.notes
             )
 

@@ -228,6 +228,8 @@ class Recorder:
             return
         graph = frame.place.graph
         function = "" if graph is None else compat.function_name(compat.graphs_around(graph)[-1])
+        begun = self._step_count()
+        own = min(frame.numbers.values()) if frame.numbers else begun + 1
         self._failures.add(
             method,
             error,
@@ -235,7 +237,8 @@ class Recorder:
             list(self._handed(frame.sites)),
             getattr(frame, "failing", None),
             function,
-            self._step_count(),
+            own - 1,
+            begun,
         )
 
     def called_beside(self, optimizer: int, method: str) -> None:

@@ -32,7 +32,7 @@ NOT_LOADED = "state-not-loaded"
 
 _BY_HAND = {
     EMA_UNUSED: r"_model_variables_moving_average|SwapEMAWeights",
-    LOSS_NOT_SCALED: r"\.(loss_scale|dynamic_scale|initial_scale)\b",
+    LOSS_NOT_SCALED: r"\.(loss_scale|loss_scale_factor|dynamic_scale|initial_scale)\b",
 }
 """How a program does by itself what it does not call a method for."""
 
@@ -104,15 +104,22 @@ def _parts(joined: Any) -> list[str]:
 
 
 def values_of(updated: Sequence[tuple[str, Any]]) -> int | None:
-    """A number made of the values of the first small variables; None if they cannot be read."""
-    number = seen = 0
+    """A number made of the values of the first small variables; None if they cannot be read.
+
+    If all elements of some are the same, as before the first step those of a bias are, it is made
+    of these: who makes all weights anew, at random, makes them as they were.
+    """
+    values = []
     with suppress(Exception), compat.outside_of_graphs():
         for _, variable in updated:
             size = variable.shape.num_elements()
-            if size is not None and size <= _SMALL and seen < _ENOUGH:
-                number = zlib.crc32(variable.numpy().tobytes(), number)
-                seen += 1
-        return number if seen else None
+            if size is not None and 0 < size <= _SMALL and len(values) < _ENOUGH:
+                values.append(variable.numpy())
+        even = [value for value in values if value.min() == value.max()]
+        number = 0
+        for value in even or values:
+            number = zlib.crc32(value.tobytes(), number)
+        return number if values else None
     return None
 
 
@@ -128,7 +135,7 @@ def unused(
     unread = keeps_averages and "finalize_variable_values" not in called
     if unread and not _mentioned(EMA_UNUSED, files):
         yield Remark(EMA_UNUSED, "finalize_variable_values")
-    if "LossScale" not in type(optimizer).__name__:
+    if "LossScale" not in type(optimizer).__name__ and own.get("loss_scale_factor") in (None, 1):
         return
     if kind.name == "keras3":
         missing = "scale_loss" not in called
