@@ -109,7 +109,7 @@ def values_of(updated: Sequence[tuple[str, Any]]) -> int | None:
     If all elements of some are the same, as before the first step those of a bias are, it is made
     of these: who makes all weights anew, at random, makes them as they were.
     """
-    values = []
+    values: list[Any] = []
     with suppress(Exception), compat.outside_of_graphs():
         for _, variable in updated:
             size = variable.shape.num_elements()

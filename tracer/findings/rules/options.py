@@ -23,9 +23,9 @@ from tracer.model.wording import listed, some
         "`model.fit` scales the loss; a `train_step` or loop of your own has to do it. The "
         "`apply` of Keras 3's LossScaleOptimizer always divides, and so does that of any optimizer "
         "with a `loss_scale_factor`, so that `scale_loss` was never called is a warning; so is "
-        "`get_unscaled_gradients` without `get_scaled_loss` in tf_keras. Without either of them tf_keras only skips what is not finite, which is info. "
-        "Nothing is said of a program that reads the scale itself, as by "
-        "`optimizer.dynamic_scale`."
+        "`get_unscaled_gradients` without `get_scaled_loss` in tf_keras. Without either of them "
+        "tf_keras only skips what is not finite, which is info. Nothing is said of a program that "
+        "reads the scale itself, as by `optimizer.dynamic_scale`."
     ),
 )
 def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
