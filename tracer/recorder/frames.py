@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import Any, Literal, NamedTuple
 
+from tracer.recorder.paths import UNKNOWN
+
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
 
@@ -79,11 +81,11 @@ class Frame:
     the method calls meanwhile is no update, and takes the slow path with a frame of its own.
     """
     called: bool
-    """Of an outermost step in eager mode: set if a function with a block in it was called there."""
-    error: BaseException
-    """Of an outermost step: what was raised in a call that it waits for; not set if nothing was."""
+    """Of an outermost step in eager mode: whether it called a function with a block in it."""
+    error: BaseException | None
+    """Of an outermost step: what was raised in a call that it waits for."""
     failing: int | None
-    """Of an outermost step: the variable on which an apply method raised; not set if none did."""
+    """Of an outermost step: the variable on which an apply method raised."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     site: int | None
@@ -115,6 +117,35 @@ class Frame:
     thread: int
     run: int
     """The thread and the call of `strategy.run` in which it began: see `compat.runs_under_way`."""
+
+
+def start_frame(
+    frame: Frame,
+    role: FrameRole,
+    place: Place,
+    replica: int,
+    parent: Frame | None,
+    *,
+    distributed: bool = False,
+) -> None:
+    """Write into a new frame what its call is, where it is made and what it is part of.
+
+    `distributed` if a strategy was entered.
+    """
+    frame.role = role
+    frame.place = place
+    frame.replica = replica
+    frame.distributed = distributed
+    frame.parent = parent
+    frame.applying = role == "apply" or (parent is not None and applying(parent))
+    frame.gathers = role == "group" and parent is not None and parent.place == place
+    frame.site, frame.path = None, UNKNOWN
+    frame.sites, frame.updates = [], []
+    frame.start = 0
+    frame.called, frame.error, frame.failing = False, None, None
+    frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
+    frame.held_at_begin = None
+    frame.thread, frame.run = threading.get_ident(), 0
 
 
 class CallsUnderWay:
