@@ -6,6 +6,7 @@ just those steps that do not update it. And NumPy compares the bytes of the weig
 each step that a program makes one at a time, with gradients that are zero, infinite and no number.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 import tensorflow as tf
 from counts.test_truth_table import REFUSED, SKIPPED, WAYS, Rig, check, needs, replicas
 from libraries import keras2, keras3, needs_keras3
-from odometers import KINDS
+from odometers import KINDS, ODOMETERS
 
 import tracer
+from tracer.model.tally import tallies_of
+from tracer.reporters import rows, text as text_report
 
 QUICK = {
     ("mirrored 2: loss scale", "legacy"),
@@ -223,6 +226,50 @@ def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) 
     truth.unchanged = {(names[name], number) for name, number in truth.unchanged}
     truth.not_finite = {(names[name], number) for name, number in truth.not_finite}
     truth.agrees_with(trace)
+
+
+@needs_keras3
+@pytest.mark.parametrize("eager", [pytest.param(False, marks=pytest.mark.long), True])
+def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
+    """A loss scale around an optimizer that accumulates: which of both kept a step from updating.
+
+    What is finite reaches the optimizer inside, so each fourth finite gradient updates.
+    """
+    amounts = [1.0, 1.0, np.inf, 1.0, 0.0, 0.0, np.inf, np.inf, 0.0, 0.0, 0.0, np.nan, 1.0]
+    variables = [keras3.Variable(np.ones((2,), "float32"), name=name) for name in ("a", "b")]
+    inner = keras3.optimizers.SGD(1.0, gradient_accumulation_steps=4)
+    optimizer = tracer.wrap(keras3.optimizers.LossScaleOptimizer(inner, 1.0), effects=True)
+    optimizer.build(variables)
+
+    def step(amount: Any) -> None:
+        optimizer.apply([tf.fill([2], amount), tf.zeros([2])], variables)
+
+    truth = ByNumPy([variable.value for variable in variables])
+    run = step if eager else tf.function(step)
+    expected = []
+    finite = 0
+    for number, amount in enumerate(amounts, start=1):
+        truth.around(run, tf.constant(amount, tf.float32))
+        finite += bool(np.isfinite(amount))
+        updates = 2 * bool(np.isfinite(amount) and finite % 4 == 0)
+        kept = bool(np.isfinite(amount)) and not updates
+        still = sum(at == number for _, at in truth.unchanged)
+        expected.append((updates, int(kept), still, 0))
+    trace = tracer.trace_of(optimizer)
+    (tally,) = tallies_of(trace)
+    assert [
+        (row.updates, row.accumulated, row.unchanged, row.not_finite)
+        for row in rows.by_step(tally)
+        for _ in range(row.length)
+    ] == expected
+    assert {each[:3] for each in expected} == {(0, 1, 2), (0, 0, 2), (2, 0, 1), (2, 0, 2)}
+    text = " ".join(text_report.render(trace, "step", width=200).split())
+    assert "1-2 0 0 0 2 0 accumulated (4 steps) 3 0 0 0 2 0 skipped by the loss scale" in text
+    assert "(accumulated, 4 steps, or skipped by the loss scale)" in text
+    left = [each for each in trace.findings() if each.code == "gradients-left"]
+    assert [each.text.split(" of 13")[0] for each in left] == [
+        "The gradients of 1 of the last 2 steps"
+    ]
 
 
 def test_sparse_updates() -> None:
@@ -532,3 +579,34 @@ def test_an_exported_step_goes_on(tmp_path: Any) -> None:
     trainer.step(tf.constant(0.0))
     trace = tracer.trace_of(trainer.optimizer)
     assert trace.count("unchanged", by="step") == {(2,): 1}
+
+
+@pytest.mark.sweep
+def test_threads_that_share_a_function_put_no_step_into_another_ones_place() -> None:
+    """Each call is one step that compares the weight once: so of no step more than one is said."""
+    for _ in range(40):
+        weight = tf.Variable(tf.zeros(3))
+        optimizer = tracer.wrap(ODOMETERS["v1"](), effects=True)
+
+        @tf.function
+        def step() -> None:
+            optimizer.apply_gradients([(tf.ones(3), weight)])  # noqa: B023 - called in this turn
+
+        step()
+        begin = threading.Barrier(4)
+
+        def train() -> None:
+            begin.wait()  # noqa: B023
+            for _ in range(100):
+                step()
+
+        threads = [threading.Thread(target=train) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        trace = tracer.trace_of(optimizer)
+        assert sum(trace.count("compared", by=()).values()) == trace.updates() == 401
+        for what in ("compared", "updates"):
+            by_step = trace.count(what, by="step")
+            assert max(by_step[number] for number in by_step if number[0]) == 1
