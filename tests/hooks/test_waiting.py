@@ -30,7 +30,7 @@ def _begin() -> None:
 
 def test_a_block_meets_none_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not those that were used in functions before, counted or not, as long as nobody calls."""
-    unused, eager, in_graph = (legacy.SGD(1.0) for _ in range(3))
+    unused, eager, in_graph = (keras2.optimizers.SGD(1.0) for _ in range(3))
     weight = tf.Variable([0.0])
     run = tf.function(lambda: _step(in_graph, weight))
     run()
@@ -38,7 +38,7 @@ def test_a_block_meets_none_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch
         run()
     with tracer.record():
         _step(eager, weight)
-    forgotten = legacy.SGD(1.0)
+    forgotten = keras2.optimizers.SGD(1.0)
     uncounted = tf.function(lambda: _step(forgotten, weight))
     uncounted()
     with tracer.record():
@@ -52,7 +52,7 @@ def test_a_block_meets_none_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(wrapping, "join", join)
     with tracer.record() as recording:
-        assert type(unused) is not legacy.SGD
+        assert type(unused) is not keras2.optimizers.SGD
     assert recording.trace().optimizers == ()
     monkeypatch.undo()
     with tracer.record() as recording:
@@ -64,7 +64,7 @@ def test_a_block_meets_none_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch
     assert trace.count("updates", by="optimizer") == {("SGD",): 1, ("SGD#2",): 2, ("SGD#3",): 1}
     assert trace.complete
     assert registry.recorder_of(unused) is None
-    assert {type(each) for each in mine} == {legacy.SGD}
+    assert {type(each) for each in mine} == {keras2.optimizers.SGD}
 
 
 def test_a_function_that_counts_and_whose_optimizer_is_gone() -> None:
