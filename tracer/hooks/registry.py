@@ -15,7 +15,7 @@ from tracer.recorder.recorder import Recorder
 class Binding:
     """What is known of an optimizer that is or was wrapped."""
 
-    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled")
+    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled", "watch")
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class Binding:
         self.index = index
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
+        self.watch: Any = None  # the hooks of one of PyTorch, as long as it has them
 
 
 bindings: dict[int, Binding] = {}
@@ -39,7 +40,10 @@ plain_classes: dict[int, type] = {}  # by the id of the traced class
 
 def is_traced(optimizer: object) -> bool:
     """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
-    return id(type(optimizer)) in plain_classes and id(optimizer) in bindings
+    binding = bindings.get(id(optimizer))
+    return binding is not None and (
+        id(type(optimizer)) in plain_classes or binding.watch is not None
+    )
 
 
 def recorder_of(optimizer: object) -> Recorder | None:

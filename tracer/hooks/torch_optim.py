@@ -1,0 +1,510 @@
+"""The optimizers of PyTorch: their steps are seen by the hooks that PyTorch calls around each.
+
+Nothing of an optimizer is exchanged: it gets a hook before and a hook after `step`. While one is
+traced, or a recording runs, `GradScaler.step` is ours too, for it may leave out the optimizer's:
+that is a step that updates nothing.
+
+A step is counted when it has ended. Its requests are the gradients that its parameters have when
+it begins; if it is given a closure, which computes them, or if other hooks come before it, those
+that they have when it ends. Steps that are called inside of one, as by `super().step()`, or of an
+optimizer around another one, make its updates; a step in which none is called makes its own: one
+of each parameter that has a gradient.
+
+PyTorch calls no hook for a step that raises. That is found out when the next one begins, or a trace
+is read: the code that called the hook does not run any more. It is known by the `id` of its frame,
+which is not held, for that would hold all that the program computed.
+
+A step that `torch.compile` compiles calls the hooks while it is compiled. There the first of them
+does nothing and the other adds an op to the program, which calls back each time that it runs.
+"""
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from types import FrameType
+from typing import Any
+from weakref import WeakValueDictionary, finalize, ref
+
+from tracer.hooks.registry import Binding, bindings
+from tracer.recorder.frames import Frame
+from tracer.recorder.torch_optim import compat
+from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
+
+UPDATE = "update"
+"""What the update of one parameter is called, for which there is no method."""
+
+Heard = Callable[[Any], None]
+
+_RAISED = (
+    "a call of step was ended by an exception: it is no step, and what it had updated by then is "
+    "not counted"
+)
+_UNKNOWN_SKIP = (
+    "an optimizer looks for gradients that are not finite by itself, in its step, with the "
+    "GradScaler that it is given: a step that it skipped is counted as if it had updated"
+)
+
+
+class _Step:
+    """A step that is under way, or has just ended."""
+
+    __slots__ = ("begun", "inside", "layouts", "parameters", "python", "watch")
+
+    def __init__(self, watch: "Watch", python: FrameType | None) -> None:
+        self.watch = watch
+        self.python = id(python)
+        self.parameters: list[Any] = []
+        self.layouts: list[Any] | None = None
+        self.begun: int | None = None  # the version of its first parameter, if that tells anything
+        self.inside: list[int] | None = None  # the sites of the steps that were called in it
+
+
+class _Here(threading.local):
+    """What is known of a thread."""
+
+    def __init__(self) -> None:
+        self.steps: list[_Step] = []
+        self.ended: "Watch | None" = None
+
+
+_here = _Here()
+_numbers = count(1)
+_by_number: "WeakValueDictionary[int, Watch]" = WeakValueDictionary()
+_programs: dict[int, tuple["ref[Watch]", tuple[int, ...]]] = {}  # what each program's op counts
+
+
+class Watch:
+    """Counts the steps of one optimizer."""
+
+    def __init__(self, optimizer: Any, binding: Binding) -> None:
+        self.optimizer = binding.optimizer
+        self.recorder = binding.recorder
+        self.index = binding.index
+        self.number = next(_numbers)
+        self.alone = compat.steps_with_hooks(type(optimizer)) == 1
+        """Whether no other step is called inside of its steps, as far as the class shows."""
+        self._may_stop_early = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
+        self._alive: list[ref[Any]] = []
+        _by_number[self.number] = self
+        self._handles = (
+            optimizer.register_step_pre_hook(Before(self)),
+            optimizer.register_step_post_hook(After(self)),
+        )
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def before(
+        self, optimizer: Any, given: Sequence[Any], named: Mapping[str, Any], python: FrameType | None
+    ) -> None:
+        """A step begins; `python` is the frame that calls the hooks around it."""
+        if self.recorder.broken or optimizer is not self.optimizer():
+            return
+        try:
+            if _here.steps:
+                _drop_ended(python)
+            step = _Step(self, python)
+            if self._may_stop_early:
+                step.begun = _version_of(optimizer)
+            if not _computes(given, named) and len(optimizer._optimizer_step_pre_hooks) == 1:
+                step.parameters = parameters_of(optimizer.param_groups)
+                step.layouts = compat.layouts_of(step.parameters)
+            _here.steps.append(step)
+        except Exception as error:
+            self.recorder.fault(error)
+
+    def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType | None) -> None:
+        """A step has ended."""
+        if self.recorder.broken or optimizer is not self.optimizer():
+            return
+        try:
+            step = self._begun(python)
+            _here.ended = self
+            if step.layouts is None:
+                step.parameters = parameters_of(optimizer.param_groups)
+                step.layouts = compat.layouts_of(step.parameters)
+            requests, updates = self._sites(step.parameters, step.layouts)
+            if step.inside is not None:
+                updates = step.inside
+            elif step.begun is not None and step.begun == _version_of(optimizer):
+                updates = []
+            found = vars(optimizer).get("found_inf")
+            if found is None:
+                if "grad_scaler" in named:
+                    self.recorder.note(_UNKNOWN_SKIP)
+            elif not compat.is_held_back(found):
+                updates = [] if float(found) else updates
+                found = None
+            self._ended(requests, updates, found)
+        except Exception as error:
+            self.recorder.fault(error)
+
+    def skipped(self, optimizer: Any) -> None:
+        """A `GradScaler` was asked for a step, and left it out."""
+        if self.recorder.broken:
+            return
+        try:
+            parameters = parameters_of(optimizer.param_groups)
+            requests, _ = self._sites(parameters, compat.layouts_of(parameters))
+            self._ended(requests, [], None)
+        except Exception as error:
+            self.recorder.fault(error)
+
+    def ran(self, sites: Sequence[int]) -> None:
+        """A program has run that has a step with these sites in it."""
+        if not self.recorder.broken:
+            try:
+                self._ended((), sites, None)
+            except Exception as error:
+                self.recorder.fault(error)
+
+    def program(self, handed: Sequence[bool | None]) -> int:
+        """The number of what a program counts in which each parameter has a gradient or not."""
+        try:
+            optimizer = self.optimizer()
+            parameters = parameters_of(optimizer.param_groups)
+            layouts = [compat.layout_if(each) for each in handed]
+            requests, updates = self._sites(parameters, layouts)
+            number = len(_programs) + 1
+            _programs[number] = ref(self), (*requests, *updates)
+            return number
+        except Exception as error:
+            self.recorder.fault(error)
+            return 0
+
+    def _begun(self, python: FrameType | None) -> _Step:
+        """The step that ends now; a new one if its begin was not seen."""
+        steps = _here.steps
+        for place in range(len(steps) - 1, -1, -1):
+            if steps[place].python == id(python):
+                step = steps[place]
+                for raised in steps[place + 1 :]:
+                    raised.watch.raised(inner=True)
+                del steps[place:]
+                return step
+        return _Step(self, python)
+
+    def raised(self, *, inner: bool) -> None:
+        """A step was ended by an exception; an inner one, if the step around it went on."""
+        self.recorder.step_raised(self.index, "step")
+        if not inner:
+            self.recorder.note(_RAISED)
+
+    def _sites(
+        self, parameters: list[Any], layouts: list[Any]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """The sites of requests for these parameters, and of their updates.
+
+        Nearly each step has those of the one before.
+        """
+        ids = list(map(id, parameters))
+        last = self._last
+        if last is not None and last[1] == layouts and last[0] == ids:
+            return last[2], last[3]
+        if last is None or last[0] != ids:
+            variables = self.recorder.variables
+            optimizer = self.optimizer()
+            if isinstance(variables, Parameters) and optimizer is not None:
+                variables.meet(optimizer.param_groups)
+            # One that is gone may leave its `id` to another one.
+            self._alive = [ref(parameter, self._forget) for parameter in parameters]
+        requests, updates = [], []
+        for parameter, layout in zip(parameters, layouts, strict=True):
+            if layout is compat.FROZEN:
+                continue
+            kind = self.recorder.backend.kind_of_gradient(None)
+            if layout is not None:
+                kind = "sparse" if compat.is_sparse(layout) else "dense"
+            site = self.recorder.site_of
+            requests.append(site(self.index, "step", "request", kind, parameter))
+            if layout is not None:
+                updates.append(site(self.index, UPDATE, "update", kind, parameter))
+        self._last = ids, layouts, requests, updates
+        return requests, updates
+
+    def _forget(self, reference: Any) -> None:
+        self._last = None
+
+    def _ended(
+        self, requests: Sequence[int], updates: Sequence[int], skipped: Any
+    ) -> None:
+        """Count a step, or hand what it did to the step that it was called in.
+
+        `skipped` is a number on the device that says whether it was, if that is not known.
+        """
+        around = next((s for s in reversed(_here.steps) if s.watch.recorder is self.recorder), None)
+        recorder = self.recorder
+        if around is not None:
+            own = recorder.step_site(self.index, "step")
+            around.inside = [*(around.inside or ()), *updates, own]
+            return
+        frame = Frame()
+        frame.recorder, frame.python = recorder, None
+        recorder.enter(frame, self.index, "step", "step")
+        frame.result = skipped
+        frame.sites += requests
+        frame.sites += updates
+        recorder.leave(frame, False)
+
+
+class Before:
+    """The hook before the steps of an optimizer; in a copy of the optimizer it does nothing."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.alone = watch.alone
+
+    def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
+        if compat.is_compiling():
+            if not self.alone:
+                _before_in_program(self.watch, optimizer, given, named)
+            return
+        self.watch.before(optimizer, given, named, sys._getframe(1))
+
+    def __reduce__(self) -> Any:
+        return _no_hook, ()
+
+
+class After:
+    """The hook after the steps of an optimizer; in a copy of the optimizer it does nothing."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.alone = watch.alone
+        self.number = watch.number
+
+    def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
+        if not compat.is_compiling():
+            self.watch.after(optimizer, named, sys._getframe(1))
+        elif self.alone:
+            handed = []
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    none = False if parameter.requires_grad else None
+                    handed.append(True if parameter.grad is not None else none)
+            compat.count_in_program(_program(self.number, tuple(handed)))
+        else:
+            _after_in_program(self.watch, optimizer, named)
+
+    def __reduce__(self) -> Any:
+        return _no_hook, ()
+
+
+def _no_hook() -> Callable[..., None]:
+    return _nothing
+
+
+def _nothing(*given: Any) -> None:
+    """What a copy of a hook does."""
+
+
+@compat.constant
+def _program(number: int, handed: tuple[bool | None, ...]) -> int:
+    return _by_number[number].program(handed)
+
+
+@compat.eagerly
+def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> None:
+    watch.before(optimizer, given, named, None)
+
+
+@compat.eagerly
+def _after_in_program(watch: Watch, optimizer: Any, named: Any) -> None:
+    watch.after(optimizer, named, None)
+
+
+def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether a step is given a closure, which computes the gradients; the first is the optimizer.
+
+    >>> _computes(("optimizer",), {"closure": None})
+    False
+    """
+    return any(map(callable, given[1:])) or any(map(callable, named.values()))
+
+
+def _version_of(optimizer: Any) -> int | None:
+    """How often the first parameter was written to, as PyTorch counts it for its gradients."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            return int(parameter._version)
+    return None
+
+
+def _drop_ended(python: FrameType | None) -> None:
+    """Forget the steps of this thread that an exception ended, as `python` begins another one."""
+    at = sys._getframe(1) if python is None else python.f_back
+    running = {id(None)}
+    while at is not None:
+        running.add(id(at))
+        at = at.f_back
+    steps = _here.steps
+    for place, step in enumerate(steps):
+        if step.python not in running:
+            ended = steps[place:]
+            del steps[place:]
+            for each in ended:
+                each.watch.raised(inner=place > 0 or each is not step)
+            return
+
+
+def settle() -> None:
+    """Find the steps of this thread that an exception ended: a trace is about to be read."""
+    if _here.steps:
+        _drop_ended(None)
+
+
+# Which optimizers have hooks.
+
+
+def attach(optimizer: Any, binding: Binding) -> None:
+    """Give an optimizer its hooks, if it calls any: a shell around another one does not."""
+    if compat.has_hooks(optimizer):
+        binding.watch = Watch(optimizer, binding)
+        _users.add(binding.watch.number)
+        finalize(optimizer, _let_go, binding.watch.number).atexit = False
+        _change_scaler()
+        for hear in list(_heard):
+            hear(optimizer)
+
+
+def detach(binding: Binding) -> None:
+    """Take the hooks of an optimizer away."""
+    watch, binding.watch = binding.watch, None
+    watch.remove()
+    _let_go(watch.number)
+
+
+_users: set[Any] = set()
+"""The optimizers with hooks, by number, and the recordings that run: what needs the `GradScaler`.
+
+A garbage collection may take one away at any moment: each change of a set is atomic.
+"""
+_heard: list[Heard] = []
+_lock = threading.RLock()
+_changing: list[Any] = []  # what `listen` registered with PyTorch
+
+
+def _let_go(user: Any) -> None:
+    _users.discard(user)
+    if not _users:
+        _change_scaler()
+
+
+def watched() -> list[Any]:
+    """The optimizers that have hooks now."""
+    found = [each.optimizer() for each in list(bindings.values()) if each.watch is not None]
+    return [optimizer for optimizer in found if optimizer is not None]
+
+
+def listen(heard: Heard) -> None:
+    """Have `heard` called with each optimizer that steps, before its first step, until `ignore`."""
+    with _lock:
+        _heard.append(heard)
+        _users.add(id(heard))
+        if not _changing:
+            _changing.append(compat.register_optimizer_step_pre_hook(_meet))
+        _change_scaler()
+
+
+def ignore(heard: Heard) -> None:
+    """Call `heard` no more."""
+    with _lock:
+        if heard not in _heard:
+            return
+        _heard.remove(heard)
+        if not _heard:
+            _changing.pop().remove()
+        _let_go(id(heard))
+
+
+def _meet(optimizer: Any, given: Any, named: Any) -> None:
+    """Some optimizer steps, while a recording runs."""
+    for hook in optimizer._optimizer_step_post_hooks.values():
+        if type(hook) is After:
+            return
+    if compat.is_compiling():
+        _meet_in_program(optimizer)
+    else:
+        _tell(optimizer)
+
+
+def _tell(optimizer: Any) -> None:
+    for hear in list(_heard):
+        hear(optimizer)
+
+
+@compat.eagerly
+def _meet_in_program(optimizer: Any) -> None:
+    """It is told now; the next time, the program is another one, and is not parted here."""
+    _tell(optimizer)
+
+
+# The `GradScaler`.
+
+
+_original: Any = None
+
+
+def _change_scaler() -> None:
+    """Make the `step` of `GradScaler` ours while anybody needs that, and PyTorch's own else."""
+    global _original
+    with _lock:
+        ours = _original is not None
+        if bool(_users) == ours:
+            return
+        if ours:
+            if vars(compat.GradScaler)["step"] is _step_of_scaler:  # else another one is around it
+                compat.GradScaler.step = _original
+                _original = None
+        else:
+            _original = vars(compat.GradScaler)["step"]
+            _step_of_scaler.__doc__ = _original.__doc__
+            _step_of_scaler.__signature__ = inspect.signature(_original)
+            compat.GradScaler.step = _step_of_scaler
+
+
+def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    """`GradScaler.step`, which may leave out that of the optimizer."""
+    original = _original or compat.GradScaler.step
+    if compat.is_compiling():
+        return original(self, optimizer, *args, **kwargs)
+    watch = _watch_to_ask(optimizer)
+    _here.ended = None
+    result = original(self, optimizer, *args, **kwargs)
+    ended = _here.ended
+    if watch is not None and (ended is None or ended.recorder is not watch.recorder):
+        watch.skipped(optimizer)
+    return result
+
+
+_step_of_scaler.__name__ = _step_of_scaler.__qualname__ = "step"
+
+
+def _watch_to_ask(optimizer: Any) -> Watch | None:
+    """What counts the steps of an optimizer, or of the one in it."""
+    binding = bindings.get(id(optimizer))
+    if binding is None or binding.watch is None:
+        if _heard and compat.is_optimizer(optimizer):
+            _tell(optimizer)
+            binding = bindings.get(id(optimizer))
+        if binding is not None and binding.watch is None:
+            others = [each for each in bindings.values() if each.recorder is binding.recorder]
+            return next((each.watch for each in others if each.watch is not None), None)
+    watch: Watch | None = None if binding is None else binding.watch
+    return watch
+
+
+def _run(number: int) -> None:
+    """A program that counts runs."""
+    known = _programs.get(number)
+    watch = None if known is None else known[0]()
+    if known is not None and watch is not None:
+        watch.ran(known[1])
+
+
+compat.on_run(_run)
