@@ -97,7 +97,7 @@ KINDS = (
         TORCH,
         "Optimizer",
         ("torch.optim.optimizer",),
-        ("step",),
+        ("step", "GradScaler.step"),
         (),
         (ApplyMethod("update", None),),  # no method, but what `step` does with one parameter
     ),

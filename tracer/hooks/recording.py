@@ -126,6 +126,11 @@ class Recording:
         return recorder
 
     def _begin(self) -> None:
+        if _TORCH in sys.modules:
+            from tracer.hooks import torch_optim
+
+            for optimizer in torch_optim.watched():
+                self._meet(optimizer)
         alive = _optimizers()
         if alive:
             from tracer.hooks.family import family
@@ -217,6 +222,7 @@ def record(
     finally:
         with _lock:
             _active.remove(recording)
+            _listen_to_torch(False)
         recording._finish()
 
 
@@ -290,6 +296,36 @@ def _listen() -> None:
                 _tell_of(sys.modules[home])
             else:
                 wrapt.register_post_import_hook(functools.partial(_tell_of, new=True), home)
+    if _TORCH in sys.modules:
+        _listen_to_torch(True)
+    elif _TORCH not in _watching:
+        _watching.add(_TORCH)
+        wrapt.register_post_import_hook(lambda module: _listen_to_torch(True), _TORCH)
+
+
+_TORCH = "torch.optim"
+
+
+def _listen_to_torch(begin: bool) -> None:
+    """Be told of the optimizers of PyTorch that step, while anything is recorded.
+
+    They need not be told of when they are made: the hook of any of them sees its first step.
+    """
+    with _lock:
+        if begin and _active:
+            from tracer.hooks import torch_optim
+
+            torch_optim.listen(_stepped)
+        elif not begin and not _active and _TORCH in sys.modules:
+            from tracer.hooks import torch_optim
+
+            torch_optim.ignore(_stepped)
+
+
+def _stepped(optimizer: Any) -> None:
+    """An optimizer of PyTorch takes a step that is its first, or its first with hooks."""
+    for recording in list(_active):
+        recording._meet(optimizer)
 
 
 def _tell_of(module: ModuleType, new: bool = False) -> None:

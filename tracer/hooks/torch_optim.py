@@ -32,6 +32,9 @@ from tracer.recorder.frames import Frame
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
 
+STEP, ASKED = "step", "GradScaler.step"
+"""The methods of which one outermost execution is a step: see `tracer.kinds`."""
+
 UPDATE = "update"
 """What the update of one parameter is called, for which there is no method."""
 
@@ -50,15 +53,28 @@ _UNKNOWN_SKIP = (
 class _Step:
     """A step that is under way, or has just ended."""
 
-    __slots__ = ("begun", "inside", "layouts", "parameters", "python", "watch")
+    __slots__ = (
+        "begun",
+        "inside",
+        "layouts",
+        "method",
+        "parameters",
+        "python",
+        "requests",
+        "skipped",
+        "watch",
+    )
 
-    def __init__(self, watch: "Watch", python: FrameType | None) -> None:
+    def __init__(self, watch: "Watch", python: FrameType | None, method: str = STEP) -> None:
         self.watch = watch
+        self.method = method
         self.python = id(python)
         self.parameters: list[Any] = []
         self.layouts: list[Any] | None = None
         self.begun: int | None = None  # the version of its first parameter, if that tells anything
+        self.requests: Sequence[int] | None = None
         self.inside: list[int] | None = None  # the sites of the steps that were called in it
+        self.skipped: Any = None  # a number on the device: whether those were; None if they were not
 
 
 class _Here(threading.local):
@@ -66,13 +82,12 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.steps: list[_Step] = []
-        self.ended: "Watch | None" = None
 
 
 _here = _Here()
 _numbers = count(1)
 _by_number: "WeakValueDictionary[int, Watch]" = WeakValueDictionary()
-_programs: dict[int, tuple["ref[Watch]", tuple[int, ...]]] = {}  # what each program's op counts
+_programs: dict[int, tuple["ref[Watch]", tuple[int, ...], tuple[int, ...]]] = {}  # what each program's op counts
 
 
 class Watch:
@@ -83,9 +98,8 @@ class Watch:
         self.recorder = binding.recorder
         self.index = binding.index
         self.number = next(_numbers)
-        self.alone = compat.steps_with_hooks(type(optimizer)) == 1
-        """Whether no other step is called inside of its steps, as far as the class shows."""
-        self._may_stop_early = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
+        self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
         _by_number[self.number] = self
@@ -93,6 +107,11 @@ class Watch:
             optimizer.register_step_pre_hook(Before(self)),
             optimizer.register_step_post_hook(After(self)),
         )
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other step is called inside of its steps, as far as the class shows."""
+        return self._one_step and len(self.recorder.optimizers) == 1
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -109,7 +128,7 @@ class Watch:
             if _here.steps:
                 _drop_ended(python)
             step = _Step(self, python)
-            if self._may_stop_early:
+            if self._may_stop or len(self.recorder.optimizers) > 1:
                 step.begun = _version_of(optimizer)
             if not _computes(given, named) and len(optimizer._optimizer_step_pre_hooks) == 1:
                 step.parameters = parameters_of(optimizer.param_groups)
@@ -124,42 +143,60 @@ class Watch:
             return
         try:
             step = self._begun(python)
-            _here.ended = self
             if step.layouts is None:
                 step.parameters = parameters_of(optimizer.param_groups)
                 step.layouts = compat.layouts_of(step.parameters)
-            requests, updates = self._sites(step.parameters, step.layouts)
-            if step.inside is not None:
-                updates = step.inside
-            elif step.begun is not None and step.begun == _version_of(optimizer):
-                updates = []
+            step.requests, updates = self._sites(step.parameters, step.layouts)
+            if step.inside is None:
+                stopped = step.begun is not None and step.begun == _version_of(optimizer)
+                step.inside = [] if stopped else list(updates)
             found = vars(optimizer).get("found_inf")
-            if found is None:
-                if "grad_scaler" in named:
-                    self.recorder.note(_UNKNOWN_SKIP)
-            elif not compat.is_held_back(found):
-                updates = [] if float(found) else updates
-                found = None
-            self._ended(requests, updates, found)
+            if found is not None:
+                if compat.is_held_back(found):
+                    step.skipped = found
+                elif float(found):
+                    step.inside = []
+            elif "grad_scaler" in named:
+                self.recorder.note(_UNKNOWN_SKIP)
+            self.ended(step)
         except Exception as error:
             self.recorder.fault(error)
 
-    def skipped(self, optimizer: Any) -> None:
-        """A `GradScaler` was asked for a step, and left it out."""
+    def asked(self, optimizer: Any, python: FrameType) -> _Step | None:
+        """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
         if self.recorder.broken:
-            return
+            return None
         try:
-            parameters = parameters_of(optimizer.param_groups)
-            requests, _ = self._sites(parameters, compat.layouts_of(parameters))
-            self._ended(requests, [], None)
+            if _here.steps:
+                _drop_ended(python)
+            step = _Step(self, python, ASKED)
+            _here.steps.append(step)
+            return step
+        except Exception as error:
+            self.recorder.fault(error)
+            return None
+
+    def answered(self, step: _Step, optimizer: Any, failed: bool) -> None:
+        """The `GradScaler` has done that, or left it out; or an exception ended it."""
+        try:
+            self._take_off(step)
+            if failed:
+                self.raised(ASKED, inner=False)
+                return
+            if step.requests is None:
+                parameters = parameters_of(optimizer.param_groups)
+                step.requests, _ = self._sites(parameters, compat.layouts_of(parameters))
+            self.ended(step)
         except Exception as error:
             self.recorder.fault(error)
 
-    def ran(self, sites: Sequence[int]) -> None:
+    def ran(self, requests: Sequence[int], updates: Sequence[int]) -> None:
         """A program has run that has a step with these sites in it."""
         if not self.recorder.broken:
             try:
-                self._ended((), sites, None)
+                step = _Step(self, None)
+                step.requests, step.inside = requests, list(updates)
+                self.ended(step)
             except Exception as error:
                 self.recorder.fault(error)
 
@@ -171,7 +208,7 @@ class Watch:
             layouts = [compat.layout_if(each) for each in handed]
             requests, updates = self._sites(parameters, layouts)
             number = len(_programs) + 1
-            _programs[number] = ref(self), (*requests, *updates)
+            _programs[number] = ref(self), tuple(requests), tuple(updates)
             return number
         except Exception as error:
             self.recorder.fault(error)
@@ -179,19 +216,22 @@ class Watch:
 
     def _begun(self, python: FrameType | None) -> _Step:
         """The step that ends now; a new one if its begin was not seen."""
-        steps = _here.steps
-        for place in range(len(steps) - 1, -1, -1):
-            if steps[place].python == id(python):
-                step = steps[place]
-                for raised in steps[place + 1 :]:
-                    raised.watch.raised(inner=True)
-                del steps[place:]
+        for step in reversed(_here.steps):
+            if step.python == id(python) and step.watch is self and step.method == STEP:
+                self._take_off(step)
                 return step
         return _Step(self, python)
 
-    def raised(self, *, inner: bool) -> None:
+    def _take_off(self, step: _Step) -> None:
+        """A step is under way no more, nor what an exception ended in it."""
+        place = _here.steps.index(step)
+        for raised in _here.steps[place + 1 :]:
+            raised.watch.raised(raised.method, inner=True)
+        del _here.steps[place:]
+
+    def raised(self, method: str, *, inner: bool) -> None:
         """A step was ended by an exception; an inner one, if the step around it went on."""
-        self.recorder.step_raised(self.index, "step")
+        self.recorder.step_raised(self.index, method)
         if not inner:
             self.recorder.note(_RAISED)
 
@@ -230,25 +270,23 @@ class Watch:
     def _forget(self, reference: Any) -> None:
         self._last = None
 
-    def _ended(
-        self, requests: Sequence[int], updates: Sequence[int], skipped: Any
-    ) -> None:
-        """Count a step, or hand what it did to the step that it was called in.
-
-        `skipped` is a number on the device that says whether it was, if that is not known.
-        """
-        around = next((s for s in reversed(_here.steps) if s.watch.recorder is self.recorder), None)
-        recorder = self.recorder
+    def ended(self, step: _Step) -> None:
+        """Count a step, or hand what it did to the step that it was called in."""
+        recorder, inside = self.recorder, step.inside or []
+        around = next((s for s in reversed(_here.steps) if s.watch.recorder is recorder), None)
         if around is not None:
-            own = recorder.step_site(self.index, "step")
-            around.inside = [*(around.inside or ()), *updates, own]
+            own = recorder.step_site(self.index, step.method)
+            around.inside = [*(around.inside or ()), *inside, own]
+            around.skipped = around.skipped if step.skipped is None else step.skipped
+            if around.method == ASKED:
+                around.requests = step.requests
             return
         frame = Frame()
         frame.recorder, frame.python = recorder, None
-        recorder.enter(frame, self.index, "step", "step")
-        frame.result = skipped
-        frame.sites += requests
-        frame.sites += updates
+        recorder.enter(frame, self.index, step.method, "step")
+        frame.result = step.skipped
+        frame.sites += step.requests or ()
+        frame.sites += inside
         recorder.leave(frame, False)
 
 
@@ -257,11 +295,11 @@ class Before:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.alone = watch.alone
+        self.number = watch.number
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
         if compat.is_compiling():
-            if not self.alone:
+            if not _is_alone(self.number):
                 _before_in_program(self.watch, optimizer, given, named)
             return
         self.watch.before(optimizer, given, named, sys._getframe(1))
@@ -275,13 +313,12 @@ class After:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.alone = watch.alone
         self.number = watch.number
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
         if not compat.is_compiling():
             self.watch.after(optimizer, named, sys._getframe(1))
-        elif self.alone:
+        elif _is_alone(self.number):
             handed = []
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -301,6 +338,11 @@ def _no_hook() -> Callable[..., None]:
 
 def _nothing(*given: Any) -> None:
     """What a copy of a hook does."""
+
+
+@compat.constant
+def _is_alone(number: int) -> bool:
+    return _by_number[number].alone
 
 
 @compat.constant
@@ -337,7 +379,7 @@ def _version_of(optimizer: Any) -> int | None:
 
 def _drop_ended(python: FrameType | None) -> None:
     """Forget the steps of this thread that an exception ended, as `python` begins another one."""
-    at = sys._getframe(1) if python is None else python.f_back
+    at = sys._getframe(1) if python is None else python.f_back  # one that begins is none that ended
     running = {id(None)}
     while at is not None:
         running.add(id(at))
@@ -348,7 +390,7 @@ def _drop_ended(python: FrameType | None) -> None:
             ended = steps[place:]
             del steps[place:]
             for each in ended:
-                each.watch.raised(inner=place > 0 or each is not step)
+                each.watch.raised(each.method, inner=place > 0 or each is not step)
             return
 
 
@@ -404,6 +446,8 @@ def watched() -> list[Any]:
 def listen(heard: Heard) -> None:
     """Have `heard` called with each optimizer that steps, before its first step, until `ignore`."""
     with _lock:
+        if heard in _heard:
+            return
         _heard.append(heard)
         _users.add(id(heard))
         if not _changing:
@@ -474,12 +518,15 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
     if compat.is_compiling():
         return original(self, optimizer, *args, **kwargs)
     watch = _watch_to_ask(optimizer)
-    _here.ended = None
-    result = original(self, optimizer, *args, **kwargs)
-    ended = _here.ended
-    if watch is not None and (ended is None or ended.recorder is not watch.recorder):
-        watch.skipped(optimizer)
-    return result
+    step = None if watch is None else watch.asked(optimizer, sys._getframe())
+    failed = True
+    try:
+        result = original(self, optimizer, *args, **kwargs)
+        failed = False
+        return result
+    finally:
+        if watch is not None and step is not None:
+            watch.answered(step, optimizer, failed)
 
 
 _step_of_scaler.__name__ = _step_of_scaler.__qualname__ = "step"
@@ -504,7 +551,7 @@ def _run(number: int) -> None:
     known = _programs.get(number)
     watch = None if known is None else known[0]()
     if known is not None and watch is not None:
-        watch.ran(known[1])
+        watch.ran(known[1], known[2])
 
 
 compat.on_run(_run)

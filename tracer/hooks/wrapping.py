@@ -21,7 +21,7 @@ from tracer.hooks.registry import (
 )
 from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
-from tracer.kinds import OptimizerKind
+from tracer.kinds import TORCH, OptimizerKind
 from tracer.model.trace import Trace
 from tracer.recorder.backends import backend_of
 from tracer.recorder.recorder import Recorder
@@ -73,8 +73,14 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
     for member, _ in family(optimizer):
         if is_traced(member):
-            set_class(member, plain_class(type(member)))
-            bindings[id(member)].recorder.end(bindings[id(member)].index)
+            binding = bindings[id(member)]
+            if binding.watch is not None:
+                from tracer.hooks import torch_optim
+
+                torch_optim.detach(binding)
+            else:
+                set_class(member, plain_class(type(member)))
+            binding.recorder.end(binding.index)
     if retrace:
         bindings[id(optimizer)].recorder.forget_graphs()
     return optimizer
@@ -93,7 +99,7 @@ def trace_of(optimizer: object) -> Trace:
 def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     members = list(family(optimizer))
     for member, kind in members:
-        if not is_traced(member):
+        if not is_traced(member) and kind.name != TORCH:
             traced_class(type(member), kind)  # refuses before anything is wrapped
     recorder = _recorder_for([member for member, _ in members], members[0][1])
     for member, kind in members:
@@ -104,6 +110,11 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
             recorder.begin(binding.index, retrace)
+            if kind.name == TORCH:
+                from tracer.hooks import torch_optim  # there is PyTorch: this is one of its own
+
+                torch_optim.attach(member, binding)
+                continue
             own = [name for name in methods_of(kind) if name in own_attributes(member)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
@@ -137,7 +148,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
         return base.__name__
 
     class_name = f"{base.__module__}.{base.__qualname__}"
-    remarks = inspection.remarks_of(base, kind)
+    remarks = () if kind.name == TORCH else inspection.remarks_of(base, kind)
     straight = straight_methods(base, kind)
     index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)

@@ -105,6 +105,9 @@ class Optimizers:
             )
             return len(self._all) - 1
 
+    def __len__(self) -> int:
+        return len(self._all)
+
     def remarked(self, codes: Collection[str]) -> bool:
         """Whether the class of an optimizer has a remark with one of these codes."""
         return any(remark.code in codes for each in self._all for remark in each.remarks)
