@@ -30,6 +30,7 @@ from weakref import WeakValueDictionary, finalize, ref
 from tracer.hooks.registry import Binding, bindings
 from tracer.recorder.frames import Frame
 from tracer.recorder.torch_optim import compat
+from tracer.recorder.torch_optim.blocks import Program
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
 
 STEP, ASKED = "step", "GradScaler.step"
@@ -74,7 +75,7 @@ class _Step:
         self.begun: int | None = None  # the version of its first parameter, if that tells anything
         self.requests: Sequence[int] | None = None
         self.inside: list[int] | None = None  # the sites of the steps that were called in it
-        self.skipped: Any = None  # a number on the device: whether those were; None if they were not
+        self.skipped: Any = None  # a number on the device: whether those were; or the program it is
 
 
 class _Here(threading.local):
@@ -190,12 +191,13 @@ class Watch:
         except Exception as error:
             self.recorder.fault(error)
 
-    def ran(self, requests: Sequence[int], updates: Sequence[int]) -> None:
-        """A program has run that has a step with these sites in it."""
+    def ran(self, number: int, requests: Sequence[int], updates: Sequence[int]) -> None:
+        """The program with this number has run: a step with these sites."""
         if not self.recorder.broken:
             try:
                 step = _Step(self, None)
                 step.requests, step.inside = requests, list(updates)
+                step.skipped = Program(number)
                 self.ended(step)
             except Exception as error:
                 self.recorder.fault(error)
@@ -209,6 +211,7 @@ class Watch:
             requests, updates = self._sites(parameters, layouts)
             number = len(_programs) + 1
             _programs[number] = ref(self), tuple(requests), tuple(updates)
+            self.recorder.step_traced(self.index, STEP, updates)
             return number
         except Exception as error:
             self.recorder.fault(error)
@@ -277,7 +280,8 @@ class Watch:
         if around is not None:
             own = recorder.step_site(self.index, step.method)
             around.inside = [*(around.inside or ()), *inside, own]
-            around.skipped = around.skipped if step.skipped is None else step.skipped
+            if step.skipped is not None and not isinstance(step.skipped, Program):
+                around.skipped = step.skipped
             if around.method == ASKED:
                 around.requests = step.requests
             return
@@ -551,7 +555,7 @@ def _run(number: int) -> None:
     known = _programs.get(number)
     watch = None if known is None else known[0]()
     if known is not None and watch is not None:
-        watch.ran(known[1], known[2])
+        watch.ran(number, known[1], known[2])
 
 
 compat.on_run(_run)

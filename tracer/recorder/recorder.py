@@ -378,6 +378,11 @@ class Recorder:
         """The number of the site of a step method, in eager mode."""
         return self._sites.number(optimizer, method, "step", None, None, 0)
 
+    def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
+        """A step method was called to build a program, with the sites of its updates."""
+        for site in (self.step_site(optimizer, method), *updates):
+            self._sites.traced(site)
+
     def step_raised(self, optimizer: int, method: str) -> None:
         """A call of a step method was ended by an exception."""
         self._sites.failed(self.step_site(optimizer, method))

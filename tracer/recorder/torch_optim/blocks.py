@@ -5,17 +5,27 @@ the device, and to read it would have the program wait. So such a step waits to 
 that come after it, until a trace is read or very many wait.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
 from tracer.recorder.host import Blocks as HostBlocks
-from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.stamps import UNIT
 
 MOST = 4096
 """How many steps wait at most; then they are counted, and the program waits once."""
+
+
+PROGRAM = "torch.compile"
+"""What stands for the name of a function, where `torch.compile` made a program of a step."""
+
+
+class Program(NamedTuple):
+    """Such a program."""
+
+    number: int
 
 
 class _Waiting(NamedTuple):
@@ -46,17 +56,25 @@ class Blocks(HostBlocks):
         super().__init__(**of_recorder)
         self.counters: Counters[Any, Any] = _Counters(self)
         self._waiting: list[_Waiting] = []
+        self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
 
     def close(self, frame: Frame, failed: bool) -> None:
-        """A step has ended: count it. `frame.result` says whether it was skipped, if anything."""
-        if frame.result is None and not self._waiting:
-            super().close(frame, failed)
-            return
-        if frame.path == UNKNOWN:
-            self.find_path(frame, frame.python)
-        block = CountedBlock(frame.replica, "", True, tuple(frame.sites), frame.path)
+        """A step has ended: count it. `frame.result` says what is special of it.
+
+        That is the program of which it is a run, or what says whether it was skipped.
+        """
+        program = frame.result if isinstance(frame.result, Program) else None
+        function = "" if program is None else PROGRAM
+        block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
+        skipped = frame.result if program is None else None
         with self.counters.lock:
-            self._waiting.append(_Waiting(block, frame.result))
+            if program is not None:
+                self._programs[block].add(program.number)
+                self.counters.session_graphs[block] = len(self._programs[block])
+            if skipped is None and not self._waiting:
+                self.counters.log(block, UNIT * self.counters.take_number(block.replica))
+                return
+            self._waiting.append(_Waiting(block, skipped))
             if len(self._waiting) > MOST:
                 self.settle()
 
