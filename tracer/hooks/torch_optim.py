@@ -101,6 +101,7 @@ class Watch:
         self.number = next(_numbers)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
         _by_number[self.number] = self
@@ -163,11 +164,15 @@ class Watch:
         except Exception as error:
             self.recorder.fault(error)
 
-    def asked(self, optimizer: Any, python: FrameType) -> _Step | None:
+    def asked(self, scaler: Any, python: FrameType) -> _Step | None:
         """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
         if self.recorder.broken:
             return None
         try:
+            if not self._scaled and scaler.is_enabled():
+                self._scaled = True
+                scale = float(scaler._init_scale)
+                self.recorder.optimizers.tell(self.index, grad_scaler=True, initial_scale=scale)
             if _here.steps:
                 _drop_ended(python)
             step = _Step(self, python, ASKED)
@@ -522,7 +527,7 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
     if compat.is_compiling():
         return original(self, optimizer, *args, **kwargs)
     watch = _watch_to_ask(optimizer)
-    step = None if watch is None else watch.asked(optimizer, sys._getframe())
+    step = None if watch is None else watch.asked(self, sys._getframe())
     failed = True
     try:
         result = original(self, optimizer, *args, **kwargs)

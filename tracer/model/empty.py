@@ -23,6 +23,7 @@ class Reason(NamedTuple):
 
 
 _SCALED = "skipped by the loss scale", "skipped by the loss scale: a gradient was not finite"
+_BY_SCALER = "skipped by GradScaler", "skipped by GradScaler: a gradient was inf or NaN"
 _ACCUMULATING = "accumulating", "gradients are being accumulated"
 _BOTH = (
     "accumulating, or skipped",
@@ -51,7 +52,7 @@ def _words(tally: Tally) -> tuple[str, str]:
     if accumulated_steps(tally) > 1:
         return _BOTH if scaled else _ACCUMULATING
     if scaled:
-        return _SCALED
+        return _BY_SCALER if any(map(has_grad_scaler, tally.optimizers)) else _SCALED
     first = tally.replicas[0] if tally.replicas else None
     if first is not None and every(tally, measures.tries, first):
         return _IT_SEEMS
@@ -60,7 +61,12 @@ def _words(tally: Tally) -> tuple[str, str]:
 
 def is_loss_scale(optimizer: Optimizer) -> bool:
     """Whether it is an optimizer that skips steps whose gradients are not finite."""
-    return "LossScale" in optimizer.class_name.rpartition(".")[2]
+    return "LossScale" in optimizer.class_name.rpartition(".")[2] or has_grad_scaler(optimizer)
+
+
+def has_grad_scaler(optimizer: Optimizer) -> bool:
+    """Whether a `GradScaler` of PyTorch decides which of its steps are skipped."""
+    return bool(optimizer.settings.get("grad_scaler"))
 
 
 def accumulated_steps(tally: Tally) -> int:

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tracer.model.records import Replica
+from tracer.kinds import TORCH
+from tracer.model.records import Optimizer, Replica
 from tracer.model.stretches import Part, Steps, Stretch
 from tracer.model.trace import Trace
 
@@ -38,6 +39,16 @@ def program_lines(trace: Trace) -> dict[int, str]:
         for index, each in roots.items()
         if each.made and several[each.class_name] > 1
     }
+
+
+def of_torch(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether they are PyTorch's own, of which things have PyTorch's names."""
+    return all(each.kind == TORCH for each in optimizers)
+
+
+def variable_noun(optimizers: Iterable[Optimizer]) -> str:
+    """What the users of these optimizers call what they update."""
+    return "parameter" if of_torch(optimizers) else "variable"
 
 
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:

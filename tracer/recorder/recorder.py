@@ -380,8 +380,12 @@ class Recorder:
 
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
         """A step method was called to build a program, with the sites of its updates."""
-        for site in (self.step_site(optimizer, method), *updates):
+        frame = Frame()
+        frame.site = self.step_site(optimizer, method)
+        self._blocks.find_path(frame, sys._getframe(1))
+        for site in (frame.site, *updates):
             self._sites.traced(site)
+            self._blocks.callers.traced[site, frame.path] += 1
 
     def step_raised(self, optimizer: int, method: str) -> None:
         """A call of a step method was ended by an exception."""

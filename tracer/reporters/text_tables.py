@@ -8,7 +8,7 @@ from rich.text import Text
 
 from tracer.model import measures
 from tracer.model.empty import reason_for_all
-from tracer.model.labels import only_worker, program_lines, steps_label
+from tracer.model.labels import only_worker, program_lines, steps_label, variable_noun
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.stretches import Steps
@@ -114,10 +114,11 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
         for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
     ]
     kept = _first(all_rows, _MOST if asked.everything else _FEW)
-    lines = Table("variable", columns, kept).lines(width)
+    noun = variable_noun(tally.optimizers)
+    lines = Table(noun, columns, kept).lines(width)
     if rest := len(all_rows) - len(kept):
         odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
-        more = f"… and {some(rest, 'more variable')}{f', {odd:,} of them odd' if odd else ''}"
+        more = f"… and {some(rest, f'more {noun}')}{f', {odd:,} of them odd' if odd else ''}"
         see = asked.all_of("variable", 'trace.count("updates", by=("variable",))')
         lines += paragraph(f"{more}: {see} has them all", width, style="dim")
     empty = tally.spread(measures.updates)[(0,)]
