@@ -101,6 +101,7 @@ class Watch:
         self.number = next(_numbers)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._located = False  # whether it was asked which rank this process is
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
@@ -290,6 +291,9 @@ class Watch:
             if around.method == ASKED:
                 around.requests = step.requests
             return
+        if not self._located:
+            self._located = True
+            recorder.reader.where = recorder.backend.surroundings()
         frame = Frame()
         frame.recorder, frame.python = recorder, None
         recorder.enter(frame, self.index, step.method, "step")

@@ -56,7 +56,12 @@ def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
 
     >>> replica_name(Replica("worker:1", 0, "CPU:0"))
     'worker:1 replica 0'
+    >>> replica_name(Replica("rank:1", 0, "cpu"))
+    'rank 1'
     """
+    rank = replica.worker.removeprefix("rank:")
+    if rank != replica.worker:  # of PyTorch: it is one replica
+        return f"rank {rank}"
     worker = f"{replica.worker} " if replica.worker and with_worker else ""
     return f"{worker}replica {replica.id}"
 

@@ -216,11 +216,12 @@ def _updates_of_steps(tally: Tally) -> str:
         return f"No parameter was updated: {least}0 updates {in_steps}{f' ({why})' if why else ''}."
     made = {replica: _made(tally, replica) for replica in tally.replicas}
     on = replica_names(tally.trace)
+    first, *others = made.values()
     rates = [f"{rate} on {shown(on[replica])}" for replica, rate in made.items()]
-    if len(set(made.values())) == 1:
-        rates = [next(iter(made.values())) + _where(tally)]
+    if not any(each != first for each in others):
+        rates = [first + _where(tally)]
     updates = f"{least}{some(total, 'update')}"
-    return f"{listed(rates)}: {updates} {in_steps}{_empty(tally)}."
+    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(tally)}."
 
 
 def _made(tally: Tally, replica: int) -> str:
@@ -325,6 +326,8 @@ def _where(tally: Tally) -> str:
     if len(replicas) == 1:
         return ""
     workers = len({replica.worker for replica in replicas})
+    if workers == len(replicas) and of_torch(tally.optimizers):
+        return f" on each of {workers:,} ranks"
     of_workers = f" of {workers:,} workers" if workers > 1 else ""
     return f" on each of {len(replicas):,} replicas{of_workers}"
 

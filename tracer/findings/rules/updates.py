@@ -357,7 +357,8 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
     explanation=(
         "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
         "than another is a warning. Strategies with one copy of each variable "
-        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out."
+        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
+        "`ZeroRedundancyOptimizer`, with which each rank updates a part."
     ),
 )
 def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
@@ -474,6 +475,8 @@ def _densifier(evidence: Evidence) -> str:
 
 
 def _one_copy(evidence: Evidence) -> bool:
+    if any(class_of(each) == "ZeroRedundancyOptimizer" for each in evidence.optimizers):
+        return True  # of PyTorch: each rank updates its own part, and sends it to the others
     return any(name in evidence.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 

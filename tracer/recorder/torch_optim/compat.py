@@ -6,10 +6,12 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "FROZEN",
@@ -38,11 +40,19 @@ Module: Any = torch.nn.Module
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 """Whether `torch.compile` looks at the code that calls this, to build a program."""
 
-constant: Callable[[Any], Any] = torch._dynamo.assume_constant_result
-"""Has a function called, where a program is built, once and then; the program has its result."""
-
-eagerly: Callable[..., Any] = torch._dynamo.disable
+eagerly: Callable[..., Any] = torch._disable_dynamo
 """Has a function called by each run of a program, which is parted there."""
+
+
+def constant(function: F) -> F:
+    """Have a function called where a program is built, once and then; the program has its result.
+
+    It is what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), which takes
+    seconds to import; who compiles nothing shall not wait for that.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
 
 FROZEN = "frozen"
 """In place of a layout: there is no gradient, and none was to be expected."""
