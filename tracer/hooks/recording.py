@@ -303,7 +303,7 @@ def _listen() -> None:
         wrapt.register_post_import_hook(lambda module: _listen_to_torch(True), _TORCH)
 
 
-_TORCH = "torch.optim"
+_TORCH = "torch"  # its whole package: `torch.optim` is imported amid of it
 
 
 def _listen_to_torch(begin: bool) -> None:
