@@ -505,6 +505,9 @@ def _variables(given: Any, attribute: str) -> list[Any]:
     """
     if isinstance(given, str):
         return [given]
+    if callable(getattr(given, "named_parameters", None)):  # a module of PyTorch
+        trained = attribute == "trainable_variables"
+        return [each for each in given.parameters() if each.requires_grad or not trained]
     variables = shards_of(given) or getattr(given, attribute, None)
     if variables is not None and not callable(variables):
         return list(variables)

@@ -4,8 +4,10 @@ A parameter does not know its name, and an optimizer does not know the model. So
 are searched, once for all parameters of an optimizer, when it steps first; nothing is kept alive.
 """
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from weakref import ref
 
 from tracer.model.records import Variable
 from tracer.recorder.host import Variables
@@ -89,16 +91,36 @@ def _named(module: Any, wanted: set[int], prefix: str = "") -> Iterator[tuple[in
             yield from _named(child, wanted, prefix if wrapping else f"{prefix}{name}.")
 
 
+_known: dict[int, tuple["ref[Any]", str]] = {}
+"""The parameters that living models held when they were searched last, by their `id`."""
+
+
 def name_of(parameter: Any) -> str:
-    """The name of a parameter in its model; `parameter` if no module holds it."""
-    return names_of({id(parameter)}).get(id(parameter), "parameter")
+    """The name of a parameter in its model; `parameter` if no module holds it.
+
+    All models are searched for one that is not known, and so for those that are asked for next.
+    """
+    known = _known.get(id(parameter))
+    if known is None or known[0]() is not parameter:
+        _known.clear()
+        _known.update(_alive())
+        known = _known.get(id(parameter))
+    return "parameter" if known is None else known[1]
 
 
 def names_alive() -> set[str]:
-    """The names of the parameters of all models that the program holds."""
-    roots = _outermost()
-    wanted = {id(parameter) for root in roots for parameter in root.parameters()}
-    return {name for root in roots for _, name in _named(root, wanted)}
+    """The names of the parameters of all models that the program holds.
+
+    What nothing holds any more, as the model of a test that has ended, is collected first.
+    """
+    gc.collect()
+    return {name for _, name in _alive().values()}
+
+
+def _alive() -> dict[int, tuple["ref[Any]", str]]:
+    everything = [p for root in _outermost() for p in root.parameters()]
+    names = names_of({id(parameter) for parameter in everything})
+    return {id(p): (ref(p), names[id(p)]) for p in everything}
 
 
 def parameters_of(groups: Iterable[dict[str, Any]]) -> list[Any]:
