@@ -417,14 +417,18 @@ def settle() -> None:
 
 
 def attach(optimizer: Any, binding: Binding) -> None:
-    """Give an optimizer its hooks, if it calls any: a shell around another one does not."""
-    if compat.has_hooks(optimizer):
-        binding.watch = Watch(optimizer, binding)
-        _users.add(binding.watch.number)
-        finalize(optimizer, _let_go, binding.watch.number).atexit = False
-        _change_scaler()
-        for hear in list(_heard):
-            hear(optimizer)
+    """Give an optimizer its hooks."""
+    binding.watch = Watch(optimizer, binding)
+    _users.add(binding.watch.number)
+    finalize(optimizer, _let_go, binding.watch.number).atexit = False
+    _change_scaler()
+    for hear in list(_heard):
+        hear(optimizer)
+
+
+def is_shell(optimizer: Any) -> bool:
+    """Whether it is one around another, as that of Accelerate, whose own `step` calls no hooks."""
+    return not compat.has_hooks(optimizer)
 
 
 def detach(binding: Binding) -> None:
@@ -452,7 +456,8 @@ def _let_go(user: Any) -> None:
 
 def watched() -> list[Any]:
     """The optimizers that have hooks now."""
-    found = [each.optimizer() for each in list(bindings.values()) if each.watch is not None]
+    watches = {id(each.watch): each.watch for each in list(bindings.values())}
+    found = [watch.optimizer() for watch in watches.values() if watch is not None]
     return [optimizer for optimizer in found if optimizer is not None]
 
 
@@ -548,13 +553,9 @@ _step_of_scaler.__name__ = _step_of_scaler.__qualname__ = "step"
 def _watch_to_ask(optimizer: Any) -> Watch | None:
     """What counts the steps of an optimizer, or of the one in it."""
     binding = bindings.get(id(optimizer))
-    if binding is None or binding.watch is None:
-        if _heard and compat.is_optimizer(optimizer):
-            _tell(optimizer)
-            binding = bindings.get(id(optimizer))
-        if binding is not None and binding.watch is None:
-            others = [each for each in bindings.values() if each.recorder is binding.recorder]
-            return next((each.watch for each in others if each.watch is not None), None)
+    if (binding is None or binding.watch is None) and _heard and compat.is_optimizer(optimizer):
+        _tell(optimizer)
+        binding = bindings.get(id(optimizer))
     watch: Watch | None = None if binding is None else binding.watch
     return watch
 

@@ -98,6 +98,17 @@ def trace_of(optimizer: object) -> Trace:
 
 def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     members = list(family(optimizer))
+    shells: list[Any] = []
+    if members[0][1].name == TORCH:
+        from tracer.hooks import torch_optim  # there is PyTorch: this is one of its own
+
+        shells = [member for member, _ in members if torch_optim.is_shell(member)]
+        members = [each for each in members if not any(each[0] is shell for shell in shells)]
+        if not members:
+            raise UnsupportedOptimizer(
+                f"cannot trace {described(optimizer)}: PyTorch calls no hooks around its step; its "
+                "class does not call the __init__ of torch.optim.Optimizer"
+            )
     for member, kind in members:
         if not is_traced(member) and kind.name != TORCH:
             traced_class(type(member), kind)  # refuses before anything is wrapped
@@ -106,12 +117,12 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
             binding = _bind(member, recorder, kind, made)
-            if member is optimizer:
+            if member is members[0][0]:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
             recorder.begin(binding.index, retrace)
             if kind.name == TORCH:
-                from tracer.hooks import torch_optim  # there is PyTorch: this is one of its own
+                from tracer.hooks import torch_optim
 
                 torch_optim.attach(member, binding)
                 continue
@@ -119,6 +130,12 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
             set_class(member, traced_class(type(member), kind))
+    for shell in shells:
+        stood_for = bindings[id(members[0][0])]
+        known = bindings[id(shell)] = Binding(
+            shell, recorder, stood_for.index, stood_for.bring_in_nested
+        )
+        known.watch = stood_for.watch
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
