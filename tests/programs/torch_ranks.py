@@ -39,7 +39,9 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
         model(torch.ones(4, 3) * (rank + 1)).sum().backward()
         optimizer.step()
     tracer.trace_of(optimizer).save(folder)
-    own = [p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]]
+    own = [
+        p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
+    ]
     print(f"rank {rank}: {readings(list(model.parameters()))}, {len(own)} of its own", flush=True)
     dist.destroy_process_group()
 

@@ -6,23 +6,23 @@ from typing import Any
 import torch
 
 
-class Odometer(torch.optim.Optimizer):
-    """Adds exactly 1 to each parameter with a gradient; to row 0 of one whose gradient is sparse."""
+class Odometer(torch.optim.Optimizer):  # type: ignore[misc]
+    """Adds 1 to each parameter with a gradient; to row 0 of one whose gradient is sparse."""
 
     def __init__(self, parameters: Any, lr: float = 1.0) -> None:
         super().__init__(parameters, {"lr": lr})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    moved = parameter[0] if parameter.grad.is_sparse else parameter
-                    moved.add_(1)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        moved = parameter[0] if parameter.grad.is_sparse else parameter
+                        moved.add_(1)
         return loss
 
 

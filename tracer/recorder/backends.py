@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from tracer.recorder.torch import backend as _torch
     from tracer.recorder.torch_optim import backend as _torch_optim
 
-    _checked: tuple[Backend, ...] = (_tensorflow, _torch, _torch_optim)  # the types are those of `Backend`
+    _checked: tuple[Backend, ...] = (
+        _tensorflow,
+        _torch,
+        _torch_optim,
+    )  # the types are those of `Backend`
 
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""

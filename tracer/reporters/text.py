@@ -130,7 +130,10 @@ def headline(tally: Tally, named: bool) -> str:
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""
     least = "" if trace.complete else "at least "
-    counts = [least + some(tally.steps, "step"), some(len(tally.variables), variable_noun(tally.optimizers))]
+    counts = [
+        least + some(tally.steps, "step"),
+        some(len(tally.variables), variable_noun(tally.optimizers)),
+    ]
     ranks = of_torch(tally.optimizers)
     if len(tally.replicas) > 1:
         counts.append(some(len(tally.replicas), "rank" if ranks else "replica"))

@@ -60,7 +60,7 @@ def test_lightning(accumulate: int, tmp_path: Path) -> None:
     assert readings(list(module.parameters())) == [steps] * 4
     trace = recording.trace()
     assert (trace.steps, trace.updates(), trace.complete) == (steps, 4 * steps, True)
-    assert [v.name for v in trace.variables][0] == "net.0.weight"
+    assert trace.variables[0].name == "net.0.weight"
     assert [optimizer.name for optimizer in trace.optimizers] == ["Odometer"]
     assert trace.findings() == []
 

@@ -5,6 +5,7 @@ import gc
 import inspect
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -138,8 +139,6 @@ def test_nothing_stays() -> None:
 
 
 def test_the_model_and_what_was_computed_are_not_kept() -> None:
-    import weakref
-
     class Raising(Odometer):
         def step(self, closure: Any = None) -> Any:
             raise RuntimeError("out of memory")
@@ -148,13 +147,14 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
     optimizer = tracer.wrap(Raising(model.parameters()))
     kept = []
 
-    def train() -> None:
+    def train(optimizer: Any) -> None:
         large = torch.ones(1000)
         kept.append(weakref.ref(large))
         optimizer.step()
 
     with pytest.raises(RuntimeError):
-        train()
+        train(optimizer)
+    assert not tracer.trace_of(optimizer).complete
     gc.collect()
     assert kept[0]() is None
     known = weakref.ref(model)
@@ -166,7 +166,8 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_no_graph_break_more(backend: str) -> None:
     counts = []
-    for prepare in (lambda optimizer: optimizer, tracer.wrap):
+    ways: list[Callable[[Any], Any]] = [lambda optimizer: optimizer, tracer.wrap]
+    for prepare in ways:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         parameters = zeros()
@@ -186,12 +187,12 @@ def test_a_fault_of_the_tracer_ends_the_tracing_alone(monkeypatch: pytest.Monkey
     optimizer = tracer.wrap(Odometer(parameters))
     give(parameters)
     optimizer.step()
-    from tracer.hooks import torch_optim
+    from tracer.hooks import torch_steps
 
     def fail(*given: Any) -> None:
         raise ZeroDivisionError("of the tracer")
 
-    monkeypatch.setattr(torch_optim.Watch, "ended", fail)
+    monkeypatch.setattr(torch_steps.Watch, "ended", fail)
     with pytest.warns(RuntimeWarning, match="untraced from step 2 on"):
         optimizer.step()
     optimizer.step()

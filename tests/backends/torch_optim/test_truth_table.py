@@ -207,7 +207,7 @@ def a_step_that_calls_super_twice(wrap: Wrap) -> Ran:
 
 @row
 def an_optimizer_around_another(wrap: Wrap) -> Ran:
-    class Lookahead(torch.optim.Optimizer):
+    class Lookahead(torch.optim.Optimizer):  # type: ignore[misc]
         """Steps with another optimizer, and each second time not at all."""
 
         def __init__(self, base: torch.optim.Optimizer) -> None:
@@ -314,15 +314,15 @@ def a_compiled_train_step(wrap: Wrap) -> Ran:
     torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
     optimizer = Odometer(model.parameters())
 
-    @torch.compile(backend="aot_eager")
     def train(x: torch.Tensor) -> None:
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
 
+    compiled = torch.compile(train, backend="aot_eager")
     wrap(optimizer)
     for _ in range(6):
-        train(torch.ones(1, 2))
+        compiled(torch.ones(1, 2))
     assert readings(list(model.parameters())) == [6, 6]
     return Ran(optimizer, [2] * 6)
 
@@ -389,8 +389,6 @@ def test_threads() -> None:
         worker.join()
     assert [readings(each) for each in parameters] == [[50]] * 4
     assert [tracer.trace_of(each).updates() for each in optimizers] == [50] * 4
-
-
 
 
 def test_a_step_that_was_compiled_before() -> None:

@@ -36,8 +36,9 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
     explanation=(
         "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
-        "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that requires "
-        "a gradient had none in each step. It is info for a tf.compat.v1 optimizer, of which "
+        "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
+        "requires a gradient had none in each step. "
+        "It is info for a tf.compat.v1 optimizer, of which "
         "`minimize` hands over every trainable variable of the graph. That of a frozen "
         "layer is not handed over at all, so it is not reported."
     ),
@@ -147,7 +148,9 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
                 f"though {_asked(evidence)} got a gradient {_times(fact.numbers[0])}"
             )
-            text += f", in steps that {_skipper(evidence)} skipped" if skipped else _by_itself(evidence)
+            text += (
+                f", in steps that {_skipper(evidence)} skipped" if skipped else _by_itself(evidence)
+            )
             yield Case(
                 "warning",
                 f"{text}.",
@@ -170,9 +173,8 @@ def _infinite(evidence: Evidence) -> str:
     check = "tf.debugging.check_numerics"
     if of_torch(evidence.optimizers):
         check = "torch.autograd.detect_anomaly()"
-    return (
-        f"Look for what makes the gradients infinite or NaN in the steps in which it has one: {check}."
-    )
+    where = "in the steps in which it has one"
+    return f"Look for what makes the gradients infinite or NaN {where}: {check}."
 
 
 def _only_skipped(evidence: Evidence, history: History) -> bool:

@@ -13,6 +13,7 @@ from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
 from tracer.recorder.host import Blocks as HostBlocks
 from tracer.recorder.stamps import UNIT
+from tracer.recorder.torch_optim.under_way import drop_raised
 
 MOST = 4096
 """How many steps wait at most; then they are counted, and the program waits once."""
@@ -43,7 +44,8 @@ class _Counters(Counters[Any, Any]):
         self._blocks = blocks
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
-        """What was counted on each replica, after the steps that wait."""
+        """What was counted on each replica, after the steps that wait or raised."""
+        drop_raised()
         self._blocks.settle()
         return super().read(under_way, calm)
 

@@ -70,7 +70,7 @@ def layouts_of(parameters: list[Any]) -> list[Any]:
 
 
 def layout_if(handed: bool | None) -> Any:
-    """What `layouts_of` gives for a dense gradient; for none; and, None, for one that needs none."""
+    """What `layouts_of` gives for a dense gradient, for none, and for none that is needed: None."""
     return torch.strided if handed else FROZEN if handed is None else None
 
 
