@@ -163,6 +163,7 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
     assert known() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_no_graph_break_more(backend: str) -> None:
     counts = []

@@ -354,14 +354,20 @@ def check(trace: CallTrace, ran: Ran) -> None:
         assert trace.executions(method) == executions
 
 
-@pytest.mark.parametrize("name", ROWS)
+each_row = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.long if "compiled" in n else ()) for n in ROWS],
+)
+
+
+@each_row
 def test_counts(name: str) -> None:
     torch._dynamo.reset()
     ran = ROWS[name](tracer.wrap)
     check(tracer.trace_of(ran.optimizer), ran)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@each_row
 def test_recorded(name: str) -> None:
     """The same without `wrap`: each optimizer that is used is met when it steps."""
     torch._dynamo.reset()
@@ -391,6 +397,7 @@ def test_threads() -> None:
     assert [tracer.trace_of(each).updates() for each in optimizers] == [50] * 4
 
 
+@pytest.mark.long
 def test_a_step_that_was_compiled_before() -> None:
     parameters = zeros()
     optimizer = Odometer(parameters)
