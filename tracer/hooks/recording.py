@@ -91,10 +91,10 @@ class Recording:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
         self._asked.add(self._hold(optimizer))
 
-    def _meet(self, optimizer: Any, *, making: bool = False) -> None:
+    def _meet(self, optimizer: Any, *, making: bool = False, line: str = "") -> None:
         """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
         try:
-            recorder = self._hold(optimizer, making=making)
+            recorder = self._hold(optimizer, making=making, line=line)
             if self._met is not None:
                 self._met(recorder)
         except UnsupportedOptimizer as error:
@@ -105,15 +105,17 @@ class Recording:
         """The constructor of an optimizer raised, so it is none; what is left of it may linger."""
         self._unmade.append(ref(optimizer))
 
-    def _hold(self, optimizer: Any, *, making: bool = False) -> "Recorder":
+    def _hold(self, optimizer: Any, *, making: bool = False, line: str = "") -> "Recorder":
         from tracer.hooks import registry, wrapping
 
         traced = registry.is_traced(optimizer)
         known = registry.recorder_of(optimizer)
         missed = {} if known is None else dict(known.optimizers.older.calls)
         compared = known is not None and known.comparing
-        hold = wrapping.adopt if making else wrapping.join
-        recorder = hold(optimizer, effects=self._effects)
+        if making:
+            recorder = wrapping.adopt(optimizer, effects=self._effects)
+        else:
+            recorder = wrapping.join(optimizer, line, effects=self._effects)
         if self._effects and not compared:
             self._comparing.setdefault(recorder, traced)
         if recorder not in self._since:
@@ -324,8 +326,10 @@ def _listen_to_torch(begin: bool) -> None:
 
 def _stepped(optimizer: Any) -> None:
     """An optimizer of PyTorch takes a step that is its first, or its first with hooks."""
+    from tracer.hooks.lines import line_of_caller
+
     for recording in list(_active):
-        recording._meet(optimizer)
+        recording._meet(optimizer, line=line_of_caller(optimizer))
 
 
 def _tell_of(module: ModuleType, new: bool = False) -> None:

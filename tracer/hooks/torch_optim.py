@@ -7,7 +7,9 @@ ours too, for it may leave out the optimizer's: that is a step that updates noth
 import inspect
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import finalize
 
@@ -99,8 +101,16 @@ def _meet(optimizer: Any, given: Any, named: Any) -> None:
 
 
 def _tell(optimizer: Any) -> None:
-    for hear in list(_heard):
-        hear(optimizer)
+    """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
+    try:
+        for hear in list(_heard):
+            hear(optimizer)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
+        with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same
+            warnings.warn(
+                f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
+            )
 
 
 @compat.eagerly

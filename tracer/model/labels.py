@@ -51,6 +51,11 @@ def variable_noun(optimizers: Iterable[Optimizer]) -> str:
     return "parameter" if of_torch(optimizers) else "variable"
 
 
+def replica_noun(optimizers: Iterable[Optimizer]) -> str:
+    """What their users call one of several that train the same."""
+    return "rank" if of_torch(optimizers) else "replica"
+
+
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
     """`replica 1`, or `worker:1 replica 0`; without the worker if it has no name.
 

@@ -10,7 +10,13 @@ from rich.text import Text
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
 from tracer.kinds import TORCH
-from tracer.model.labels import of_torch, only_worker, program_lines, variable_noun
+from tracer.model.labels import (
+    of_torch,
+    only_worker,
+    program_lines,
+    replica_noun,
+    variable_noun,
+)
 from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -136,7 +142,7 @@ def headline(tally: Tally, named: bool) -> str:
     ]
     ranks = of_torch(tally.optimizers)
     if len(tally.replicas) > 1:
-        counts.append(some(len(tally.replicas), "rank" if ranks else "replica"))
+        counts.append(some(len(tally.replicas), replica_noun(tally.optimizers)))
     if not ranks and (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
         counts.append(some(workers, "worker"))
     if worker := only_worker(trace, tally.replicas):
