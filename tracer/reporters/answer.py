@@ -147,7 +147,7 @@ def _executions(tally: Tally) -> str:
         else:
             verb = "was seen to run" if least else "ran"
         why = reason_for_all(tally)
-        return f"{subject} {verb}: {least}0 executions {in_steps}{f' ({why})' if why else ''}."
+        return f"{subject} {verb}: {least}0 executions {in_steps}{why.in_brackets if why else ''}."
     outside = [tally.outside(measure) for measure in by_method]
     inside = [total - out for total, out in zip(totals, outside, strict=True)]
     beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
@@ -213,7 +213,8 @@ def _updates_of_steps(tally: Tally) -> str:
     total = tally.total(measures.updates)
     if not total:
         why = reason_for_all(tally)
-        return f"No parameter was updated: {least}0 updates {in_steps}{f' ({why})' if why else ''}."
+        because = why.in_brackets if why else ""
+        return f"No parameter was updated: {least}0 updates {in_steps}{because}."
     made = {replica: _made(tally, replica) for replica in tally.replicas}
     on = replica_names(tally.trace)
     first, *others = made.values()
@@ -305,8 +306,7 @@ def _empty(tally: Tally) -> str:
     empty = [tally.spread(measures.tries, replica=replica)[(0,)] for replica in tally.replicas]
     if not any(empty):
         return ""
-    why = reason(tally)
-    known = f" ({why.text})" if why.text and why.everywhere else ""
+    known = reason(tally).in_brackets
     if len(set(empty)) == 1:
         return f", {empty[0]:,} of which updated nothing{known}"
     return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, by replica"
