@@ -17,7 +17,7 @@ from tracer.hooks.registry import (
     set_class,
     traced_classes,
 )
-from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind, defines_beside
+from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.frames import FrameRole
 
 _making = threading.RLock()
@@ -66,7 +66,7 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
         if hasattr(base, name):
             members[name] = traced_method(base, name, role, apply)
     for name in BESIDE:
-        if defines_beside(base, kind, name):
+        if hasattr(base, name):
             members[name] = method_beside(base, name)
     members |= _transparency(base)
     try:
