@@ -3,6 +3,7 @@
     python benchmarks/run.py --write docs/performance.md     # all, about 15 minutes
     python benchmarks/run.py files graph_mode                # some, printed
     python benchmarks/run.py --quick                         # what is the same each time
+    python benchmarks/run.py torch_optim --write docs/performance.md    # where PyTorch is installed
 
 The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`; what stands
 between them is replaced. Let nothing else run on the machine.
@@ -24,6 +25,9 @@ NAMES = (
     "fixed_costs",
     "files",
 )
+
+OF_OTHERS = ("torch_optim",)
+"""Those that need another framework, and run only if they are named."""
 
 PLOT = "performance.svg"
 """The picture that `files` draws, beside the page."""
@@ -54,7 +58,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to write into")
     arguments = parser.parse_args()
     for name in arguments.names:
-        if name not in NAMES:
+        if name not in (*NAMES, *OF_OTHERS):
             parser.error(f"no benchmark {name!r}: there are {', '.join(NAMES)}")
     for name in arguments.names:
         options = ["--quick"] * arguments.quick

@@ -313,16 +313,30 @@ def name_of(variable: object) -> str:
         )
 
         return variables.name_of(variable)
+    if _is_parameter(variable):
+        from tracer.recorder.torch_optim import parameters
+
+        return parameters.name_of(variable)
     return plain_name(variable)
+
+
+def _is_parameter(variable: object) -> bool:
+    """Whether it is a tensor of PyTorch."""
+    return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
 
 
 def names_alive() -> set[str]:
     """The names of all variables that the program holds, whether or not they were handed over."""
-    if "tensorflow" not in sys.modules:
-        return set()
-    from tracer.recorder.tensorflow import variables
+    names: set[str] = set()
+    if "tensorflow" in sys.modules:
+        from tracer.recorder.tensorflow import variables
 
-    return variables.names_alive()
+        names |= variables.names_alive()
+    if "torch" in sys.modules:
+        from tracer.recorder.torch_optim import parameters
+
+        names |= parameters.names_alive()
+    return names
 
 
 def frozen_in(given: object) -> "list[FrozenLayer]":

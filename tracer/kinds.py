@@ -1,4 +1,4 @@
-"""The four kinds of optimizer, as data: how to know one and what to intercept. No TensorFlow.
+"""The kinds of optimizer, as data: how to know one and what to intercept. No TensorFlow.
 
 An optimizer is matched by the names of the classes in its MRO, so that no Keras is imported that
 the user did not import. The names are those of TensorFlow 2.21 (`training/optimizer.py`,
@@ -35,6 +35,9 @@ class OptimizerKind:
     they gather what one branch of a graph holds when the branch is inside a step method."""
     apply_methods: tuple[ApplyMethod, ...]
 
+
+TORCH = "torch"
+"""The name of the kind of PyTorch's own optimizers, whose steps are seen by hooks."""
 
 _RESOURCE_METHODS = (
     ApplyMethod("_resource_apply_dense", "dense"),
@@ -90,6 +93,14 @@ KINDS = (
             *_RESOURCE_METHODS,
         ),
     ),
+    OptimizerKind(
+        TORCH,
+        "Optimizer",
+        ("torch.optim.optimizer",),
+        ("step", "GradScaler.step"),
+        (),
+        (ApplyMethod("update", None),),  # no method, but what `step` does with one parameter
+    ),
 )
 
 
@@ -124,7 +135,7 @@ Keras 3 are used by; and what loads its state from a file, of which it is known 
 _WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
 
 MAKERS = (
-    *((home, kind.base) for kind in KINDS for home in kind.homes),
+    *((home, kind.base) for kind in KINDS if kind.name != TORCH for home in kind.homes),
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
     ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),
 )

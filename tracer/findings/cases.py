@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from tracer.model.labels import variable_noun
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally
 from tracer.model.wording import listed
@@ -72,15 +73,16 @@ def subject(tally: Tally, variables: Sequence[int]) -> str:
 
     With several optimizers in the trace, that of the variables is named with them.
     """
-    return names_in_short(names_of(tally, variables), of_optimizer(tally))
+    noun = variable_noun(tally.optimizers)
+    return names_in_short(names_of(tally, variables), of_optimizer(tally), noun)
 
 
-def names_in_short(names: Sequence[str], of: str = "") -> str:
+def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -> str:
     """The names, `of` an optimizer; of many the first, and how many there are."""
     if len(names) <= _NAMES:
         return listed(list(names)) + of
     first = ", ".join(names[:_NAMES])
-    return f"{len(names):,} variables{of} ({first} and {len(names) - _NAMES:,} more)"
+    return f"{len(names):,} {noun}s{of} ({first} and {len(names) - _NAMES:,} more)"
 
 
 def names_of(tally: Tally, variables: Iterable[int]) -> tuple[str, ...]:

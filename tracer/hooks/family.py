@@ -83,7 +83,7 @@ def _instead(given: object) -> str:
         return "give one optimizer at a time"
     return (
         "wrap takes a TensorFlow optimizer, that is one of keras.optimizers, tf_keras.optimizers, "
-        "tf_keras.optimizers.legacy or tf.compat.v1.train"
+        "tf_keras.optimizers.legacy or tf.compat.v1.train; or one of torch.optim"
     )
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 from tracer.recorder.paths import is_cell, shown_file
 
-_NOT_THE_PROGRAM = ("contextlib", "functools", "keras", "tensorflow", "tf_keras", "tracer", "wrapt")
+_NOT_THE_PROGRAM = (
+    "contextlib",
+    "functools",
+    "keras",
+    "tensorflow",
+    "tf_keras",
+    "torch",
+    "tracer",
+    "wrapt",
+)
 
 
 def line(file: str, number: int) -> str:

@@ -101,10 +101,10 @@ class Recording:
         registry.wake(optimizer)
         self._asked.add(self._hold(optimizer, effects=effects))
 
-    def _meet(self, optimizer: Any, *, making: bool = False) -> None:
+    def _meet(self, optimizer: Any, *, making: bool = False, line: str = "") -> None:
         """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
         try:
-            recorder = self._hold(optimizer, making=making)
+            recorder = self._hold(optimizer, making=making, line=line)
             if self._met is not None:
                 self._met(recorder)
         except UnsupportedOptimizer as error:
@@ -115,7 +115,9 @@ class Recording:
         """The constructor of an optimizer raised, so it is none; what is left of it may linger."""
         self._unmade.append(ref(optimizer))
 
-    def _hold(self, optimizer: Any, *, making: bool = False, effects: bool = False) -> "Recorder":
+    def _hold(
+        self, optimizer: Any, *, making: bool = False, effects: bool = False, line: str = ""
+    ) -> "Recorder":
         from tracer.hooks import registry, wrapping
 
         effects = effects or self._effects
@@ -123,8 +125,10 @@ class Recording:
         known = registry.recorder_of(optimizer)
         missed = {} if known is None else dict(known.optimizers.older.calls)
         compared = known is not None and known.comparing
-        hold = wrapping.adopt if making else wrapping.join
-        recorder = hold(optimizer, effects=effects)
+        if making:
+            recorder = wrapping.adopt(optimizer, effects=effects)
+        else:
+            recorder = wrapping.join(optimizer, line, effects=effects)
         if effects and not compared:
             self._comparing.setdefault(recorder, traced)
         if not making and id(optimizer) in self._order:
@@ -139,6 +143,11 @@ class Recording:
         return recorder
 
     def _begin(self) -> None:
+        if _TORCH in sys.modules:
+            from tracer.hooks import torch_optim
+
+            for optimizer in torch_optim.watched():
+                self._meet(optimizer)
         alive = _optimizers()
         if not alive:
             return
@@ -329,6 +338,7 @@ def record(
     finally:
         with _lock:
             _active.remove(recording)
+            _listen_to_torch(False)
         recording._finish()
 
 
@@ -428,6 +438,38 @@ def _listen() -> None:
                 _tell_of(sys.modules[home])
             else:
                 wrapt.register_post_import_hook(functools.partial(_tell_of, new=True), home)
+    if _TORCH in sys.modules:
+        _listen_to_torch(True)
+    elif _TORCH not in _watching:
+        _watching.add(_TORCH)
+        wrapt.register_post_import_hook(lambda module: _listen_to_torch(True), _TORCH)
+
+
+_TORCH = "torch"  # its whole package: `torch.optim` is imported amid of it
+
+
+def _listen_to_torch(begin: bool) -> None:
+    """Be told of the optimizers of PyTorch that step, while anything is recorded.
+
+    They need not be told of when they are made: the hook of any of them sees its first step.
+    """
+    with _lock:
+        if begin and _active:
+            from tracer.hooks import torch_optim
+
+            torch_optim.listen(_stepped)
+        elif not begin and not _active and _TORCH in sys.modules:
+            from tracer.hooks import torch_optim
+
+            torch_optim.ignore(_stepped)
+
+
+def _stepped(optimizer: Any) -> None:
+    """An optimizer of PyTorch takes a step that is its first, or its first with hooks."""
+    from tracer.hooks.lines import line_of_caller
+
+    for recording in list(_active):
+        recording._meet(optimizer, line=line_of_caller(optimizer))
 
 
 def _tell_of(module: ModuleType, new: bool = False) -> None:

@@ -15,7 +15,7 @@ from tracer.recorder.recorder import Recorder
 class Binding:
     """What is known of an optimizer that is or was wrapped."""
 
-    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled", "traced")
+    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled", "traced", "watch")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Binding:
         self.traced = False  # whether it is wrapped now
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
+        self.watch: Any = None  # the hooks of one of PyTorch, as long as it has them
 
 
 bindings: dict[int, Binding] = {}
@@ -60,7 +61,9 @@ def wake(optimizer: object) -> None:
 def is_traced(optimizer: object) -> bool:
     """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
     binding = bindings.get(id(optimizer))
-    return binding is not None and binding.traced and id(type(optimizer)) in plain_classes
+    if binding is None or binding.watch is not None:
+        return binding is not None
+    return binding.traced and id(type(optimizer)) in plain_classes
 
 
 def recorder_of(optimizer: object) -> Recorder | None:

@@ -23,7 +23,7 @@ from tracer.hooks.registry import (
 )
 from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
-from tracer.kinds import OptimizerKind
+from tracer.kinds import TORCH, OptimizerKind
 from tracer.model.trace import Trace
 from tracer.recorder.backends import backend_of
 from tracer.recorder.recorder import Recorder
@@ -77,9 +77,15 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
     for member, _ in family(optimizer):
         if is_traced(member):
-            bindings[id(member)].traced = False
-            set_class(member, plain_class(type(member)))
-            bindings[id(member)].recorder.end(bindings[id(member)].index)
+            binding = bindings[id(member)]
+            binding.traced = False
+            if binding.watch is not None:
+                from tracer.hooks import torch_optim
+
+                torch_optim.detach(binding)
+            else:
+                set_class(member, plain_class(type(member)))
+            binding.recorder.end(binding.index)
     if retrace:
         bindings[id(optimizer)].recorder.forget_graphs()
     return optimizer
@@ -98,24 +104,46 @@ def trace_of(optimizer: object) -> Trace:
 
 def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     members = list(family(optimizer))
+    shells: list[Any] = []
+    if members[0][1].name == TORCH:
+        from tracer.hooks import torch_optim  # there is PyTorch: this is one of its own
+
+        shells = [member for member, _ in members if torch_optim.is_shell(member)]
+        members = [each for each in members if not any(each[0] is shell for shell in shells)]
+        if not members:
+            raise UnsupportedOptimizer(
+                f"cannot trace {described(optimizer)}: PyTorch calls no hooks around its step; its "
+                "class does not call the __init__ of torch.optim.Optimizer"
+            )
     for member, kind in members:
-        if not is_traced(member):
+        if not is_traced(member) and kind.name != TORCH:
             traced_class(plain_class(type(member)), kind)  # refuses before anything is wrapped
     recorder = _recorder_for([member for member, _ in members], members[0][1])
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
             binding = _bind(member, recorder, kind, made)
-            if member is optimizer:
+            if member is members[0][0]:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
             known = waiting.get(id(member))
             recorder.begin(binding.index, retrace, None if known is None else known.since)
+            if kind.name == TORCH:
+                from tracer.hooks import torch_optim
+
+                torch_optim.attach(member, binding)
+                continue
             binding.traced = True
             own = [name for name in methods_of(kind) if name in own_attributes(member)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
             set_class(member, traced_class(plain_class(type(member)), kind))
+    for shell in shells:
+        stood_for = bindings[id(members[0][0])]
+        of_shell = bindings[id(shell)] = Binding(
+            shell, recorder, stood_for.index, stood_for.bring_in_nested
+        )
+        of_shell.watch = stood_for.watch
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
@@ -141,7 +169,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
         return own_name(binding.optimizer()) or base.__name__
 
     class_name = f"{base.__module__}.{base.__qualname__}"
-    remarks = inspection.remarks_of(base, kind)
+    remarks = () if kind.name == TORCH else inspection.remarks_of(base, kind)
     straight = straight_methods(base, kind)
     index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)

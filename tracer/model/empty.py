@@ -30,6 +30,7 @@ class Reason(NamedTuple):
 
 SKIPPED = "skipped by the loss scale"
 _SCALED = SKIPPED, f"{SKIPPED}: a gradient was not finite"
+_BY_SCALER = "skipped by GradScaler", "skipped by GradScaler: a gradient was inf or NaN"
 _IT_SEEMS = "accumulating, it seems", "gradients are being accumulated, it seems"
 _UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 
@@ -66,7 +67,7 @@ def _words(tally: Tally) -> tuple[str, str]:
                 "gradients are being accumulated, or the loss scale skipped them",
             )
     if scaled:
-        return _SCALED
+        return _BY_SCALER if any(map(has_grad_scaler, tally.optimizers)) else _SCALED
     first = tally.replicas[0] if tally.replicas else None
     if first is not None and every(tally, measures.tries, first):
         return _IT_SEEMS
@@ -75,7 +76,12 @@ def _words(tally: Tally) -> tuple[str, str]:
 
 def is_loss_scale(optimizer: Optimizer) -> bool:
     """Whether it is an optimizer that skips steps whose gradients are not finite."""
-    return "LossScale" in optimizer.class_name.rpartition(".")[2]
+    return "LossScale" in optimizer.class_name.rpartition(".")[2] or has_grad_scaler(optimizer)
+
+
+def has_grad_scaler(optimizer: Optimizer) -> bool:
+    """Whether a `GradScaler` of PyTorch decides which of its steps are skipped."""
+    return bool(optimizer.settings.get("grad_scaler"))
 
 
 def accumulated_steps(tally: Tally) -> int:

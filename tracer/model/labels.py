@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tracer.model.records import Replica
+from tracer.kinds import TORCH
+from tracer.model.records import Optimizer, Replica
 from tracer.model.stretches import Part, Steps, Stretch
 from tracer.model.trace import Trace
 
@@ -40,12 +41,32 @@ def program_lines(trace: Trace) -> dict[int, str]:
     }
 
 
+def of_torch(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether they are PyTorch's own, of which things have PyTorch's names."""
+    return all(each.kind == TORCH for each in optimizers)
+
+
+def variable_noun(optimizers: Iterable[Optimizer]) -> str:
+    """What the users of these optimizers call what they update."""
+    return "parameter" if of_torch(optimizers) else "variable"
+
+
+def replica_noun(optimizers: Iterable[Optimizer]) -> str:
+    """What their users call one of several that train the same."""
+    return "rank" if of_torch(optimizers) else "replica"
+
+
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
     """`replica 1`, or `worker:1 replica 0`; without the worker if it has no name.
 
     >>> replica_name(Replica("worker:1", 0, "CPU:0"))
     'worker:1 replica 0'
+    >>> replica_name(Replica("rank:1", 0, "cpu"))
+    'rank 1'
     """
+    rank = replica.worker.removeprefix("rank:")
+    if rank != replica.worker:  # of PyTorch: it is one replica
+        return f"rank {rank}"
     worker = f"{replica.worker} " if replica.worker and with_worker else ""
     return f"{worker}replica {replica.id}"
 

@@ -4,19 +4,24 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tracer.kinds import OptimizerKind
+from tracer.kinds import TORCH, OptimizerKind
 from tracer.recorder.backend import Backend
 
 if TYPE_CHECKING:
     from tracer.recorder.tensorflow import backend as _tensorflow
     from tracer.recorder.torch import backend as _torch
+    from tracer.recorder.torch_optim import backend as _torch_optim
 
-    _checked: tuple[Backend, ...] = (_tensorflow, _torch)  # the types are those of `Backend`
+    _checked: tuple[Backend, ...] = (
+        _tensorflow,
+        _torch,
+        _torch_optim,
+    )  # the types are those of `Backend`
 
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
 
-SUPPORTED = ("tensorflow",)
+SUPPORTED = ("tensorflow", "torch_optim")
 """The backends of Keras 3 whose optimizers can be traced."""
 
 
@@ -25,7 +30,7 @@ def name_of(kind: OptimizerKind) -> str:
     keras = sys.modules.get("keras")
     if kind.name == "keras3" and hasattr(keras, "backend"):
         return str(keras.backend.backend())  # type: ignore[union-attr]
-    return "tensorflow"
+    return "torch_optim" if kind.name == TORCH else "tensorflow"
 
 
 def backend_of(kind: OptimizerKind) -> Backend:

@@ -107,6 +107,13 @@ class Optimizers:
             )
             return len(self._all) - 1
 
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def tell(self, index: int, **settings: Setting) -> None:
+        """Note what an optimizer is used with, as if it had been told so."""
+        self._all[index].settings.update(settings)
+
     def remarked(self, codes: Collection[str]) -> bool:
         """Whether the class of an optimizer has a remark with one of these codes."""
         return any(remark.code in codes for each in self._all for remark in each.remarks)

@@ -59,7 +59,17 @@ _NAMED = {
 """Methods of the framework that people know: the class by which they do, if it is not that of the
 object, and an attribute that this class has."""
 
-_CODES_WITH_NAMES = {*_NAMED, "step_method", "tf__step_method", "apply_method", "tf__apply_method"}
+_CODES_WITH_NAMES = {
+    *_NAMED,
+    *("step_method", "tf__step_method", "apply_method", "tf__apply_method"),
+    *("wrapper", "_step_of_scaler"),  # around each `step` of PyTorch; `GradScaler.step`
+}
+
+_WRITTEN_BY_TORCH = re.compile(r"^<eval_with_key>|[/\\]torchinductor_")
+"""What `torch.compile` made of a program, and calls from its line."""
+
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
+"""What it calls the rest of a function that it had to part."""
 
 Original = Callable[[CodeType, int], "tuple[CodeType, int] | None"]
 """From generated code and a line in it to the author's code and line; None if it is not known."""
@@ -224,7 +234,7 @@ def lines_of(
     return lines
 
 
-_STEPS = (".apply_gradients", ".apply")
+_STEPS = (".apply_gradients", ".apply", ".step")
 
 
 class _Stack:
@@ -297,6 +307,8 @@ def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
     file, root = frame.f_code.co_filename, _root_of(frame)
     if root in _FRAMEWORKS + _OURS or file.startswith("<frozen "):
         return "other"
+    if _WRITTEN_BY_TORCH.search(file):
+        return "other"
     if _is_generated(frame.f_code):
         return "program"
     if any(each in file for each in _PACKAGES):
@@ -318,7 +330,8 @@ def _qualified(code: CodeType, frame: FrameType) -> str:
                 if getattr(vars(cls).get(code.co_name), "__code__", None) is code:
                     qualified = f"{cls.__name__}.{code.co_name}"
                     break
-    return str(qualified.rpartition("<locals>.")[2])
+    resumed = _RESUMED.match(code.co_name)
+    return resumed[1] if resumed else str(qualified.rpartition("<locals>.")[2])
 
 
 def _name_in_framework(frame: FrameType) -> str:
@@ -328,6 +341,12 @@ def _name_in_framework(frame: FrameType) -> str:
         values = frame.f_locals
         if getattr(values.get("intercepted"), "role", "") == "step":
             return f"{type(values['self']).__name__}.{values['intercepted'].name}"
+    if root in _OURS and code.co_name == "_step_of_scaler":
+        return "GradScaler.step"
+    if root == "torch" and code.co_name == "wrapper":  # `profile_hook_step`
+        given = frame.f_locals.get("args")
+        if isinstance(given, tuple) and given and hasattr(type(given[0]), "add_param_group"):
+            return f"{type(given[0]).__name__}.step"
     if root in _FRAMEWORKS and code.co_name in _NAMED and code.co_varnames[:1] == ("self",):
         known_as, attribute = _NAMED[code.co_name]
         of = type(frame.f_locals.get("self"))

@@ -29,7 +29,7 @@ from weakref import ref
 
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
-from tracer.recorder.backend import Backend
+from tracer.recorder.backend import Backend, Variables
 from tracer.recorder.failures import Failures
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying, outermost
 from tracer.recorder.optimizers import Optimizers
@@ -383,6 +383,39 @@ class Recorder:
         if frame.gradient is None:
             frame.gradient = self.backend.tensor_of(gradient)
         return NOT_REQUESTED
+
+    # Of a step that is counted at once, when it has ended.
+
+    @property
+    def variables(self) -> Variables:
+        """The variables that were met."""
+        return self._variables
+
+    def site_of(
+        self, optimizer: int, method: str, role: Role, kind: Kind | None, variable: Any
+    ) -> int:
+        """The number of the site of a variable, in eager mode."""
+        index = self._variables.index(variable, None)
+        if 0 not in self._devices:
+            self._devices[0] = self.backend.device_of(variable)
+        return self._sites.number(optimizer, method, role, kind, index, 0)
+
+    def step_site(self, optimizer: int, method: str) -> int:
+        """The number of the site of a step method, in eager mode."""
+        return self._sites.number(optimizer, method, "step", None, None, 0)
+
+    def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
+        """A step method was called to build a program, with the sites of its updates."""
+        frame = Frame()
+        frame.site = self.step_site(optimizer, method)
+        self._blocks.find_path(frame, sys._getframe(1))
+        for site in (frame.site, *updates):
+            self._sites.traced(site)
+            self._blocks.callers.traced[site, frame.path] += 1
+
+    def step_raised(self, optimizer: int, method: str) -> None:
+        """A call of a step method was ended by an exception."""
+        self._sites.failed(self.step_site(optimizer, method))
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tracer.model import measures
 from tracer.model.empty import every, reason, reason_for_all
-from tracer.model.labels import program_lines, replica_names
+from tracer.model.labels import of_torch, program_lines, replica_names
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -15,6 +15,8 @@ from tracer.reporters.layout import shown
 
 def question(trace: Trace) -> str:
     """The question that `answer` answers, with the methods that matter in this run."""
+    if trace.optimizers and of_torch(trace.optimizers):
+        return "How often did step run, and what did it update?"
     names = dict.fromkeys(
         shown(trace.methods[index].name)
         for tally in tallies_of(trace)
@@ -54,6 +56,8 @@ def _of(lines: Mapping[int, str], tally: Tally) -> str:
 
 def _first(tally: Tally) -> str:
     """The first sentence, and before it what of the program's own never ran."""
+    if of_torch(tally.optimizers):
+        return _updates_of_steps(tally)
     return " ".join([*never_reached(tally), _executions(tally)])
 
 
@@ -170,6 +174,8 @@ def _in_vain(tally: Tally) -> str:
 
 def _calls(tally: Tally) -> str:
     """The second sentence."""
+    if of_torch(tally.optimizers):
+        return _calls_of_step(tally)
     chosen = apply_methods(tally)
     eager = tracing = 0
     totals = []
@@ -198,6 +204,56 @@ def _calls(tally: Tally) -> str:
     if not eager:
         return f"{called}, {_all(tracing)}{while_tracing}."
     return f"{called}: {eager:,} eagerly, {tracing:,} {while_tracing}."
+
+
+def _updates_of_steps(tally: Tally) -> str:
+    """The first sentence of an optimizer of PyTorch, whose steps make all updates at once."""
+    least = "" if tally.trace.complete else "at least "
+    in_steps = f"in {least}{_steps(tally)}"
+    total = tally.total(measures.updates)
+    if not total:
+        why = reason_for_all(tally)
+        because = why.in_brackets if why else ""
+        return f"No parameter was updated: {least}0 updates {in_steps}{because}."
+    made = {replica: _made(tally, replica) for replica in tally.replicas}
+    on = replica_names(tally.trace)
+    first, *others = made.values()
+    rates = [f"{rate} on {shown(on[replica])}" for replica, rate in made.items()]
+    if not any(each != first for each in others):
+        rates = [first + _where(tally)]
+    updates = f"{least}{some(total, 'update')}"
+    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(tally)}."
+
+
+def _made(tally: Tally, replica: int) -> str:
+    """`Each step made 4 updates`, of those that updated anything."""
+    steps = tally.rates(measures.updates, replica)
+    if not any(steps):
+        return "No step made an update"
+    low, high = min(steps), max(steps)
+    if low < high:
+        common = max(steps, key=lambda count: (steps[count], count))
+        mostly = f", mostly {common:,}" if steps[common] * 2 > sum(steps.values()) else ""
+        return f"A step made {low:,} to {high:,} updates{mostly}"
+    nth = every(tally, measures.updates, replica)
+    which = f"Every {nth:,}{_ordinal(nth)} step" if nth else "Each step"
+    return f"{which} made {some(low, 'update')}"
+
+
+def _calls_of_step(tally: Tally) -> str:
+    """The second sentence of an optimizer of PyTorch."""
+    parts = []
+    for index in tally.methods:
+        method = tally.trace.methods[index]
+        if method.role == "step":
+            eager, tracing = tally.calls(index)
+            graphs, _ = tally.graphs(measures.of_methods([index]))
+            part = f"{shown(method.name)} was called {times(eager)}"
+            if tracing:
+                part = f"{shown(method.name)} was called {times(eager)} from Python, and ran in "
+                part += f"{some(graphs, 'program')} of torch.compile"
+            parts.append(part)
+    return f"{listed(parts[::-1])}." if parts else "step was not called."
 
 
 def _ran_a_step(tally: Tally, names: Sequence[str], by_method: Sequence[Measure]) -> str:
@@ -270,6 +326,8 @@ def _where(tally: Tally) -> str:
     if len(replicas) == 1:
         return ""
     workers = len({replica.worker for replica in replicas})
+    if workers == len(replicas) and of_torch(tally.optimizers):
+        return f" on each of {workers:,} ranks"
     of_workers = f" of {workers:,} workers" if workers > 1 else ""
     return f" on each of {len(replicas):,} replicas{of_workers}"
 

@@ -2,6 +2,7 @@
 
 from tracer.model import callers
 from tracer.model.callers import Caller
+from tracer.model.labels import variable_noun
 from tracer.model.records import Block
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.tally import Tally
@@ -42,7 +43,7 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
         name += _graphs(caller, tally)
     note = "" if caller.executions or caller.children else "never ran"
     if caller.method:
-        of = some(caller.variables, "variable")
+        of = some(caller.variables, variable_noun(tally.optimizers))
         on = f" on {some(caller.replicas, 'replica')}" if caller.replicas > 1 else ""
         note = f"{note}, {of}{on}" if note else f"{of}{on}"
     is_back = _is_program(caller) and above.line is not None and not _is_program(above)

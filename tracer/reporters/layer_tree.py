@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from tracer.model.labels import of_torch
 from tracer.model.records import Kind
 from tracer.model.tally import Tally
 from tracer.reporters.layout import shown
@@ -64,8 +65,9 @@ def tree(tally: Tally) -> Layer:
     whole = Layer("")
     known: dict[tuple[str, ...], Layer] = {(): whole}
     updates = _updates(tally)
+    joint = "." if of_torch(tally.optimizers) else JOINT
     for index in tally.variables:
-        *path, last = tally.trace.variables[index].name.split(JOINT)
+        *path, last = tally.trace.variables[index].name.split(joint)
         dense, sparse = updates.get(index, (0, 0))
         both = dense + sparse
         variable = Layer(last, True, 1, int(not both), dense, sparse, both, both)

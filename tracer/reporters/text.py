@@ -9,7 +9,14 @@ from rich.text import Text
 
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
-from tracer.model.labels import only_worker, program_lines
+from tracer.kinds import TORCH
+from tracer.model.labels import (
+    of_torch,
+    only_worker,
+    program_lines,
+    replica_noun,
+    variable_noun,
+)
 from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -129,10 +136,14 @@ def headline(tally: Tally, named: bool) -> str:
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""
     least = "" if trace.complete else "at least "
-    counts = [least + some(tally.steps, "step"), some(len(tally.variables), "variable")]
+    counts = [
+        least + some(tally.steps, "step"),
+        some(len(tally.variables), variable_noun(tally.optimizers)),
+    ]
+    ranks = of_torch(tally.optimizers)
     if len(tally.replicas) > 1:
-        counts.append(some(len(tally.replicas), "replica"))
-    if (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
+        counts.append(some(len(tally.replicas), replica_noun(tally.optimizers)))
+    if not ranks and (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
         counts.append(some(workers, "worker"))
     if worker := only_worker(trace, tally.replicas):
         counts.append(f"in {shown(worker)}")
@@ -150,7 +161,7 @@ def _made_by(root: Optimizer, trace: Trace) -> str:
     elif root.class_name.startswith("keras."):
         keras2 = "Keras 2"
     names = {"legacy": f"{keras2} legacy", "keras2": keras2, "keras3": "Keras 3"}
-    return {**names, "v1": "tf.compat.v1"}.get(root.kind, shown(root.kind))
+    return {**names, "v1": "tf.compat.v1", TORCH: "torch.optim"}.get(root.kind, shown(root.kind))
 
 
 def _tables(tally: Tally, by: By | None) -> list[By]:

@@ -8,7 +8,13 @@ from rich.text import Text
 
 from tracer.model import measures
 from tracer.model.empty import SKIPPED, accumulated, reason_for_all
-from tracer.model.labels import only_worker, program_lines, steps_label
+from tracer.model.labels import (
+    only_worker,
+    program_lines,
+    replica_noun,
+    steps_label,
+    variable_noun,
+)
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.stretches import Steps
@@ -100,10 +106,11 @@ def class_of(optimizer: Optimizer) -> str:
 def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
     several = len(tally.replicas) > 1
-    per_step = "per\nstep and\nreplica" if several else "per step"
+    copy = replica_noun(tally.optimizers)
+    per_step = f"per\nstep and\n{copy}" if several else "per step"
     columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
-        columns.append(Column("by replica", drop=4))
+        columns.append(Column(f"by {copy}", drop=4))
     columns += _EFFECT_COLUMNS if tally.effects else ()
     extras = _extras(tally)
     only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
@@ -112,10 +119,11 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
         for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
     ]
     kept = _first(all_rows, _MOST if asked.everything else _FEW)
-    lines = Table("variable", columns, kept).lines(width)
+    noun = variable_noun(tally.optimizers)
+    lines = Table(noun, columns, kept).lines(width)
     if rest := len(all_rows) - len(kept):
         odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
-        more = f"… and {some(rest, 'more variable')}{f', {odd:,} of them odd' if odd else ''}"
+        more = f"… and {some(rest, f'more {noun}')}{f', {odd:,} of them odd' if odd else ''}"
         see = asked.all_of("variable", 'trace.count("updates", by=("variable",))')
         lines += paragraph(f"{more}: {see} has them all", width, style="dim")
     empty = tally.spread(measures.updates)[(0,)]
@@ -220,7 +228,8 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     all_rows = [_step_row(row, tally, why) for row in rows.by_step(tally)]
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
-    header = "per step,\nall replicas" if len(tally.replicas) > 1 else "per step"
+    every = f"per step,\nall {replica_noun(tally.optimizers)}s"
+    header = every if len(tally.replicas) > 1 else "per step"
     columns = (*_KINDS, *_EFFECT_COLUMNS) if tally.effects else _KINDS
     table = Table(header, columns, kept.copy(), cut_names=False)
     lost, outside = (

@@ -479,7 +479,12 @@ def _holds_variables(given: object) -> bool:
     if isinstance(given, str) or shards_of(given):
         return False
     variables = getattr(given, "variables", None)
-    return variables is not None and not callable(variables)
+    return _is_module(given) or (variables is not None and not callable(variables))
+
+
+def _is_module(given: Any) -> bool:
+    """Whether it is a module of PyTorch."""
+    return callable(getattr(given, "named_parameters", None))
 
 
 def _name_of(variable: object) -> str:
@@ -517,6 +522,9 @@ def _variables(given: Any, attribute: str) -> list[Any]:
     """
     if isinstance(given, str):
         return [given]
+    if _is_module(given):
+        trained = attribute == "trainable_variables"
+        return [each for each in given.parameters() if each.requires_grad or not trained]
     variables = shards_of(given) or getattr(given, attribute, None)
     if variables is not None and not callable(variables):
         return list(variables)

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.empty import accumulated_steps, accumulations, is_loss_scale
+from tracer.model.empty import (
+    accumulated_steps,
+    accumulations,
+    has_grad_scaler,
+    is_loss_scale,
+)
 from tracer.model.measures import tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
@@ -32,7 +37,8 @@ _HALVINGS = 15
         "It is info until more steps in a row were skipped than halve the initial scale to 1 (15 "
         "for the default of 2**15), a warning from then on, and if all steps were skipped. A "
         "scale that goes on falling stays at 1 in tf_keras. In Keras 3 it becomes 0, 2**15 after "
-        "142 steps, and then a gradient that is finite is divided by 0."
+        "142 steps, and then a gradient that is finite is divided by 0. A GradScaler of PyTorch is "
+        "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest."
     ),
 )
 def steps_skipped(evidence: Evidence) -> Iterator[Case]:
@@ -43,6 +49,8 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
     if accumulated_steps(evidence) > 1:
         yield from _skipped_while_accumulating(evidence)
         return
+    torch = has_grad_scaler(scales[0])
+    by = "GradScaler" if torch else "the loss scale"
     for replica in evidence.replicas[:1]:  # a loss scale decides for all replicas
         number = evidence.spread(tries, replica=replica)[(0,)]
         if not number:
@@ -58,17 +66,22 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
             which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
         text = (
             f"{some(number, 'step')} of {evidence.steps_on[replica]:,}{of_optimizer(evidence)} "
-            f"{'was' if number == 1 else 'were'} skipped by the loss scale, {which}"
+            f"{'was' if number == 1 else 'were'} skipped by {by}, {which}"
         )
         lost = scales[0].settings.get("dynamic_scale") == 0
         hopeless = lost or longest > _halvings(scales[0]) or longest == evidence.steps_on[replica]
         yield Case(
             "warning" if hopeless else "info",
             f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            _NO_SCALE if lost else "",
+            _NO_SCALE if lost else _OF_TORCH if torch else "",
             step=streaks[0][0],
         )
 
+
+_OF_TORCH = (
+    "If it goes on, look for the layer that gives inf or NaN: torch.autograd.detect_anomaly(), a "
+    "lower learning rate, that layer in float32."
+)
 
 _NO_SCALE = (
     "Begin again from a checkpoint with finite weights and a scale above 0, and look for the layer "

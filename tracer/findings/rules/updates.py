@@ -17,7 +17,7 @@ from tracer.findings.cases import (
 from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale
-from tracer.model.labels import replica_names
+from tracer.model.labels import of_torch, replica_names
 from tracer.model.measures import counting, tries
 from tracer.model.wording import listed, some, some_between, span, times
 
@@ -36,7 +36,9 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
     explanation=(
         "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
-        "variable out, and Keras warns once. It is info for a tf.compat.v1 optimizer, of which "
+        "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
+        "requires a gradient had none in each step. "
+        "It is info for a tf.compat.v1 optimizer, of which "
         "`minimize` hands over every trainable variable of the graph. That of a frozen "
         "layer is not handed over at all, so it is not reported."
     ),
@@ -65,9 +67,16 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
         names = names_of(evidence, fact.variables)
         if any(each.kind == "v1" for each in evidence.optimizers):
             yield Case("info", f"{text}.", _OF_THE_GRAPH, names, 1)
+        elif of_torch(evidence.optimizers):
+            yield Case("warning", f"{text}.", _CUT_IN_TORCH, names, 1)
         else:
             yield Case("warning", f"{text}.", variables=names, step=1)
 
+
+_CUT_IN_TORCH = (
+    "Look for what cuts the parameter from the loss (detach, torch.no_grad, an output that is not "
+    "used, backward that is not called), or set its requires_grad to False."
+)
 
 _OF_THE_GRAPH = (
     "minimize without var_list hands over every trainable variable of the graph, also those of "
@@ -137,22 +146,35 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
         for fact in folded(of):
             text = (
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
-                f"though apply_gradients got a gradient {_times(fact.numbers[0])}"
+                f"though {_asked(evidence)} got a gradient {_times(fact.numbers[0])}"
             )
-            text += ", in steps that the loss scale skipped" if skipped else _by_itself(evidence)
+            text += (
+                f", in steps that {_skipper(evidence)} skipped" if skipped else _by_itself(evidence)
+            )
             yield Case(
                 "warning",
                 f"{text}.",
-                _INFINITE if skipped else "",
+                _infinite(evidence) if skipped else "",
                 names_of(evidence, fact.variables),
                 1,
             )
 
 
-_INFINITE = (
-    "Look for what makes the gradients infinite or NaN in the steps in which it has one: "
-    "tf.debugging.check_numerics."
-)
+def _asked(evidence: Evidence) -> str:
+    """The method that gets the gradients."""
+    return "step" if of_torch(evidence.optimizers) else "apply_gradients"
+
+
+def _skipper(evidence: Evidence) -> str:
+    return "GradScaler" if of_torch(evidence.optimizers) else "the loss scale"
+
+
+def _infinite(evidence: Evidence) -> str:
+    check = "tf.debugging.check_numerics"
+    if of_torch(evidence.optimizers):
+        check = "torch.autograd.detect_anomaly()"
+    where = "in the steps in which it has one"
+    return f"Look for what makes the gradients infinite or NaN {where}: {check}."
 
 
 def _only_skipped(evidence: Evidence, history: History) -> bool:
@@ -337,7 +359,8 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
     explanation=(
         "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
         "than another is a warning. Strategies with one copy of each variable "
-        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out."
+        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
+        "`ZeroRedundancyOptimizer`, with which each rank updates a part."
     ),
 )
 def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
@@ -455,6 +478,8 @@ def _densifier(evidence: Evidence) -> str:
 
 
 def _one_copy(evidence: Evidence) -> bool:
+    if any(class_of(each) == "ZeroRedundancyOptimizer" for each in evidence.optimizers):
+        return True  # of PyTorch: each rank updates its own part, and sends it to the others
     return any(name in evidence.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 

@@ -1,0 +1,227 @@
+"""What parameters are called, and what reports, findings and assertions say of PyTorch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_odometers import Odometer, give, readings, zeros
+
+import tracer
+from tracer.api import CallTrace
+
+torch.set_num_threads(1)
+
+
+def stepped(optimizer: Any, times: int = 1) -> CallTrace:
+    """The trace of an optimizer that has stepped with all gradients."""
+    tracer.wrap(optimizer)
+    for _ in range(times):
+        give([p for group in optimizer.param_groups for p in group["params"]])
+        optimizer.step()
+    return tracer.trace_of(optimizer)
+
+
+def names(trace: CallTrace) -> list[str]:
+    return [variable.name for variable in trace.variables]
+
+
+def test_names_are_those_of_the_model() -> None:
+    inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model = torch.nn.ModuleDict({"body": inner, "head": torch.nn.Linear(2, 1)})
+    trace = stepped(Odometer(model.parameters()))
+    assert names(trace) == [name for name, _ in model.named_parameters()]
+    assert trace.updates(variable=model["head"].weight) == 1
+    assert trace.updates(variable="body.*") == 4
+
+
+def test_what_stands_around_a_model_is_no_part_of_a_name() -> None:
+    model = torch.nn.Linear(2, 1)
+    around = torch.nn.DataParallel(model)
+    assert names(stepped(Odometer(around.parameters()))) == ["weight", "bias"]
+    compiled = torch.compile(model)
+    assert names(stepped(Odometer(compiled.parameters()))) == ["weight", "bias"]
+
+
+def test_names_that_repeat_are_told_apart() -> None:
+    first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    trace = stepped(Odometer([*first.parameters(), *second.parameters()]))
+    assert names(trace) == ["weight", "bias", "weight#2", "bias#2"]
+    assert trace.updates(variable=second.bias) == 1
+
+
+def test_names_without_a_model() -> None:
+    alone = zeros(2)
+    groups = [{"params": alone[:1]}, {"params": alone[1:]}]
+    assert names(stepped(Odometer(groups))) == ["param_groups[0][0]", "param_groups[1][0]"]
+    named = Odometer([("one", zeros(1)[0]), ("two", zeros(1)[0])])
+    assert names(stepped(named)) == ["one", "two"]
+
+
+def test_a_parameter_that_takes_the_place_of_another() -> None:
+    parameters = zeros(1)
+    optimizer = Odometer(parameters)
+    stepped(optimizer)
+    del parameters
+    for _ in range(3):  # as in Gaussian splatting: the old one is gone, the new one may have its id
+        optimizer.param_groups[0]["params"][0] = zeros(1)[0]
+        give(optimizer.param_groups[0]["params"])
+        optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert [trace.updates(variable=name) for name in names(trace)] == [1, 1, 1, 1]
+
+
+def test_what_only_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: whether a fused step was skipped is read with the trace, and not in the step."""
+    from tracer.recorder.torch_optim import blocks, compat
+
+    read: list[int] = []
+
+    class OnDevice(float):
+        def __float__(self) -> float:
+            read.append(1)
+            return float.__add__(self, 0)
+
+    class Fused(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            return None if self.skips else super().step(closure)
+
+    monkeypatch.setattr(compat, "is_held_back", lambda tensor: True)
+    monkeypatch.setattr(blocks, "MOST", 10)
+    parameters = zeros()
+    optimizer = tracer.wrap(Fused(parameters))
+    give(parameters)
+    for step in range(1, 10):
+        if step > 1:  # the first steps are without a scaler
+            optimizer.found_inf = OnDevice(step in (3, 4, 8))
+        optimizer.skips = step in (3, 4, 8)
+        optimizer.step()
+    assert not read and readings(parameters) == [6, 6, 6]
+    trace = tracer.trace_of(optimizer)
+    assert len(read) == 8
+    assert list(trace.per_step("updates")) == [
+        (1, 2, 3),
+        (3, 4, 0),
+        (5, 7, 3),
+        (8, 8, 0),
+        (9, 9, 3),
+    ]
+    for _ in range(11):  # no more than so many wait
+        optimizer.step()
+    assert len(read) == 8 + 11
+
+
+def test_the_report_is_in_the_words_of_pytorch() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), lr=0.1))
+    scaler = torch.amp.GradScaler("cpu")
+    for step in range(4):
+        optimizer.zero_grad()
+        inputs = torch.full((1, 2), float("inf") if step == 0 else 1.0)
+        scaler.scale(model(inputs).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    trace = tracer.trace_of(optimizer)
+    assert trace.answer() == (
+        "Each step made 2 updates: 6 updates in 4 steps, 1 of which updated nothing (skipped by "
+        "GradScaler). GradScaler.step was called 4 times and step was called 3 times."
+    )
+    (finding,) = trace.findings()
+    assert (finding.code, finding.severity) == ("steps-skipped", "info")
+    assert finding.text == "1 step of 4 was skipped by GradScaler, step 1."
+
+
+def test_a_parameter_that_never_got_a_gradient_is_found() -> None:
+    used, unused, frozen = (torch.nn.Linear(2, 1, bias=False) for _ in range(3))
+    model = torch.nn.ModuleDict({"used": used, "unused": unused, "frozen": frozen})
+    frozen.weight.requires_grad_(False)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        used(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    (finding,) = tracer.trace_of(optimizer).findings()
+    assert finding.code == "no-gradient"
+    assert finding.text.startswith("unused.weight was never updated: the gradient was None")
+    assert "requires_grad" in finding.advice
+
+
+def test_each_assertion() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model.weight.sum().backward()
+        optimizer.step()
+
+    with tracer.assert_updates(optimizer, dense=1, sparse=0, per_step=True):
+        step()
+    with tracer.assert_executions("step", 2), tracer.assert_calls("step", 2):
+        step()
+        step()
+    with tracer.assert_never_updated(model.bias), tracer.assert_never_updated("bias"):
+        step()
+    with tracer.assert_all_updated([model.weight]):
+        step()
+    missing = pytest.raises(AssertionError, match=r"bias +0 +1 +no gradient")
+    with missing, tracer.assert_all_updated(model):
+        step()
+    model.bias.requires_grad_(False)
+    with tracer.assert_all_updated(model):
+        step()
+
+
+def test_what_is_saved_is_the_same_again(tmp_path: Path) -> None:
+    trace = stepped(torch.optim.Adam(torch.nn.Linear(2, 1).parameters()), 3)
+    trace.save(tmp_path / "trace.json")
+    loaded = tracer.load(tmp_path / "trace.json")
+    assert loaded.answer() == trace.answer()
+    assert loaded.count("updates", by=("variable", "step")) == trace.count(
+        "updates", by=("variable", "step")
+    )
+
+
+TRAIN = """
+import torch
+
+model = torch.nn.Linear(2, 1)
+
+
+def train(optimizer):
+    for batch in range(1, 9):
+        model(torch.ones(4, 2)).mean().backward()
+        if batch % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+train(torch.optim.SGD(model.parameters(), lr=0.1))
+"""
+
+
+@pytest.mark.long
+def test_the_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def command(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "tracer", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    assert "Each step made 2 updates: 4 updates in 2 steps" in command("run", "train.py")
+    tree = command("report", "tracer.json", "--by", "caller")
+    assert "train.py:15 → train.py:11 train → SGD.step" in tree
+    command("report", "tracer.json", "--format", "json", "-o", "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())
+    command("report", "tracer.json", "--format", "html", "-o", "report.html")
+    assert "count the same" in command("diff", "tracer.json", "tracer.json")

@@ -1,0 +1,57 @@
+"""Several processes of `torch.distributed`: each rank is a worker."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tracer
+
+PROGRAM = Path(__file__).parents[2] / "programs" / "torch_ranks.py"
+
+
+def ran(way: str, folder: Path) -> list[tuple[list[int], int]]:
+    """Train in two processes; what the odometers of each rank say, and how many are its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path = os.pathsep.join(each for each in sys.path if each)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), way, str(folder), str(port)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said = sorted(re.findall(r"rank (\d): \[(.*?)\], (\d)", done.stdout))
+    return [([int(n) for n in weights.split(",")], int(own)) for _, weights, own in said]
+
+
+@pytest.mark.long
+def test_data_parallel(tmp_path: Path) -> None:
+    assert ran("ddp", tmp_path) == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(tmp_path)
+    assert (trace.workers, trace.steps) == (("rank:0", "rank:1"), 5)
+    assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
+    assert trace.complete and trace.findings() == []
+    assert "Each step made 4 updates on each of 2 ranks" in trace.answer()
+    # One rank alone: the other one is missing.
+    assert not tracer.merge([tracer.load(tmp_path / "rank-0.json")]).complete
+
+
+@pytest.mark.long
+def test_an_optimizer_that_is_split(tmp_path: Path) -> None:
+    odometers = ran("zero", tmp_path)
+    trace = tracer.load(tmp_path)
+    assert [weights for weights, _ in odometers] == [[5] * 4] * 2
+    own = [each for _, each in odometers]
+    assert sum(own) == 4
+    counted = trace.count("updates", by=("worker",))
+    assert [counted.get((f"rank:{rank}",), 0) for rank in (0, 1)] == [5 * each for each in own]
+    assert trace.count("updates", by=("variable",)) == {(v.name,): 5 for v in trace.variables}
+    assert trace.complete and trace.findings() == []

@@ -1,0 +1,202 @@
+"""Training with the tracer is the training without it: the same bits, state, hooks and errors."""
+
+import copy
+import gc
+import inspect
+import io
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch_odometers import Moves, Odometer, give, readings, zeros
+
+import tracer
+
+torch.set_num_threads(1)
+
+CLASSES: dict[str, Any] = {
+    name: cls
+    for name, cls in vars(torch.optim).items()
+    if inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer) and name != "Optimizer"
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {"foreach": False},
+    "foreach": {"foreach": True},
+    "fused": {"fused": True},
+}
+
+
+def options(name: str, variant: str) -> dict[str, Any]:
+    """What makes such an optimizer take such a way, or skips the test."""
+    taken = inspect.signature(CLASSES[name]).parameters
+    if variant == "plain" and "foreach" not in taken:
+        return {}
+    if set(VARIANTS[variant]) - set(taken):
+        pytest.skip(f"{name} has no such way")
+    if variant == "fused" and name not in ("Adam", "AdamW", "SGD", "Adagrad"):
+        pytest.skip(f"{name} is not fused on the CPU")
+    return VARIANTS[variant]
+
+
+def trained(name: str, given: dict[str, Any], prepare: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The optimizer, its state and the weights after some steps, and how many weights changed."""
+    torch.manual_seed(0)
+    sparse = name == "SparseAdam"
+    table = torch.nn.Embedding(5, 3, sparse=sparse)
+    layers = [] if sparse or name == "Muon" else [torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)]
+    if name == "Muon":
+        layers = [torch.nn.Linear(3, 2, bias=False)]
+    model = torch.nn.Sequential(table, *layers)
+    optimizer = prepare(CLASSES[name](model.parameters(), lr=0.01, **given))
+    moves = Moves(list(model.parameters()))
+    for step in range(4):
+
+        def closure(step: int = step) -> Any:
+            optimizer.zero_grad()
+            loss = (model(torch.tensor([1, 2, step])) ** 2).sum()
+            loss.backward()
+            return loss
+
+        if name == "LBFGS":
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+        moves.look()
+    written = io.BytesIO()
+    torch.save([optimizer.state_dict(), model.state_dict()], written)
+    return optimizer, written.getvalue(), [p.detach().clone() for p in model.parameters()], moves
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_same_bits(name: str, variant: str) -> None:
+    given = options(name, variant)
+    plain, written, weights, _ = trained(name, given, lambda optimizer: optimizer)
+    traced, written_too, weights_too, moves = trained(name, given, tracer.wrap)
+    assert written == written_too
+    assert all(torch.equal(a, b) for a, b in zip(weights, weights_too, strict=True))
+    assert type(traced) is type(plain)
+    assert vars(traced).keys() == vars(plain).keys()
+    trace = tracer.trace_of(traced)
+    counted = [n for first, last, n in trace.per_step("updates") for _ in range(first, last + 1)]
+    assert counted == moves.by_step
+    assert (trace.updates("sparse") > 0) == (name == "SparseAdam")
+    assert trace.complete and trace.findings() == []
+
+
+def test_a_copy_is_not_traced() -> None:
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    for made in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        assert not made._optimizer_step_post_hooks
+        copies = made.param_groups[0]["params"]
+        give(copies)
+        made.step()
+        assert readings(copies) == [1, 1, 1]
+    assert tracer.trace_of(optimizer).steps == 0
+
+
+def test_hooks_of_others_come_in_their_order_and_may_give_gradients() -> None:
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+    said: list[str] = []
+    optimizer.register_step_pre_hook(lambda *given: said.append("first"))
+    tracer.wrap(optimizer)
+
+    def last(*given: Any) -> None:
+        said.append("last")
+        parameters[0].grad = None
+
+    optimizer.register_step_pre_hook(last)
+    optimizer.register_step_post_hook(lambda *given: said.append("after"))
+    give(parameters)
+    optimizer.step()
+    assert said == ["first", "last", "after"] and readings(parameters) == [0, 1, 1]
+    assert tracer.trace_of(optimizer).updates() == 2
+
+
+def test_nothing_stays() -> None:
+    gc.collect()
+    untouched = vars(torch.amp.GradScaler)["step"]
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    assert vars(torch.amp.GradScaler)["step"] is not untouched
+    tracer.unwrap(optimizer)
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+    assert vars(torch.amp.GradScaler)["step"] is untouched
+    tracer.wrap(optimizer)
+    del optimizer
+    gc.collect()
+    assert vars(torch.amp.GradScaler)["step"] is untouched
+    with tracer.record():
+        pass
+    assert vars(torch.amp.GradScaler)["step"] is untouched
+    assert not vars(inspect.getmodule(torch.optim.Optimizer))["_global_optimizer_pre_hooks"]
+
+
+def test_the_model_and_what_was_computed_are_not_kept() -> None:
+    class Raising(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            raise RuntimeError("out of memory")
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = tracer.wrap(Raising(model.parameters()))
+    kept = []
+
+    def train(optimizer: Any) -> None:
+        large = torch.ones(1000)
+        kept.append(weakref.ref(large))
+        optimizer.step()
+
+    with pytest.raises(RuntimeError):
+        train(optimizer)
+    assert not tracer.trace_of(optimizer).complete
+    gc.collect()
+    assert kept[0]() is None
+    known = weakref.ref(model)
+    del model, optimizer
+    gc.collect()
+    assert known() is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_no_graph_break_more(backend: str) -> None:
+    counts = []
+    ways: list[Callable[[Any], Any]] = [lambda optimizer: optimizer, tracer.wrap]
+    for prepare in ways:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        parameters = zeros()
+        optimizer = prepare(torch.optim.Adam(parameters))
+        step = torch.compile(optimizer.step, backend=backend)
+        for _ in range(3):
+            give(parameters)
+            step()
+        counters = torch._dynamo.utils.counters
+        counts.append((sum(counters["graph_break"].values()), parameters[0].tolist()))
+    assert counts[0] == counts[1]
+    assert tracer.trace_of(optimizer).updates() == 9
+
+
+def test_a_fault_of_the_tracer_ends_the_tracing_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    give(parameters)
+    optimizer.step()
+    from tracer.hooks import torch_steps
+
+    def fail(*given: Any) -> None:
+        raise ZeroDivisionError("of the tracer")
+
+    monkeypatch.setattr(torch_steps.Watch, "ended", fail)
+    with pytest.warns(RuntimeWarning, match="untraced from step 2 on"):
+        optimizer.step()
+    optimizer.step()
+    assert readings(parameters) == [3, 3, 3]
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete and trace.updates() == 3

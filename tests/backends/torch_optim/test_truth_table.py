@@ -1,0 +1,413 @@
+"""What the tracer counts for `torch.optim`, beside odometers and weights that changed.
+
+Each row is a way to train; it returns how many parameters each step updated, as the weights say.
+"""
+
+import gc
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch_odometers import Moves, Odometer, give, readings, zeros
+
+import tracer
+from tracer.api import CallTrace
+
+torch.set_num_threads(1)
+INFINITE = float("inf")
+
+
+def by_step(trace: CallTrace, **filters: Any) -> list[int]:
+    """How many updates each step made."""
+    return [
+        count
+        for first, last, count in trace.per_step("updates", **filters)
+        for _ in range(first, last + 1)
+    ]
+
+
+class Ran(NamedTuple):
+    """What the weights say of a row."""
+
+    optimizer: Any
+    by_step: Sequence[int]
+    """How many parameters each step updated."""
+    requests: Mapping[str, int] | None = None
+    """How many gradients of each kind there were, if that is told."""
+    executions: Mapping[str, int] | None = None
+    """How often each method ran, if that is told."""
+    complete: bool = True
+
+
+Wrap = Callable[[Any], Any]
+Row = Callable[[Wrap], Ran]
+ROWS: dict[str, Row] = {}
+
+
+def row(function: Row) -> Row:
+    ROWS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+@row
+def eager(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    for _ in range(5):
+        give(parameters)
+        optimizer.step()
+    assert readings(parameters) == [5, 5, 5]
+    return Ran(optimizer, [3] * 5)
+
+
+@row
+def a_gradient_that_is_none_in_each_second_step(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    for step in range(6):
+        optimizer.zero_grad()
+        give(parameters[step % 2 :])
+        optimizer.step()
+    assert readings(parameters) == [3, 6, 6]
+    return Ran(optimizer, [3, 2] * 3, requests={"dense": 15, "none": 3})
+
+
+@row
+def gradients_that_stay_zero(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    give(parameters)
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3)
+
+
+@row
+def sparse_gradients(wrap: Wrap) -> Ran:
+    table = torch.nn.Embedding(10, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    dense = torch.nn.Parameter(torch.zeros(2))
+    optimizer = wrap(Odometer([table.weight, dense]))
+    for _ in range(4):
+        optimizer.zero_grad()
+        (table(torch.tensor([1, 2])).sum() + dense.sum()).backward()
+        optimizer.step()
+    assert readings([table.weight, dense]) == [4, 4]
+    return Ran(optimizer, [2] * 4, requests={"dense": 4, "sparse": 4})
+
+
+@row
+def groups_of_which_one_comes_later(wrap: Wrap) -> Ran:
+    parameters, late = zeros(), zeros(2)
+    optimizer = wrap(Odometer([{"params": parameters[:1]}, {"params": parameters[1:]}]))
+    for step in range(6):
+        if step == 4:
+            optimizer.add_param_group({"params": late})
+        give([*parameters, *late])
+        optimizer.step()
+    assert readings([*parameters, *late]) == [6, 6, 6, 2, 2]
+    return Ran(optimizer, [3] * 4 + [5] * 2)
+
+
+@row
+def accumulation_by_hand(wrap: Wrap) -> Ran:
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+    optimizer = wrap(Odometer(model.parameters()))
+    for batch in range(1, 13):
+        model(torch.ones(1, 2)).sum().backward()
+        if batch % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert readings(list(model.parameters())) == [3, 3]
+    return Ran(optimizer, [2] * 3)
+
+
+@row
+def a_scheduler_which_patches_step(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    wrap(optimizer)
+    for _ in range(4):
+        give(parameters)
+        optimizer.step()
+        scheduler.step()
+    assert readings(parameters) == [4, 4, 4]
+    return Ran(optimizer, [3] * 4)
+
+
+@row
+def a_closure(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = sum(parameter.sum() for parameter in parameters[:2])
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        for _ in range(4):
+            optimizer.step(closure)
+    assert readings(parameters) == [4, 4, 0]
+    return Ran(optimizer, [2] * 4)
+
+
+@row
+def frozen_parameters(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    parameters[0].requires_grad_(False)
+    optimizer = wrap(Odometer(parameters))
+    for _ in range(3):
+        give(parameters[1:])
+        optimizer.step()
+    assert readings(parameters) == [0, 3, 3]
+    return Ran(optimizer, [2] * 3, requests={"dense": 6})
+
+
+@row
+def a_step_that_sets_gradients_to_none(wrap: Wrap) -> Ran:
+    class Clearing(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            loss = super().step(closure)
+            self.zero_grad()
+            return loss
+
+    parameters = zeros()
+    optimizer = wrap(Clearing(parameters))
+    for _ in range(3):
+        give(parameters)
+        optimizer.step()
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3)
+
+
+@row
+def a_step_that_calls_super_twice(wrap: Wrap) -> Ran:
+    class Twice(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            super().step()
+            return super().step()
+
+    parameters = zeros()
+    optimizer = wrap(Twice(parameters))
+    for _ in range(3):
+        give(parameters)
+        optimizer.step()
+    assert readings(parameters) == [6, 6, 6]
+    return Ran(optimizer, [6] * 3)
+
+
+@row
+def an_optimizer_around_another(wrap: Wrap) -> Ran:
+    class Lookahead(torch.optim.Optimizer):  # type: ignore[misc]
+        """Steps with another optimizer, and each second time not at all."""
+
+        def __init__(self, base: torch.optim.Optimizer) -> None:
+            super().__init__(base.param_groups, {})
+            self.base, self.steps = base, 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.steps += 1
+            return self.base.step(closure) if self.steps % 2 else None
+
+    parameters = zeros()
+    optimizer = wrap(Lookahead(Odometer(parameters)))
+    for _ in range(4):
+        give(parameters)
+        optimizer.step()
+    assert readings(parameters) == [2, 2, 2]
+    return Ran(optimizer, [3, 0, 3, 0])
+
+
+def scaled(optimizer: Any, parameters: Any, infinite: Sequence[int], steps: int = 6) -> list[int]:
+    """Train with a `GradScaler` and infinite gradients in some steps; how many weights changed."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    moves = Moves(parameters)
+    for step in range(1, steps + 1):
+        scaler.scale(torch.ones(1))
+        give(parameters, INFINITE if step in infinite else 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        moves.look()
+    return moves.by_step
+
+
+@row
+def a_scaler(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    moved = scaled(optimizer, parameters, (1, 2, 5))
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 3})
+
+
+@row
+def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(torch.optim.Adam(parameters, fused=True))
+    moved = scaled(optimizer, parameters, (2, 4))
+    return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 6})
+
+
+@row
+def a_step_that_raises(wrap: Wrap) -> Ran:
+    class Raising(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            if self.param_groups[0]["lr"] < 0:
+                raise RuntimeError("a negative rate")
+            return super().step(closure)
+
+    parameters = zeros()
+    optimizer = wrap(Raising(parameters))
+    for step in range(5):
+        give(parameters)
+        optimizer.param_groups[0]["lr"] = -1 if step in (1, 4) else 1
+        with suppress(RuntimeError):
+            optimizer.step()
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3, executions={"step": 3 * 2}, complete=False)
+
+
+@row
+def lbfgs(wrap: Wrap) -> Ran:
+    parameters = zeros(2)
+    optimizer = wrap(torch.optim.LBFGS(parameters, line_search_fn="strong_wolfe"))
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = sum(((parameter - 3) ** 2).sum() for parameter in parameters)
+        loss.backward()
+        return loss
+
+    moves = Moves(parameters)
+    for _ in range(4):
+        optimizer.step(closure)
+        moves.look()
+    assert moves.by_step == [2, 0, 0, 0]  # it has converged in its first step
+    return Ran(optimizer, moves.by_step)
+
+
+@row
+def a_compiled_step(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for number in range(6):
+        optimizer.zero_grad()
+        give(parameters[number % 2 :])
+        step()
+    assert readings(parameters) == [3, 6, 6]
+    return Ran(optimizer, [3, 2] * 3)
+
+
+@row
+def a_compiled_train_step(wrap: Wrap) -> Ran:
+    model = torch.nn.Linear(2, 1)
+    torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
+    optimizer = Odometer(model.parameters())
+
+    def train(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    compiled = torch.compile(train, backend="aot_eager")
+    wrap(optimizer)
+    for _ in range(6):
+        compiled(torch.ones(1, 2))
+    assert readings(list(model.parameters())) == [6, 6]
+    return Ran(optimizer, [2] * 6)
+
+
+@row
+def a_compiled_step_that_calls_super_twice(wrap: Wrap) -> Ran:
+    class Twice(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            super().step()
+            return super().step()
+
+    parameters = zeros()
+    optimizer = wrap(Twice(parameters))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for _ in range(4):
+        give(parameters)
+        step()
+    assert readings(parameters) == [8, 8, 8]
+    return Ran(optimizer, [6] * 4)
+
+
+def check(trace: CallTrace, ran: Ran) -> None:
+    assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
+    assert trace.complete == ran.complete
+    if ran.requests is not None:
+        counted = trace.count("requests", by=("kind",))
+        assert {kind: count for (kind,), count in counted.items() if count} == ran.requests
+    for method, executions in (ran.executions or {}).items():
+        assert trace.executions(method) == executions
+
+
+each_row = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.long if "compiled" in n else ()) for n in ROWS],
+)
+
+
+@each_row
+def test_counts(name: str) -> None:
+    torch._dynamo.reset()
+    ran = ROWS[name](tracer.wrap)
+    check(tracer.trace_of(ran.optimizer), ran)
+
+
+@each_row
+def test_recorded(name: str) -> None:
+    """The same without `wrap`: each optimizer that is used is met when it steps."""
+    torch._dynamo.reset()
+    with tracer.record() as recording:
+        ran = ROWS[name](lambda optimizer: optimizer)
+    check(recording.trace(), ran)
+    gc.collect()  # what other tests wrapped
+    assert not ran.optimizer._optimizer_step_post_hooks
+    assert torch.amp.GradScaler.step.__module__ == "torch.amp.grad_scaler"
+
+
+def test_threads() -> None:
+    parameters = [zeros(1) for _ in range(4)]
+    optimizers = [tracer.wrap(Odometer(each)) for each in parameters]
+
+    def train(index: int) -> None:
+        for _ in range(50):
+            give(parameters[index])
+            optimizers[index].step()
+
+    workers = [threading.Thread(target=train, args=(index,)) for index in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [readings(each) for each in parameters] == [[50]] * 4
+    assert [tracer.trace_of(each).updates() for each in optimizers] == [50] * 4
+
+
+@pytest.mark.long
+def test_a_step_that_was_compiled_before() -> None:
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for number in range(7):
+        if number == 3:
+            tracer.wrap(optimizer)
+        if number == 6:
+            tracer.unwrap(optimizer)
+        give(parameters)
+        step()
+    assert readings(parameters) == [7, 7, 7]
+    assert tracer.trace_of(optimizer).count("updates", by=("step",)) == {(n,): 3 for n in (1, 2, 3)}

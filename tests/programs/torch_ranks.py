@@ -1,0 +1,50 @@
+"""Two processes that train with PyTorch: `torch_ranks.py WAY FOLDER`; each writes its trace.
+
+The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too. Each
+prints what the odometers say. Third argument: a free port.
+"""
+
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch_odometers import Odometer, readings
+
+import tracer
+
+STEPS = 5
+
+
+def train(rank: int, way: str, folder: str, port: int) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    torch.manual_seed(0)
+    inner = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    for parameter in inner.parameters():
+        torch.nn.init.zeros_(parameter)
+    model = torch.nn.parallel.DistributedDataParallel(inner)
+    if way == "zero":
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Odometer, lr=1.0)
+    else:
+        optimizer = Odometer(model.parameters())
+    tracer.wrap(optimizer)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3) * (rank + 1)).sum().backward()
+        optimizer.step()
+    tracer.trace_of(optimizer).save(folder)
+    own = [
+        p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
+    ]
+    print(f"rank {rank}: {readings(list(model.parameters()))}, {len(own)} of its own", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(train, args=(sys.argv[1], sys.argv[2], int(sys.argv[3])), nprocs=2)

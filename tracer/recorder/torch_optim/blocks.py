@@ -1,0 +1,92 @@
+"""Counts the steps of `torch.optim`, also those of which only the device knows what they did.
+
+A fused optimizer under a `GradScaler` skips its work in the kernel. Whether it did is a number on
+the device, and to read it would have the program wait. So such a step waits to be counted, and all
+that come after it, until a trace is read or very many wait.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tracer.recorder.counters import CountedBlock, Counters, Counts
+from tracer.recorder.frames import Frame
+from tracer.recorder.host import Blocks as HostBlocks
+from tracer.recorder.stamps import UNIT
+from tracer.recorder.torch_optim.under_way import drop_raised
+
+MOST = 4096
+"""How many steps wait at most; then they are counted, and the program waits once."""
+
+
+PROGRAM = "torch.compile"
+"""What stands for the name of a function, where `torch.compile` made a program of a step."""
+
+
+class Program(NamedTuple):
+    """Such a program."""
+
+    number: int
+
+
+class _Waiting(NamedTuple):
+    """A step that has ended, and what says whether it was skipped; None if it was not."""
+
+    block: CountedBlock
+    skipped: Any
+
+
+class _Counters(Counters[Any, Any]):
+    """The counters of one root optimizer."""
+
+    def __init__(self, blocks: "Blocks") -> None:
+        super().__init__(lambda device, steps: None)
+        self._blocks = blocks
+
+    def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
+        """What was counted on each replica, after the steps that wait or raised."""
+        drop_raised()
+        self._blocks.settle()
+        return super().read(under_way, calm)
+
+
+class Blocks(HostBlocks):
+    """The blocks of one root optimizer; thread-safe."""
+
+    def __init__(self, **of_recorder: Any) -> None:
+        """See `tracer.recorder.backend.Backend.new_blocks`."""
+        super().__init__(**of_recorder)
+        self.counters: Counters[Any, Any] = _Counters(self)
+        self._waiting: list[_Waiting] = []
+        self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
+
+    def close(self, frame: Frame, failed: bool) -> None:
+        """A step has ended: count it. `frame.result` says what is special of it.
+
+        That is the program of which it is a run, or what says whether it was skipped.
+        """
+        program = frame.result if isinstance(frame.result, Program) else None
+        function = "" if program is None else PROGRAM
+        block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
+        skipped = frame.result if program is None else None
+        with self.counters.lock:
+            if program is not None:
+                self._programs[block].add(program.number)
+                self.counters.session_graphs[block] = len(self._programs[block])
+            if skipped is None and not self._waiting:
+                self.counters.log(block, UNIT * self.counters.take_number(block.replica))
+                return
+            self._waiting.append(_Waiting(block, skipped))
+            if len(self._waiting) > MOST:
+                self.settle()
+
+    def settle(self) -> None:
+        """Count the steps that wait; this waits for the device."""
+        with self.counters.lock:
+            waiting, self._waiting = self._waiting, []
+            for block, skipped in waiting:
+                if skipped is not None and float(skipped):
+                    kept = [n for n in block.sites if self._sites.sites[n].role != "update"]
+                    block = block._replace(sites=tuple(kept))
+                number = self.counters.take_number(block.replica)
+                self.counters.log(block, UNIT * number)

@@ -1,0 +1,131 @@
+"""What of PyTorch is relied on: its names stand here, for `torch.optim` alone.
+
+Read in PyTorch 2.15: `optim/optimizer.py` (`profile_hook_step` calls the hooks around each `step`
+of each class, an inner one that `super().step()` calls too), `amp/grad_scaler.py` (`step` leaves
+the optimizer's out, or gives `found_inf` to one that is fused, whose kernel leaves out its work).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = [
+    "FROZEN",
+    "GradScaler",
+    "Module",
+    "Optimizer",
+    "constant",
+    "count_in_program",
+    "eagerly",
+    "has_hooks",
+    "is_compiling",
+    "is_held_back",
+    "is_optimizer",
+    "is_sparse",
+    "layout_if",
+    "layouts_of",
+    "on_run",
+    "rank_and_world",
+    "register_optimizer_step_pre_hook",
+    "steps_with_hooks",
+]
+
+GradScaler: Any = torch.amp.GradScaler
+Module: Any = torch.nn.Module
+
+is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+"""Whether `torch.compile` looks at the code that calls this, to build a program."""
+
+eagerly: Callable[..., Any] = torch._disable_dynamo
+"""Has a function called by each run of a program, which is parted there."""
+
+
+def constant(function: F) -> F:
+    """Have a function called where a program is built, once and then; the program has its result.
+
+    It is what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), which takes
+    seconds to import; who compiles nothing shall not wait for that.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+FROZEN = "frozen"
+"""In place of a layout: there is no gradient, and none was to be expected."""
+
+
+def layouts_of(parameters: list[Any]) -> list[Any]:
+    """The layout of the gradient of each parameter; None if it has none, `FROZEN` if it needs none.
+
+    Training waits for this in each step.
+    """
+    return [
+        grad.layout if (grad := p.grad) is not None else None if p.requires_grad else FROZEN
+        for p in parameters
+    ]
+
+
+def layout_if(handed: bool | None) -> Any:
+    """What `layouts_of` gives for a dense gradient, for none, and for none that is needed: None."""
+    return torch.strided if handed else FROZEN if handed is None else None
+
+
+_STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
+
+
+def is_sparse(layout: Any) -> bool:
+    """Whether a gradient with this layout is sparse."""
+    return layout not in _STRIDED
+
+
+def is_held_back(tensor: Any) -> bool:
+    """Whether to read a tensor would have the program wait for its device."""
+    return bool(tensor.device.type != "cpu")
+
+
+def steps_with_hooks(cls: type) -> int:
+    """How many of the classes in the MRO have a `step` that calls the hooks."""
+    steps = [vars(each)["step"] for each in cls.__mro__ if "step" in vars(each)]
+    return sum(bool(getattr(step, "hooked", False)) for step in steps)
+
+
+def has_hooks(optimizer: Any) -> bool:
+    """Whether its `step` calls the hooks; a shell around another optimizer has a plain one."""
+    return bool(getattr(type(optimizer).step, "hooked", False)) and hasattr(
+        optimizer, "_optimizer_step_post_hooks"
+    )
+
+
+def is_optimizer(given: Any) -> bool:
+    """Whether it is an optimizer of PyTorch."""
+    return issubclass(type(given), Optimizer)
+
+
+def rank_and_world() -> tuple[int, int, str] | None:
+    """The rank of this process, how many there are, and how they talk; None for one alone."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return distributed.get_rank(), distributed.get_world_size(), str(distributed.get_backend())
+
+
+_library = torch.library.Library("optimizer_tracer", "DEF")
+_library.define("ran(Tensor(a!) moved, int number) -> ()")
+
+_moved = torch.zeros((), dtype=torch.int64)
+"""What the op below says that it writes to, so that no compiler leaves it out or moves it away."""
+
+
+def count_in_program(number: int) -> None:
+    """Add to the program that is built what calls `on_run` with `number` each time that it runs."""
+    torch.ops.optimizer_tracer.ran(_moved, number)
+
+
+def on_run(called: Callable[[int], None]) -> None:
+    """Have `called` with the number each time such a program runs."""
+    _library.impl("ran", lambda moved, number: called(number), "CompositeExplicitAutograd")
+    _library.impl("ran", lambda moved, number: None, "Meta")
