@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+
 from tracer.recorder.jax import primitive
 
 P = jax.sharding.PartitionSpec
@@ -111,9 +112,7 @@ def unrolled_scan(update: Update) -> float:
 
 def while_loop(update: Update) -> float:
     def loop(w: Any, n: int) -> Any:
-        return lax.while_loop(
-            lambda s: s[1] < n, lambda s: (update(s[0]), s[1] + 1), (w, 0)
-        )[0]
+        return lax.while_loop(lambda s: s[1] < n, lambda s: (update(s[0]), s[1] + 1), (w, 0))[0]
 
     compiled, w = jax.jit(loop), weight()
     for n in (3, 0, 5):

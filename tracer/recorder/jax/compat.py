@@ -14,9 +14,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from tracer.errors import UnsupportedOptimizer
 
 try:
-    from jax._src import callback as _callback
-    from jax._src import config as _config
-    from jax._src import core, dispatch, sharding_impls
+    from jax._src import callback as _callback, config as _config, core, dispatch, sharding_impls
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
     from jax._src.lib import xla_client
     from jax.extend.core import Primitive
@@ -31,7 +29,9 @@ except (ImportError, AttributeError) as error:
 
 __all__ = ["Primitive", "ad", "batching", "dispatch", "mlir", "partial_eval"]
 
-_NO_TOKEN = {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
+_NO_TOKEN = (
+    {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
+)
 _UNCACHED = (
     {"cacheable": False}
     if "cacheable" in inspect.signature(mlir.register_lowering).parameters
