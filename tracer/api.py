@@ -20,8 +20,8 @@ from tracer.model.trace import Trace
 if TYPE_CHECKING:
     from tracer.findings.catalogue import Finding
     from tracer.hooks import recording
-    from tracer.recorder.frozen import FrozenLayer
     from tracer.recorder.recorder import Recorder
+    from tracer.recorder.tensorflow.frozen import FrozenLayer
     from tracer.reporters.rows import By
 
 
@@ -326,7 +326,7 @@ def frozen_in(given: object) -> "list[FrozenLayer]":
     """The layers in a layer or a model that are not trainable, with what they would train."""
     if "tensorflow" not in sys.modules:
         return []
-    from tracer.recorder import frozen
+    from tracer.recorder.tensorflow import frozen
 
     return frozen.frozen_in(given)
 
@@ -341,7 +341,7 @@ def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]"
     index_of = trace.objects.index_of
     if "tensorflow" not in sys.modules or (handed and index_of is None):
         return []
-    from tracer.recorder import frozen
+    from tracer.recorder.tensorflow import frozen
 
     def is_handed(variable: object) -> bool:
         return index_of is not None and index_of(variable) in handed

@@ -15,8 +15,9 @@ import tensorflow as tf
 from libraries import keras2, keras3, needs_keras3
 
 import tracer
+from tracer.recorder.older import Older
 from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.older_functions import Older, OlderFunctions
+from tracer.recorder.tensorflow.older_functions import OlderFunctions
 
 v1 = tf.compat.v1
 SGD: Any = keras2.optimizers.legacy.SGD

@@ -18,7 +18,7 @@ import tracer
 from tracer.api import CallTrace
 from tracer.findings.catalogue import Finding
 from tracer.hooks import registry
-from tracer.recorder import handing
+from tracer.recorder.tensorflow import handing
 from tracer.reporters import formats
 
 pytestmark = pytest.mark.wide(rest="sweep")

@@ -305,7 +305,7 @@ def test_a_refused_optimizer_matters_only_if_it_is_used(
     assert says_so in used.trace().notes[0]
     # One of tf.compat.v1.train keeps no count of its steps.
     assert idle.trace().complete == (kind != "v1")
-    monkeypatch.setattr("tracer.recorder.optimizers.iterations_of", lambda optimizer: None)
+    monkeypatch.setattr("tracer.recorder.tensorflow.backend.iterations_of", lambda optimizer: None)
     with tracer.record() as unknown:
         pass
     assert not unknown.trace().complete

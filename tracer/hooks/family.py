@@ -1,13 +1,13 @@
 """Which objects are optimizers, and which belong together: one and those nested in it."""
 
 import inspect
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OptimizerKind, kind_of
+from tracer.recorder import backends
 
 __tracebackhide__ = is_mistake
 
@@ -61,10 +61,10 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
     kind = kind_of(type(optimizer))
     if kind is None:
         raise UnsupportedOptimizer(f"cannot trace {described(optimizer)}: {_instead(optimizer)}")
-    backend = getattr(sys.modules.get("keras"), "backend", None)
-    if kind.name == "keras3" and backend is not None and backend.backend() != "tensorflow":
+    name = backends.name_of(kind)
+    if name not in backends.SUPPORTED:
         raise UnsupportedOptimizer(
-            f"cannot trace {described(optimizer)}: Keras runs on the {backend.backend()} backend; "
+            f"cannot trace {described(optimizer)}: Keras runs on the {name} backend; "
             "set KERAS_BACKEND=tensorflow before keras is imported"
         )
     return kind

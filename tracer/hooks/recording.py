@@ -20,7 +20,7 @@ import wrapt
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import MAKERS, kind_of
 from tracer.model.merge import combine
-from tracer.model.names import Objects
+from tracer.model.names import Objects, finder
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 from tracer.recorder.instances import Living
@@ -78,9 +78,9 @@ class Recording:
         data, objects = combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return Trace(data)
-        from tracer.recorder.tensorflow.variables import finder
+        from tracer.recorder.backends import canonical
 
-        return Trace(data, Objects(index_of=finder(objects)))
+        return Trace(data, Objects(index_of=finder(objects, canonical)))
 
     @property
     def used(self) -> bool:
@@ -187,12 +187,13 @@ class _Refused(NamedTuple):
 def _counts_of(optimizer: Any) -> list[int] | None:
     """How often it and those nested in it say that they stepped; None if they do not say it."""
     from tracer.hooks.family import family
-    from tracer.recorder.optimizers import iterations_of
+    from tracer.recorder.backends import backend_of
 
     counts = []
     try:
-        for member, _ in family(optimizer):
-            count = 0 if member._iterations is None else iterations_of(member)
+        for member, kind in family(optimizer):
+            known = member._iterations is not None
+            count = backend_of(kind).iterations_of(member) if known else 0
             if count is None:
                 return None
             counts.append(count)

@@ -19,7 +19,6 @@ from tracer.hooks.registry import (
 )
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind, defines_beside
 from tracer.recorder.frames import FrameRole
-from tracer.recorder.tensorflow import compat
 
 _making = threading.RLock()
 
@@ -137,6 +136,8 @@ def _transparency(base: Any) -> dict[str, Any]:
             binding = bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
                 return saved
+            from tracer.recorder.tensorflow import compat  # it asked: there is TensorFlow
+
             counters = compat.AutoTrackable()
             for name, variable in binding.recorder.children().items():
                 setattr(counters, name, variable)

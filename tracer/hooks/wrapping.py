@@ -23,6 +23,7 @@ from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
 from tracer.kinds import OptimizerKind
 from tracer.model.trace import Trace
+from tracer.recorder.backends import backend_of
 from tracer.recorder.recorder import Recorder
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
     if binding is None:
-        binding = _bind(optimizer, Recorder(), kind, line_of_caller(optimizer))
+        binding = _bind(optimizer, Recorder(backend_of(kind)), kind, line_of_caller(optimizer))
     if effects:
         binding.recorder.compare(True)
     if not is_traced(optimizer):
@@ -94,7 +95,7 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     for member, kind in members:
         if not is_traced(member):
             traced_class(type(member), kind)  # refuses before anything is wrapped
-    recorder = _recorder_for([member for member, _ in members])
+    recorder = _recorder_for([member for member, _ in members], members[0][1])
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
@@ -109,8 +110,11 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
             set_class(member, traced_class(type(member), kind))
 
 
-def _recorder_for(members: Iterable[Any]) -> Recorder:
-    """The one recorder of a family: a new one, unless one of them was wrapped before."""
+def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
+    """The one recorder of a family: a new one, unless one of them was wrapped before.
+
+    `kind` is that of the outermost of them.
+    """
     recorders = {id(r): r for each in members if (r := recorder_of(each)) is not None}
     used = [recorder for recorder in recorders.values() if recorder.used]
     if len(used) > 1:
@@ -118,7 +122,8 @@ def _recorder_for(members: Iterable[Any]) -> Recorder:
             "two of the optimizers nested in this one have been traced on their own already: wrap "
             "the outermost optimizer before they train"
         )
-    return (used or list(recorders.values()) or [Recorder()])[0]
+    known = used or list(recorders.values())
+    return known[0] if known else Recorder(backend_of(kind))
 
 
 def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) -> Binding:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import ref
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
 from tracer.model.records import Variable
@@ -66,6 +67,24 @@ class Objects(NamedTuple):
     frozen: Callable[[], Sequence[tuple[str, tuple[str, ...]]]] = tuple
     """The layers that are frozen beside what was handed over: each name, with the names of the
     variables that it would train. For an assertion that failed; others know none."""
+
+
+def finder(
+    objects: Sequence[ref[Any] | None], canonical: Callable[[object], object]
+) -> Callable[[object], int | None]:
+    """A function from a variable to its place in `objects`; to None if it is not among them.
+
+    `canonical` gives the one object that stands for a variable.
+    """
+    known = {id(own): index for index, o in enumerate(objects) if o and (own := o()) is not None}
+
+    def find(variable: object) -> int | None:
+        own = canonical(variable)
+        index = known.get(id(own))
+        reference = None if index is None else objects[index]
+        return index if reference is not None and reference() is own else None
+
+    return find
 
 
 NAMES_ONLY = Objects()

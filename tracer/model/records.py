@@ -87,10 +87,10 @@ class Optimizer(msgspec.Struct, frozen=True):
     """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known."""
     never_handed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
-    model was trained on, that no optimizer was handed: see `tracer.recorder.handing`."""
+    model was trained on, that no optimizer was handed: see `tracer.recorder.tensorflow.handing`."""
     frozen: tuple[str, ...] = ()
     """Variables of the model that were frozen after its step was traced, and that a graph which
-    was called since updates all the same: see `tracer.recorder.handing`."""
+    was called since updates all the same: see `tracer.recorder.tensorflow.handing`."""
     failures: tuple[Failure, ...] = ()
     """The steps that raised, each kind once."""
     turns: tuple[int, int] = (0, 0)

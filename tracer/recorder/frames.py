@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import Any, Literal, NamedTuple
 
+from tracer.recorder.paths import UNKNOWN
+
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
 
@@ -114,6 +116,34 @@ class Frame:
     thread: int
     run: int
     """The thread and the call of `strategy.run` in which it began: see `compat.runs_under_way`."""
+
+
+def start_frame(
+    frame: Frame,
+    role: FrameRole,
+    place: Place,
+    replica: int,
+    parent: Frame | None,
+    *,
+    distributed: bool = False,
+) -> None:
+    """Write into a new frame what its call is, where it is made and what it is part of.
+
+    `distributed` if a strategy was entered.
+    """
+    frame.role = role
+    frame.place = place
+    frame.replica = replica
+    frame.distributed = distributed
+    frame.parent = parent
+    frame.applying = role == "apply" or (parent is not None and applying(parent))
+    frame.gathers = role == "group" and parent is not None and parent.place == place
+    frame.site, frame.path = None, UNKNOWN
+    frame.sites, frame.updates = [], []
+    frame.start = 0
+    frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
+    frame.held_at_begin = None
+    frame.thread, frame.run = threading.get_ident(), 0
 
 
 class CallsUnderWay:

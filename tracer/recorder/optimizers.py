@@ -12,6 +12,8 @@ from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
 from tracer.model.wording import listed
+from tracer.recorder.backend import Backend, Iterations
+from tracer.recorder.older import Older, note_of, outermost
 from tracer.recorder.state import (
     FITTED,
     NOT_LOADED,
@@ -20,16 +22,7 @@ from tracer.recorder.state import (
     objects_of,
     slots_of,
     unused,
-    values_of,
 )
-from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.older_functions import (
-    Older,
-    OlderFunctions,
-    note_of,
-    outermost,
-)
-from tracer.recorder.tensorflow.variables import canonical
 
 OWN_STEP = "own-step"
 """The code of the remark on a step method that may update variables by itself."""
@@ -71,23 +64,16 @@ class _State(NamedTuple):
     unused: tuple[Remark, ...] = ()
 
 
-class Iterations(NamedTuple):
-    """An optimizer's own count of its steps at some moment."""
-
-    steps: int
-    stepping: bool
-    """Whether its first step had begun."""
-
-
 class Optimizers:
     """A root optimizer and those nested in it, by index."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
         self.root = 0
+        self._backend = backend
         self._lock = threading.Lock()
         self._all: list[_Traced] = []
         self._nothing: dict[tuple[int, str], None] = {}
-        self.older = OlderFunctions()
+        self.older = backend.new_older()
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
@@ -112,7 +98,7 @@ class Optimizers:
         `straight` are the apply methods whose code does the same in each call, `made` is the line
         of the program that made it.
         """
-        settings = _settings(optimizer)
+        settings = self._settings(optimizer)
         with self._lock:
             self._all.append(
                 _Traced(ref(optimizer), name, class_name, kind, remarks, settings, straight, made)
@@ -173,18 +159,18 @@ class Optimizers:
         What was made while the step was `traced` has no value yet; others have those of before it.
         """
         self.stateless = False
-        updated = objects_of(variables, objects)
+        updated = objects_of(variables, objects, self._backend.canonical)
         for index, each in enumerate(self._all):
             optimizer = each.optimizer()
             if optimizer is not None:
-                values = values_of(updated) if traced else None
-                self._states[index] = _State(_rate_of(optimizer), values)
-                each.settings.update(_settings(optimizer, SETTINGS))
+                values = self._backend.values_of([own for _, own in updated]) if traced else None
+                self._states[index] = _State(self._rate_of(optimizer), values)
+                each.settings.update(_plain_settings(optimizer))
         self.look_at_state(variables, objects)
 
     def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
         """Note what each keeps, and what the program does about it; `objects` are held weakly."""
-        updated = objects_of(variables, objects)
+        updated = objects_of(variables, objects, self._backend.canonical)
         for index, each in enumerate(self._all):
             optimizer = each.optimizer()
             if optimizer is None:
@@ -204,7 +190,7 @@ class Optimizers:
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
             if optimizer is not None:
-                traced.settings.update(_settings(optimizer))
+                traced.settings.update(self._settings(optimizer))
             state = self._states.get(index, _State())
             of = root if index == self.root else OfRoot()
             yield Optimizer(
@@ -244,30 +230,12 @@ class Optimizers:
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
-        iterations = iterations_of(optimizer)
+        iterations = self._backend.iterations_of(optimizer)
         if iterations is not None:
             self._started.setdefault(index, iterations)
-        self._watch(index, retrace)
-        self.older.begin(index)
         own = index in self.with_own_step()
-        if traced.kind.name == "v1" or (traced.kind.name == "legacy" and own):
-            graphs = compat.session_graphs_alive()
-            self.older.watch_sessions(index, traced.name(), own, graphs)
-        elif traced.kind.name == "legacy" and iterations is None:
-            graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self.older.watch_sessions(index, traced.name(), own, [] if graph is None else [graph])
-
-    def _watch(self, index: int, retrace: bool) -> None:
-        traced = self._all[index]
-        optimizer = traced.optimizer()
-        if optimizer is None:
-            return
-        methods = {
-            *traced.kind.step_methods,
-            *(method.name for method in traced.kind.apply_methods),
-        }
-        scope = traced.name() if traced.kind.name == "v1" else ""
-        self.older.watch(index, optimizer, _own_handles(optimizer), methods, scope, retrace)
+        self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
+        self.older.begin(index)
 
     def settle(self) -> None:
         """Find the functions that were still being traced when what they run uncounted was found.
@@ -275,7 +243,10 @@ class Optimizers:
         That was said then, once. From now on each of their calls is.
         """
         for index in list(self.older.unsettled):
-            self._watch(index, retrace=False)
+            traced = self._all[index]
+            optimizer = traced.optimizer()
+            if optimizer is not None:
+                self.older.settle(index, optimizer, traced.kind, traced.name())
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
@@ -288,7 +259,7 @@ class Optimizers:
         """
         iterations = None
         with suppress(Exception):
-            iterations = iterations_of(self._all[index].optimizer())
+            iterations = self._backend.iterations_of(self._all[index].optimizer())
         self.stepping.setdefault(index, iterations)
         self._files.setdefault(index, set()).update(files_around())
 
@@ -296,14 +267,14 @@ class Optimizers:
         """Each optimizer's own count of its steps, where it has one."""
         counts = {}
         for index, traced in enumerate(self._all):
-            steps = iterations_of(traced.optimizer())
+            steps = self._backend.iterations_of(traced.optimizer())
             if steps is not None:
                 counts[index] = Iterations(steps, index in self.stepping)
         return counts
 
     def _moved(self, index: int, optimizer: Any, before: Iterations | None) -> int | None:
         """How far its own count of its steps has moved since `before`, or since it was wrapped."""
-        now = iterations_of(optimizer)
+        now = self._backend.iterations_of(optimizer)
         if now is None:
             return None
         if before is not None and before.stepping:
@@ -311,7 +282,7 @@ class Optimizers:
         first = self.stepping.get(index)
         if first is not None:
             return now - first
-        if index in self.stepping and _is_restored(optimizer):
+        if index in self.stepping and self._backend.is_restored(optimizer):
             return None  # they were made in the first step, and set
         return now - (self._started.get(index, 0) if before is None else before.steps)
 
@@ -353,82 +324,41 @@ class Optimizers:
                     "and without the tracer it would not read that again"
                 )
 
+    def _rate_of(self, optimizer: Any) -> float | None:
+        """Its learning rate; None for a schedule, and if it cannot be read now."""
+        own = object.__getattribute__(optimizer, "__dict__")
+        hyper = own.get("_hyper")  # of legacy optimizers
+        rate = own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+        with suppress(Exception):  # made in the graph that is being traced, say
+            if isinstance(rate, float | int):
+                return float(rate)
+            return self._backend.number_in(rate)
+        return None
 
-def iterations_of(optimizer: Any) -> int | None:
-    """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
-    number = _number_in(getattr(optimizer, "_iterations", None))
-    return None if number is None else int(number)
-
-
-def _is_restored(optimizer: Any) -> bool:
-    """Whether a checkpoint has set its iterations, as it does when they are made after it."""
-    return getattr(canonical(optimizer._iterations), "_update_uid", -1) >= 0
-
-
-def _number_in(variable: Any) -> float | None:
-    """What a variable of an optimizer holds; None if there is none, or it cannot be read now."""
-    whole = canonical(variable)
-    handle = getattr(getattr(whole, "_primary", whole), "handle", None)
-    if not isinstance(handle, compat.EagerTensor):
-        return None  # there is none, or one in a v1 graph
-    with compat.outside_of_graphs():
-        number: float = whole.numpy().item()
-        return number
-
-
-def _rate_of(optimizer: Any) -> float | None:
-    """Its learning rate; None for a schedule, and if it cannot be read now."""
-    own = object.__getattribute__(optimizer, "__dict__")
-    hyper = own.get("_hyper")  # of legacy optimizers
-    rate = own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
-    with suppress(Exception):  # made in the graph that is being traced, say
-        return float(rate) if isinstance(rate, float | int) else _number_in(rate)
-    return None
+    def _settings(self, optimizer: Any) -> dict[str, Setting]:
+        """What the optimizer was told that changes the counts, and what its loss scale is now."""
+        settings = _plain_settings(optimizer)
+        own = object.__getattribute__(optimizer, "__dict__")
+        scale = self._backend.number_in(own.get(_SCALE, own.get(f"_{_SCALE}")))
+        if scale is not None:
+            settings[_SCALE] = scale if math.isfinite(scale) else str(scale)
+        return settings
 
 
 _SCALE = "dynamic_scale"
 """The variable of Keras 3's loss scale, of which a trace has the value that it had then."""
 
-_WITH_SCALE = (*SETTINGS, _SCALE)
 
-_NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
-"""Attributes with variables that others write to as well: schedules, and other optimizers."""
-
-
-def _own_handles(optimizer: Any) -> list[Any]:
-    """The handles of the variables that only the optimizer writes to, as a rule."""
-    own = object.__getattribute__(optimizer, "__dict__")
-    theirs = {id(each) for name in _NOT_ITS_STATE for each in _handles(own.get(name))}
-    values = [value for name, value in own.items() if name not in _NOT_ITS_STATE]
-    return [handle for handle in _handles(values) if id(handle) not in theirs]
-
-
-def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The handles of the variables in `value`, in lists and dicts too, on each replica."""
-    if isinstance(value, dict | list | tuple):
-        if depth < 4:
-            for item in list(value.values() if isinstance(value, dict) else value):
-                yield from _handles(item, depth + 1)
-        return
-    whole = canonical(value)
-    copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method
-    for item in copies if isinstance(copies, tuple) else (whole,):
-        if isinstance(item, compat.ResourceVariable):
-            yield item.handle
-
-
-def _settings(optimizer: Any, names: Sequence[str] = _WITH_SCALE) -> dict[str, Setting]:
+def _plain_settings(optimizer: Any) -> dict[str, Setting]:
     """What the optimizer was told that changes the counts, as far as it is plain to read."""
     own = object.__getattribute__(optimizer, "__dict__")
     mixins = {base.__name__ for base in type(optimizer).__mro__}
     delegating = "DelegatingTrackableMixin" in mixins
     settings: dict[str, Setting] = {}
-    for name in names:
+    for name in SETTINGS:
         value = own.get(name, own.get(f"_{name}"))
         if value is None and delegating and hasattr(type(optimizer), name):
             value = getattr(optimizer, name, None)  # a property, in the loss scale of tf_keras
-        if name == _SCALE:
-            value = _number_in(value)
         if isinstance(value, float) and not math.isfinite(value):
             value = str(value)
         if isinstance(value, bool | int | float | str):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer.model.names import Objects
+from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,
     Effect,
@@ -33,24 +33,23 @@ from tracer.model.records import (
 )
 from tracer.model.trace import Trace
 from tracer.recorder import readout
+from tracer.recorder.backend import (
+    Backend,
+    Blocks,
+    Handing,
+    Iterations,
+    Surroundings,
+    Variables,
+)
+from tracer.recorder.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
 from tracer.recorder.failures import Failures
+from tracer.recorder.figures import OTHERS, Figures, Key
 from tracer.recorder.frames import CallsUnderWay
-from tracer.recorder.handing import Handing
-from tracer.recorder.optimizers import Iterations, OfRoot, Optimizers
+from tracer.recorder.older import Older
+from tracer.recorder.optimizers import OfRoot, Optimizers
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
 from tracer.recorder.sites import SiteTable
-from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.blocks import Blocks
-from tracer.recorder.tensorflow.counters import (
-    NOTHING_COUNTED,
-    CountedBlock,
-    Counts,
-    ReplicaCounts,
-)
-from tracer.recorder.tensorflow.graph_tracings import OTHERS, Figures, Key
-from tracer.recorder.tensorflow.older_functions import Older
-from tracer.recorder.tensorflow.variables import VariableTable, finder
 from tracer.recorder.turns import Turns
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
@@ -113,8 +112,9 @@ class Reader:
     def __init__(
         self,
         *,
+        backend: Backend,
         optimizers: Optimizers,
-        variables: VariableTable,
+        variables: Variables,
         sites: SiteTable,
         calls_under_way: CallsUnderWay,
         blocks: Blocks,
@@ -129,8 +129,9 @@ class Reader:
         `devices` says where the variables of each replica are, and `notes` what was not seen, in
         the order it was noted.
         """
-        self.where = compat.Surroundings("", "", ())
+        self.where = Surroundings("", "", ())
         """The strategy, as the first step that ran under one found it."""
+        self._backend = backend
         self._optimizers = optimizers
         self._variables = variables
         self._sites = sites
@@ -145,7 +146,7 @@ class Reader:
     def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
         data, objects = self.data_since(None)
-        return Trace(data, Objects(index_of=finder(objects)))
+        return Trace(data, Objects(index_of=finder(objects, self._backend.canonical)))
 
     def data_since(self, baseline: Baseline | None) -> tuple[TraceData, list[ref[Any] | None]]:
         """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
@@ -242,7 +243,7 @@ class Reader:
             graphs=tuple(graphs.values()),
             complete=not notes,
             notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
-            environment=compat.versions()
+            environment=self._backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
@@ -372,7 +373,7 @@ _BYPASSED = (
 )
 
 
-def _remarks(where: compat.Surroundings) -> list[str]:
+def _remarks(where: Surroundings) -> list[str]:
     """What a reader should know of how the optimizer ran, though nothing was missed."""
     if not where.strategy.startswith("ParameterServerStrategy"):
         return []

@@ -29,33 +29,29 @@ from weakref import ref
 
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
+from tracer.recorder.backend import Backend
 from tracer.recorder.failures import Failures
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying, outermost
-from tracer.recorder.handing import Handing
 from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.reader import Reader
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
-from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.blocks import Blocks
-from tracer.recorder.tensorflow.older_functions import forget_graphs_with
-from tracer.recorder.tensorflow.places import locate
-from tracer.recorder.tensorflow.variables import VariableTable, device_of
 from tracer.recorder.turns import Turns
 
 
 class Recorder:
     """Everything that is known of one root optimizer; thread-safe."""
 
-    def __init__(self) -> None:
-        self.optimizers = Optimizers()
-        self._variables = VariableTable(self.note)
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.optimizers = Optimizers(backend)
+        self._variables = backend.new_variables(self.note)
         self._sites = SiteTable()
         self._devices: dict[int, str] = {}
         self._calls_under_way = CallsUnderWay()
-        self._handing = Handing(self._variables, self.optimizers.iterations)
+        self._handing = backend.new_handing(self._variables, self.optimizers.iterations)
         self._failures = Failures()
         self._turns = Turns()
-        self._blocks = Blocks(
+        self._blocks = backend.new_blocks(
             sites=self._sites,
             calls_under_way=self._calls_under_way,
             devices=self._devices,
@@ -67,6 +63,7 @@ class Recorder:
         self._notes: dict[str, None] = {}
         self.broken = False
         self.reader = Reader(
+            backend=backend,
             optimizers=self.optimizers,
             variables=self._variables,
             sites=self._sites,
@@ -98,7 +95,7 @@ class Recorder:
 
     def forget_graphs(self) -> None:
         """Let each function with a counter in its graph be traced anew."""
-        forget_graphs_with(self._blocks.counters.handles())
+        self._blocks.forget_graphs()
 
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on, or no more.
@@ -120,7 +117,7 @@ class Recorder:
         stack = self._calls_under_way.stack()
         if stack and role == "step":
             self._drop_interrupted()
-        locate(frame, role, stack, self._calls_under_way)
+        self.backend.locate(frame, role, stack, self._calls_under_way)
         if role == "step":
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
@@ -132,7 +129,7 @@ class Recorder:
                 self._blocks.find_path(frame, sys._getframe(2))
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
-                self.reader.where = compat.surroundings()
+                self.reader.where = self.backend.surroundings()
         stack.append(frame)
 
     def enter_apply(
@@ -149,11 +146,16 @@ class Recorder:
         """
         stack = self._calls_under_way.stack()
         top = stack[-1] if stack else None
-        if top is not None and top.place is EAGER and not top.distributed and compat.in_eager():
+        if (
+            top is not None
+            and top.place is EAGER
+            and not top.distributed
+            and self.backend.in_eager()
+        ):
             step = top.parent if top.gathers and top.parent is not None else top
             if not step.applying:
-                number = compat.update_replica_id()
-                kind = apply.kind or kind_of_gradient(gradient)
+                number = self.backend.update_replica_id()
+                kind = apply.kind or self.backend.kind_of_gradient(gradient)
                 replica = top.replica if number is None else number
                 key = object_key(variable, apply.name, "update", kind, replica, optimizer)
                 known = self._sites.of_objects.get(key)
@@ -165,9 +167,9 @@ class Recorder:
         frame.recorder = self
         frame.python = _method_running(sys._getframe(1))
         frame.result = None
-        locate(frame, "apply", stack, self._calls_under_way)
+        self.backend.locate(frame, "apply", stack, self._calls_under_way)
         parent = frame.parent
-        kind = apply.kind or kind_of_gradient(gradient)
+        kind = apply.kind or self.backend.kind_of_gradient(gradient)
         role: Role = "apply" if parent is not None and applying(parent) else "update"
         site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
         if site is None:
@@ -212,7 +214,7 @@ class Recorder:
         `distribute/mirrored_run.py`), and not why.
         """
         around = outermost(frame)
-        if hasattr(around, "called") and around.numbers and isinstance(error, compat.OpError):
+        if hasattr(around, "called") and around.numbers and self.backend.may_have_run(error):
             self._blocks.counters.tear(around.numbers)
         if around is not frame:
             if not hasattr(around, "error"):
@@ -227,7 +229,7 @@ class Recorder:
         if frame.role != "step":
             return
         graph = frame.place.graph
-        function = "" if graph is None else compat.function_name(compat.graphs_around(graph)[-1])
+        function = "" if graph is None else self.backend.function_around(graph)
         self._failures.add(
             method,
             error,
@@ -256,7 +258,7 @@ class Recorder:
         if frame.held is not None:
             if not assigning.look_again(number, frame.variable, frame.held):
                 self._sites.forget_object(frame.variable, site)  # so that it comes here again
-        elif frame.place.graph is not None and compat.eager_outside_functions():
+        elif frame.place.graph is not None and self.backend.counts_in_functions():
             assigning.traced(number, frame.variable, frame.place.graph, frame.start)
             if frame.result is None:
                 self.optimizers.returned_nothing(site.optimizer, site.method)
@@ -291,7 +293,7 @@ class Recorder:
             return None
         index = self._variables.index(variable, frame.place.graph)
         if replica not in self._devices:
-            self._devices[replica] = device_of(variable)
+            self._devices[replica] = self.backend.device_of(variable)
         site = self._sites.number(optimizer, method, role, kind, index, replica)
         if eager:
             self._sites.of_objects[key] = (ref(variable), site)
@@ -345,7 +347,7 @@ class Recorder:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return NOT_REQUESTED  # the framework will refuse it
         gradient, variable = pair
-        kind = kind_of_gradient(gradient)
+        kind = self.backend.kind_of_gradient(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
         if site is None:
             return NOT_REQUESTED
@@ -353,7 +355,7 @@ class Recorder:
         if frame.place is EAGER:
             return type(gradient), ref(variable), site
         if frame.gradient is None:
-            frame.gradient = compat.tensor_of(gradient)
+            frame.gradient = self.backend.tensor_of(gradient)
         return NOT_REQUESTED
 
     def leave(self, frame: Frame, failed: bool) -> None:
@@ -374,7 +376,7 @@ class Recorder:
             elif frame.place is EAGER:
                 self._sites.failed(site)
         if (ran or called) and sites:
-            if frame.variable is not None and not compat.eager_outside_functions():
+            if frame.variable is not None and not self.backend.counts_in_functions():
                 self._blocks.note_update(frame)
             if parent is not None and (parent.place is frame.place or parent.place == frame.place):
                 parent.sites += sites
@@ -441,12 +443,3 @@ def _method_running(helper: Any) -> Any:
     while python.f_globals.get("__name__", "").startswith("tensorflow.python.autograph."):
         python = python.f_back  # of AutoGraph, which makes the calls of a method that it converted
     return python
-
-
-def kind_of_gradient(gradient: Any) -> Kind:
-    """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
-    if type(gradient) is compat.EagerTensor:
-        return "dense"  # the others are slow to find out
-    if gradient is None:
-        return "none"
-    return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"

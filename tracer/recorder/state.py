@@ -9,16 +9,13 @@ import math
 import os
 import re
 import sys
-import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Decay, Remark
 from tracer.recorder.paths import is_cell
-from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.variables import canonical
 
 EMA_UNUSED = "ema-unused"
 LOSS_NOT_SCALED = "loss-not-scaled"
@@ -36,8 +33,6 @@ _BY_HAND = {
 }
 """How a program does by itself what it does not call a method for."""
 
-_SMALL = 4096  # elements
-_ENOUGH = 8  # variables
 _NOT_THE_PROGRAM = ("keras", "tensorflow", "tf_keras", "tracer")
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -61,8 +56,8 @@ def slots_of(optimizer: Any) -> int | None:
 def decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None:
     """Which of the variables that it updates decay; None if it was told of no exceptions.
 
-    `updated` are their names, and what TensorFlow has of them. Keras searches each pattern in the
-    name that TensorFlow has.
+    `updated` are their names, and what the backend has of them. Keras searches each pattern in the
+    name that this has.
     """
     own = object.__getattribute__(optimizer, "__dict__")
     rate = own.get("weight_decay")
@@ -101,19 +96,6 @@ def _parts(joined: Any) -> list[str]:
         return [re.compile(each).pattern for each in parts]
     except re.error:  # one of them has a | of its own
         return [joined.pattern]
-
-
-def values_of(updated: Sequence[tuple[str, Any]]) -> int | None:
-    """A number made of the values of the first small variables; None if they cannot be read."""
-    number = seen = 0
-    with suppress(Exception), compat.outside_of_graphs():
-        for _, variable in updated:
-            size = variable.shape.num_elements()
-            if size is not None and size <= _SMALL and seen < _ENOUGH:
-                number = zlib.crc32(variable.numpy().tobytes(), number)
-                seen += 1
-        return number if seen else None
-    return None
 
 
 def unused(
@@ -180,8 +162,10 @@ def _is_own(name: str, file: str) -> bool:
     return not installed and name.partition(".")[0] not in _NOT_THE_PROGRAM
 
 
-def objects_of(rows: Sequence[Any], references: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The variables that are alive, each with its name."""
+def objects_of(
+    rows: Sequence[Any], references: Sequence[Any], canonical: Callable[[Any], Any]
+) -> list[tuple[str, Any]]:
+    """The variables that are alive, each with its name; `canonical` is the backend's."""
     alive = []
     for row, reference in zip(rows, references, strict=False):
         variable = None if reference is None else reference()

@@ -10,8 +10,9 @@ from odometers import ODOMETERS
 import tracer
 from tracer.model.records import Graph
 from tracer.model.tally import tallies_of
+from tracer.recorder.figures import OTHERS
 from tracer.recorder.tensorflow import graph_tracings
-from tracer.recorder.tensorflow.graph_tracings import MOST, OTHERS
+from tracer.recorder.tensorflow.graph_tracings import MOST
 from tracer.reporters.rows import by_method
 
 

@@ -26,17 +26,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
+from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.callers import Callers, Inside
-from tracer.recorder.tensorflow.counters import CountedBlock, Counters
 from tracer.recorder.tensorflow.effects import Effects
 from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
 from tracer.recorder.tensorflow.ledger import Ledger, Use
+from tracer.recorder.tensorflow.older_functions import forget_graphs_with
 from tracer.recorder.tensorflow.places import current_place, parent_of
 from tracer.recorder.tensorflow.sessions import PartsOfSteps
 
@@ -59,7 +61,7 @@ class Blocks:
         of each replica are, `kinds` gives those of the optimizers. `note` and `fault` are called
         with what could not be counted, `called` each time a function with a block in it is called.
         """
-        self.counters = Counters()
+        self.counters: Counters[Ledger, Effects] = Counters(Ledger)
         self.tracings = Tracings()
         self.assigning = Assigning()
         self.threads: set[int] = set()
@@ -75,6 +77,10 @@ class Blocks:
         self._note = note
         self._fault = fault
         self._called = called
+
+    def forget_graphs(self) -> None:
+        """Let each function with a counter in its graph be traced anew."""
+        forget_graphs_with(self.counters.handles())
 
     def end(self) -> None:
         """Look at no more Sessions; what was traced goes on counting."""
@@ -218,7 +224,7 @@ class Blocks:
     def _ran_without_step(self, site: int) -> None:
         """A Session has run an update of a step, but not the step."""
         replica = self._sites.sites[site].replica
-        self.counters.log(CountedBlock(replica, compat.SESSION_GRAPH, False, (site,)), 0)
+        self.counters.log(CountedBlock(replica, SESSION_GRAPH, False, (site,)), 0)
 
     def _ran_in_session(self, block: CountedBlock, inside: bool) -> None:
         """A block of a v1 graph is about to end; `inside` if it is part of a step."""

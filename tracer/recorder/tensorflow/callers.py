@@ -24,11 +24,12 @@ from weakref import WeakKeyDictionary
 
 from tracer.model.records import Line
 from tracer.model.runs import Run, layers
+from tracer.recorder.counters import CountedBlock
+from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN, Paths
 from tracer.recorder.readout import Reading
 from tracer.recorder.spans import Spans, Stretch, of_caller, without
 from tracer.recorder.tensorflow import compat, functions
-from tracer.recorder.tensorflow.counters import CountedBlock
 from tracer.recorder.tensorflow.stacks import Traced, frames_around, traced_in
 
 Lines = tuple[Line, ...]
@@ -128,7 +129,7 @@ class Callers:
         lines = self.paths.of(frames_around(sys._getframe(1)))
         if lines == UNKNOWN:
             return UNKNOWN
-        begin = Line(compat.SESSION_GRAPH, graph=True)
+        begin = Line(SESSION_GRAPH, graph=True)
         path = self.paths.number([begin, *self.paths.rows[lines]])
         for site in sites:
             self.traced[site, path] += 1

@@ -7,42 +7,18 @@ block in it is closed, on the thread that traces; how long it took is known when
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
+from tracer.recorder.figures import Cause, Event
 from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.functions import Definition, Timing
+from tracer.recorder.tensorflow.functions import Definition
 
 MOST = 1000
 """How many tracings are kept, the first ones; of all of them only the number is."""
 
 _FEW = 3
-
-Cause = Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
-
-
-@dataclass
-class Event:
-    """One graph tracing, as an event: see `records.GraphTracing`."""
-
-    function: str
-    signature: str
-    replica: int
-    """The first of the replicas that it updates."""
-    path: int
-    """The number of the path of the call that caused it."""
-    cause: Cause
-    detail: str
-    after: int
-    at: float
-    timing: Timing | None
-
-    @property
-    def seconds(self) -> float:
-        """How long it took; 0 until that is known."""
-        return 0.0 if self.timing is None else self.timing.seconds
 
 
 class Events:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakMethod
 
 import tensorflow as tf
@@ -32,7 +32,9 @@ from tensorflow.python.ops import (
 from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
+from tracer.recorder.backend import Surroundings
 from tracer.recorder.instances import instances
+from tracer.recorder.older import SESSION_GRAPH
 
 EagerTensor = ops.EagerTensor
 OpError = tf.errors.OpError
@@ -116,16 +118,6 @@ def update_replica_id() -> int | None:
     if number is None or isinstance(number, int):
         return number
     return 0
-
-
-class Surroundings(NamedTuple):
-    """Where an optimizer runs, as its strategy says."""
-
-    strategy: str
-    worker: str
-    """This process, as TensorFlow names it: `worker:0`; empty if it is no cluster."""
-    cluster: tuple[str, ...]
-    """All the processes that train."""
 
 
 def surroundings() -> Surroundings:
@@ -385,10 +377,6 @@ def updates_of(graph: Any, start: int, variable: Any) -> list[Any]:
     return [
         op for op in updates_since(graph, start) if any(tensor is handle for tensor in op.inputs)
     ]
-
-
-SESSION_GRAPH = "v1 graph"
-"""What the graph of a Session is called."""
 
 
 def function_name(graph: Any) -> str:

@@ -13,23 +13,14 @@ copy it: that costs memory, never the result.
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from tracer.model.records import Observation
+from tracer.recorder.counters import Source
 from tracer.recorder.frames import Frame
+from tracer.recorder.hostlog import HostLog
 from tracer.recorder.readout import Reading
 from tracer.recorder.tensorflow import compat, marks
-from tracer.recorder.tensorflow.ledger import HostLog
 from tracer.recorder.tensorflow.variables import canonical
-
-
-class Source(NamedTuple):
-    """What one counter or log of marks is of; it keeps this for good."""
-
-    variables: tuple[int, ...]
-    what: Observation
-    of: tuple[tuple[int, ...], int] | None = None
-    """In graphs: the variables of the step and the place among them; None for a log."""
 
 
 class Effects:

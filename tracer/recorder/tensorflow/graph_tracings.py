@@ -6,47 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from tracer.model.records import Graph
+from tracer.recorder.figures import OTHERS, Event, Figures, Key, TotalOf
 from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.causes import Event, Events
+from tracer.recorder.tensorflow.causes import Events
 from tracer.recorder.tensorflow.functions import Definition
 from tracer.recorder.tensorflow.ledger import Use
 
 MOST = 256
 """How many signatures are told apart: a function may be traced anew in each step, without end."""
-
-OTHERS = "(others)"
-"""The signature of those that are not."""
-
-TotalOf = Callable[[int, int], int]
-"""From a replica and the number of one of its counters to the counter's total."""
-
-
-class Key(NamedTuple):
-    """What is the same of graph tracings that are reported as one."""
-
-    function: str
-    signature: str
-    replica: int
-    """The first of the replicas that it updates."""
-
-
-@dataclasses.dataclass
-class Figures:
-    """What is reported of such graph tracings: the fields of `records.Graph`."""
-
-    tracings: int = 0
-    idle: int = 0
-    steps: int = 0
-    after: int = 0
-    step_calls: int = 0
-    failed: int = 0
-    parted: bool = False
-
-    def record(self, root: int, key: Key, replicas: dict[int, int]) -> Graph:
-        """The record of a trace in which `replicas` has the indices of the replicas."""
-        figures = dataclasses.asdict(self)
-        return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
 
 
 class _BlockInGraph(NamedTuple):

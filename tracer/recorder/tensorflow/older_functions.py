@@ -19,6 +19,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+from tracer.kinds import OptimizerKind
+from tracer.recorder.older import PIPELINE, SESSION_GRAPH, Older
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.functions import (
     concrete_functions,
@@ -27,6 +29,7 @@ from tracer.recorder.tensorflow.functions import (
     running_functions,
     trace_anew,
 )
+from tracer.recorder.tensorflow.own_variables import iterations_of, own_handles
 from tracer.recorder.tensorflow.users import (
     being_written,
     functions_alive,
@@ -34,25 +37,11 @@ from tracer.recorder.tensorflow.users import (
     updates_by,
     writes_in,
 )
+from tracer.recorder.tensorflow.variables import canonical
 from tracer.recorder.tensorflow.writes import traced_at, writes_of, written_by
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable, and do not set it, as an initializer does."""
-
-
-class Older(NamedTuple):
-    """A function of an optimizer that was traced before, by their names."""
-
-    optimizer: int
-    """The optimizer's index."""
-    function: str
-    caller: str = ""
-    """The function that was traced since and calls it; empty if the program does, `PIPELINE` if
-    tf.data does."""
-
-
-PIPELINE = "tf.data"
-"""What calls the function of a dataset."""
 
 
 class OlderFunctions:
@@ -75,6 +64,31 @@ class OlderFunctions:
     def begin(self, index: int) -> None:
         """What is traced from now on with an optimizer is counted, until it is let go."""
         self._since.setdefault(index, compat.unique_number())
+
+    def find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
+    ) -> None:
+        """Find what uses an optimizer uncounted, and watch that from now on."""
+        self._find(index, optimizer, kind, name, retrace)
+        if kind.name == "v1" or (kind.name == "legacy" and own):
+            self._watch_sessions(index, name, own, compat.session_graphs_alive())
+        elif kind.name == "legacy" and iterations_of(optimizer) is None:
+            graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
+            self._watch_sessions(index, name, own, [] if graph is None else [graph])
+
+    def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
+        """Look again for what was not finished when it was found."""
+        self._find(index, optimizer, kind, name, retrace=False)
+
+    def _find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, retrace: bool
+    ) -> None:
+        """Find what uses an optimizer that is alive."""
+        if optimizer is None:
+            return
+        methods = {*kind.step_methods, *(method.name for method in kind.apply_methods)}
+        scope = name if kind.name == "v1" else ""
+        self.watch(index, optimizer, own_handles(optimizer), methods, scope, retrace)
 
     def watch(
         self,
@@ -162,7 +176,7 @@ class OlderFunctions:
             if (graphs := each.graphs()) and each.written - _written_by_all(graphs)
         ]
 
-    def watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
+    def _watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
         """Count what Sessions run, from now on, of the updates that `graphs` hold already.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
@@ -191,7 +205,7 @@ class OlderFunctions:
                 needed = compat.needed_by(fetched)
                 known[names] = [index for index, ops in older if not needed.isdisjoint(ops)]
             for index in known[names]:
-                self.calls[Older(index, compat.SESSION_GRAPH)] += 1
+                self.calls[Older(index, SESSION_GRAPH)] += 1
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
@@ -282,41 +296,3 @@ def forget_graphs_with(handles: Iterable[Any]) -> None:
 def _captures(function: Any, handles: Collection[int]) -> bool:
     """Whether the graph of a concrete function captured a tensor with one of these ids."""
     return any(id(outer) in handles for outer, _ in function.graph.captures)
-
-
-def outermost(names: Iterable[str]) -> list[str]:
-    """The names of functions, each once, without those of functions inside another one of them.
-
-    >>> outermost(["train/step", "train", "test"])
-    ['test', 'train']
-    """
-    known = set(names)
-    return sorted(
-        name for name in known if not any(name.startswith(f"{other}/") for other in known)
-    )
-
-
-def note_of(older: Older, name: str, calls: int) -> str:
-    """What a trace says of `calls` of a function of the optimizer `name`."""
-    if older.caller == PIPELINE:
-        return (
-            f"{name}: {older.function!r}, which a dataset runs, was traced before the tracer came: "
-            "what it does is not counted; wrap the optimizer before the dataset is made"
-        )
-    if older.caller:
-        return (
-            f"{name}: {older.function!r}, a function traced before the tracer came, is called by "
-            f"{older.caller!r}: what it does there is not counted; wrap the optimizer before it "
-            "trains"
-        )
-    if older.function == compat.SESSION_GRAPH:
-        often = "once" if calls == 1 else f"{calls:,} times"
-        return (
-            f"{name}: a Session ran updates {often} that were in its graph before the tracer came, "
-            "and are not counted; wrap the optimizer before apply_gradients"
-        )
-    times = "1 call" if calls == 1 else f"{calls:,} calls"
-    return (
-        f"{name}: {times} of {older.function!r}, a function traced before the tracer came, "
-        f"{'is' if calls == 1 else 'are'} not counted; wrap the optimizer before it trains"
-    )

@@ -10,11 +10,16 @@ branches and loops. What a function is part of is not decided when it is traced,
 called from anywhere later: see `tracer.recorder.tensorflow.blocks`.
 """
 
-import threading
 from typing import Any
 
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, applying
-from tracer.recorder.paths import UNKNOWN
+from tracer.recorder.frames import (
+    EAGER,
+    CallsUnderWay,
+    Frame,
+    FrameRole,
+    Place,
+    start_frame,
+)
 from tracer.recorder.tensorflow import compat
 
 
@@ -40,19 +45,9 @@ def locate(
         if distributed or top is not None or place is not EAGER:
             replica = _replica_of(role, top, distributed)
             parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
-    frame.role = role
-    frame.place = place
-    frame.replica = replica
-    frame.distributed = distributed
-    frame.parent = parent
-    frame.applying = role == "apply" or (parent is not None and applying(parent))
-    frame.gathers = role == "group" and parent is not None and parent.place == place
-    frame.site, frame.path = None, UNKNOWN
-    frame.sites, frame.updates = [], []
-    frame.start = 0 if place is EAGER else place.graph.num_operations()
-    frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
-    frame.held_at_begin = None
-    frame.thread, frame.run = threading.get_ident(), 0
+    start_frame(frame, role, place, replica, parent, distributed=distributed)
+    if place is not EAGER:
+        frame.start = place.graph.num_operations()
     if distributed:
         frame.run = id(compat.replica_run())
 

@@ -3,7 +3,7 @@
 import gc
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -228,19 +228,6 @@ def _is_keras3(variable: Any) -> bool:
 def own_path(variable: Any) -> str | None:
     """The path of a Keras 3 variable; None for what is none."""
     return str(variable.path) if _is_keras3(variable) else None
-
-
-def finder(objects: Sequence[ref[Any] | None]) -> Callable[[object], int | None]:
-    """A function from a variable to its place in `objects`; to None if it is not among them."""
-    known = {id(own): index for index, o in enumerate(objects) if o and (own := o()) is not None}
-
-    def find(variable: object) -> int | None:
-        own = canonical(variable)
-        index = known.get(id(own))
-        reference = None if index is None else objects[index]
-        return index if reference is not None and reference() is own else None
-
-    return find
 
 
 def canonical(variable: Any) -> Any:

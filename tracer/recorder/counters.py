@@ -2,18 +2,19 @@
 
 Both use the numbers of the same steps. A replica has no ledger until a graph needs one; until then
 its numbers are Python's. A reader holds the lock, so that no step has taken its number and is not
-yet in its log; what graphs do meanwhile the ledger sorts out.
+yet in its log; what graphs do meanwhile the ledger sorts out. What a ledger is, the backend says.
 """
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from tracer.model.records import Observation
+from tracer.recorder.frames import Frame
+from tracer.recorder.hostlog import HostLog
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import Reading
-from tracer.recorder.tensorflow.effects import Effects, Source
-from tracer.recorder.tensorflow.ledger import HostLog, Ledger
 
 
 class CountedBlock(NamedTuple):
@@ -29,6 +30,51 @@ class CountedBlock(NamedTuple):
     """The number of the path of calls to it; in a function, of that part which is in its region."""
     region: int = UNKNOWN
     """The number of the region in a function: see `callers`."""
+
+
+class Source(NamedTuple):
+    """What one counter or log of effects is of; it keeps this for good."""
+
+    variables: tuple[int, ...]
+    what: Observation
+    of: tuple[tuple[int, ...], int] | None = None
+    """In graphs: the variables of the step and the place among them; None for a log."""
+
+
+class Ledger(Protocol):
+    """What counts, on one replica, what runs without Python."""
+
+    def read(self) -> tuple[int, Sequence[tuple[CountedBlock, Reading]]]:
+        """How many steps began, and the blocks; each keeps its place for good."""
+
+    def take_number(self) -> int:
+        """The number of a step that begins outside of every graph."""
+
+    def next_number(self) -> int:
+        """The number of the step that begins next."""
+
+    def children(self) -> Mapping[str, Any]:
+        """What an exported function captures, by name."""
+
+    def handles(self) -> Iterable[Any]:
+        """The handles of which each graph with a counter captures one."""
+
+
+class Effects(Protocol):
+    """What compares the variables before and after each step, if that is asked for."""
+
+    def hold(self, frame: Frame, index: int, variable: Any) -> None:
+        """The step `frame` is handed the variable with this index: read it, before it changes."""
+
+    def read(self, replica: int, begun: int) -> Mapping[Source, Reading]:
+        """What was counted on a replica, of the steps up to `begun`."""
+
+    def children(self) -> Mapping[str, Any]:
+        """What an exported function captures, by name."""
+
+
+L = TypeVar("L", bound=Ledger)
+E = TypeVar("E", bound=Effects)
 
 
 class ReplicaCounts(NamedTuple):
@@ -53,29 +99,31 @@ NOTHING_COUNTED = ReplicaCounts(0, {}, frozenset(), frozenset(), frozenset(), Tr
 Counts = dict[int, ReplicaCounts]
 
 
-class Counters:
+class Counters(Generic[L, E]):
     """The counters of one root optimizer, by replica."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_ledger: Callable[[str, int], L]) -> None:
+        """`new_ledger` makes one on a device, for a replica with so many steps so far."""
         self.lock = threading.RLock()
-        self.ledgers: dict[int, Ledger] = {}
+        self.ledgers: dict[int, L] = {}
         self.logs: dict[CountedBlock, HostLog] = {}
-        self.effects: Effects | None = None
+        self.effects: E | None = None
         """What steps do to the variables; None if that is not asked for, at this moment."""
-        self.compared: Effects | None = None
+        self.compared: E | None = None
         """The same, if it was asked for at any time."""
         self.session_graphs: Counter[CountedBlock] = Counter()
         """How often each block was traced into a graph of a Session."""
+        self._new_ledger = new_ledger
         self._numbers: Counter[int] = Counter()  # taken before there was a ledger
         self._empty: dict[int, set[int]] = defaultdict(set)
         self._torn: dict[int, set[int]] = defaultdict(set)
 
-    def ledger(self, replica: int, device: str) -> Ledger:
+    def ledger(self, replica: int, device: str) -> L:
         """The ledger of a replica, which is made on `device` if there is none."""
         with self.lock:
             ledger = self.ledgers.get(replica)
             if ledger is None:
-                ledger = self.ledgers[replica] = Ledger(device, self._numbers[replica])
+                ledger = self.ledgers[replica] = self._new_ledger(device, self._numbers[replica])
             return ledger
 
     def take_number(self, replica: int) -> int:
@@ -124,7 +172,7 @@ class Counters:
         counts: Counts = {}
         for replica in sorted({block.replica for block in self.logs} | set(self.ledgers)):
             ledger = self.ledgers.get(replica)
-            steps, counted = (self._numbers[replica], []) if ledger is None else ledger.read()
+            steps, counted = (self._numbers[replica], ()) if ledger is None else ledger.read()
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
             for block, log in self.logs.items():
                 if block.replica == replica:
@@ -143,7 +191,7 @@ class Counters:
                 for replica, ledger in self.ledgers.items()
                 for name, variable in ledger.children().items()
             }
-            return variables | ({} if self.compared is None else self.compared.children())
+            return variables | dict({} if self.compared is None else self.compared.children())
 
     def handles(self) -> list[Any]:
         """The handles of which each graph with a counter captures one."""

@@ -22,8 +22,9 @@ from weakref import WeakKeyDictionary, WeakSet, getweakrefs, ref
 
 from tracer.kinds import kind_of
 from tracer.model.names import tensorflow_name
+from tracer.recorder.backend import Iterations
 from tracer.recorder.instances import instances
-from tracer.recorder.optimizers import Iterations, iterations_of
+from tracer.recorder.tensorflow.own_variables import iterations_of
 from tracer.recorder.tensorflow.variables import VariableTable, canonical, own_path
 
 _FRAMEWORKS = ("keras", "tensorflow", "tf_keras", "tracer")

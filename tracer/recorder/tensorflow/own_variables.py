@@ -1,0 +1,74 @@
+"""The variables that an optimizer keeps for itself, as TensorFlow has them, and what they hold."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tracer.recorder.tensorflow import compat
+from tracer.recorder.tensorflow.variables import canonical
+
+
+def iterations_of(optimizer: Any) -> int | None:
+    """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
+    number = number_in(getattr(optimizer, "_iterations", None))
+    return None if number is None else int(number)
+
+
+def is_restored(optimizer: Any) -> bool:
+    """Whether a checkpoint has set its iterations, as it does when they are made after it."""
+    return getattr(canonical(optimizer._iterations), "_update_uid", -1) >= 0
+
+
+def number_in(variable: Any) -> float | None:
+    """What a variable of an optimizer holds; None if there is none, or it cannot be read now."""
+    whole = canonical(variable)
+    handle = getattr(getattr(whole, "_primary", whole), "handle", None)
+    if not isinstance(handle, compat.EagerTensor):
+        return None  # there is none, or one in a v1 graph
+    with compat.outside_of_graphs():
+        number: float = whole.numpy().item()
+        return number
+
+
+_SMALL = 4096  # elements
+_ENOUGH = 8  # variables
+
+
+def values_of(variables: Sequence[Any]) -> int | None:
+    """A number made of the values of the first small variables; None if they cannot be read."""
+    number = seen = 0
+    with suppress(Exception), compat.outside_of_graphs():
+        for variable in variables:
+            size = variable.shape.num_elements()
+            if size is not None and size <= _SMALL and seen < _ENOUGH:
+                number = zlib.crc32(variable.numpy().tobytes(), number)
+                seen += 1
+        return number if seen else None
+    return None
+
+
+_NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
+"""Attributes with variables that others write to as well: schedules, and other optimizers."""
+
+
+def own_handles(optimizer: Any) -> list[Any]:
+    """The handles of the variables that only the optimizer writes to, as a rule."""
+    own = object.__getattribute__(optimizer, "__dict__")
+    theirs = {id(each) for name in _NOT_ITS_STATE for each in _handles(own.get(name))}
+    values = [value for name, value in own.items() if name not in _NOT_ITS_STATE]
+    return [handle for handle in _handles(values) if id(handle) not in theirs]
+
+
+def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The handles of the variables in `value`, in lists and dicts too, on each replica."""
+    if isinstance(value, dict | list | tuple):
+        if depth < 4:
+            for item in list(value.values() if isinstance(value, dict) else value):
+                yield from _handles(item, depth + 1)
+        return
+    whole = canonical(value)
+    copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method
+    for item in copies if isinstance(copies, tuple) else (whole,):
+        if isinstance(item, compat.ResourceVariable):
+            yield item.handle

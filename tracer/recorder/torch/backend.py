@@ -1,0 +1,115 @@
+"""PyTorch's answers: see `tracer.recorder.backend.Backend`, which this module is."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from tracer.model.names import plain_name
+from tracer.model.records import Kind, Variable
+from tracer.recorder import host
+from tracer.recorder.host import (
+    Blocks as new_blocks,
+    Handing as new_handing,
+    OlderFunctions as new_older,
+    counts_in_functions,
+    function_around,
+    in_eager,
+    is_restored,
+    locate,
+    may_have_run,
+    surroundings,
+    tensor_of,
+    update_replica_id,
+)
+
+__all__ = [
+    "canonical",
+    "counts_in_functions",
+    "device_of",
+    "function_around",
+    "in_eager",
+    "is_restored",
+    "iterations_of",
+    "kind_of_gradient",
+    "locate",
+    "may_have_run",
+    "new_blocks",
+    "new_handing",
+    "new_older",
+    "new_variables",
+    "number_in",
+    "surroundings",
+    "tensor_of",
+    "update_replica_id",
+    "values_of",
+    "versions",
+]
+
+_SMALL = 4096  # elements
+_ENOUGH = 8  # variables
+
+
+def kind_of_gradient(gradient: Any) -> Kind:
+    """`sparse` for a sparse tensor, `none` for None, else `dense`."""
+    if gradient is None:
+        return "none"
+    return "sparse" if getattr(gradient, "is_sparse", False) else "dense"
+
+
+def device_of(variable: Any) -> str:
+    """Where a variable is: `cpu`, `cuda:0`."""
+    return str(getattr(_tensor_of(variable), "device", ""))
+
+
+def canonical(variable: Any) -> Any:
+    """The variable itself: a Keras variable, or a parameter."""
+    return variable
+
+
+def values_of(variables: Sequence[Any]) -> int | None:
+    """A number made of the values of the first small variables; None if they cannot be read."""
+    number = seen = 0
+    with suppress(Exception):
+        for each in map(_tensor_of, variables):
+            if each.numel() <= _SMALL and seen < _ENOUGH:
+                number = zlib.crc32(each.detach().cpu().numpy().tobytes(), number)
+                seen += 1
+        return number if seen else None
+    return None
+
+
+def number_in(variable: Any) -> float | None:
+    """What a variable of one element holds; None if there is none, or it cannot be read now."""
+    tensor = _tensor_of(variable)
+    if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1:
+        return None
+    return float(tensor.detach().item())
+
+
+def iterations_of(optimizer: Any) -> int | None:
+    """The optimizer's own count of its steps; None if it has none or it cannot be read now."""
+    number = number_in(getattr(optimizer, "_iterations", None))
+    return None if number is None else int(number)
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, PyTorch and Keras."""
+    return host.versions_of("torch", "keras")
+
+
+def new_variables(note: Callable[[str], None]) -> host.Variables:
+    """A table of variables."""
+    return host.Variables(canonical, _row)
+
+
+def _row(variable: Any) -> Variable:
+    dtype = str(variable.dtype).removeprefix("torch.")
+    return Variable(plain_name(variable), tuple(map(int, variable.shape)), dtype)
+
+
+def _tensor_of(variable: Any) -> Any:
+    """The tensor that a variable of Keras holds; a tensor itself."""
+    return getattr(variable, "_value", variable)
