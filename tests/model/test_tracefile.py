@@ -386,7 +386,7 @@ def test_a_newer_version(path: Path) -> None:
     path.write_text('{"format": "optimizer-tracer", "version": 4, "blocks": "quite different"}')
     assert refusal(path) == (
         "was written by a newer tracer; update tracer to read it (the file has version 4 of the "
-        "format, this tracer reads up to 2)"
+        "format, this tracer reads up to 3)"
     )
 
 

@@ -188,10 +188,12 @@ class _Call(Frame):
     def _watch(self, optimizer: Any, index: int, name: str) -> None:
         """Note the gradients that are handed over, without taking them from an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
+        if name == "stateless_apply":  # it is given the optimizer's state first, and values last
+            values = values[1:2]
         if not values:
             return
         pairs = values[0]
-        if name == "apply":
+        if name != "apply_gradients":
             variables: Any = values[1] if len(values) > 1 else None
             if variables is None:
                 variables = getattr(optimizer, "_trainable_variables", ())

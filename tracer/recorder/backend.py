@@ -238,6 +238,12 @@ class Blocks(Protocol):
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
 
+    def gathered(self, frame: Frame) -> None:
+        """The group method `frame` ends, which has the sites of what was called in it."""
+
+    def wait(self) -> None:
+        """Wait until all that the program has begun to run is counted; no lock is held."""
+
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
 
-SUPPORTED = ("tensorflow",)
+SUPPORTED = ("tensorflow", "jax")
 """The backends of Keras 3 whose optimizers can be traced."""
 
 

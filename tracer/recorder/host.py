@@ -229,6 +229,12 @@ class Blocks:
         called = None if frame.site is None else self._sites.sites[frame.site][:2]
         frame.path = self.callers.paths.above(python, called)
 
+    def gathered(self, frame: Frame) -> None:
+        """Nothing is to be said of it."""
+
+    def wait(self) -> None:
+        """Nothing runs without Python."""
+
     def note_update(self, frame: Frame) -> None:
         """Nothing is to be remembered."""
 

@@ -38,7 +38,7 @@ _MOST_STACKS = 4096
 _LONGEST = 200
 """How many lines a path has at most; of a longer one the middle is left out."""
 
-_FRAMEWORKS = ("keras", "tensorflow", "tf_keras")
+_FRAMEWORKS = ("jax", "keras", "tensorflow", "tf_keras")
 _OURS = ("tracer",)
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
@@ -55,6 +55,7 @@ _NAMED = {
     "minimize": ("", "apply_gradients"),
     "apply_gradients": ("", "apply_gradients"),
     "apply": ("", "apply_gradients"),
+    "stateless_apply": ("", "apply_gradients"),
 }
 """Methods of the framework that people know: the class by which they do, if it is not that of the
 object, and an attribute that this class has."""
@@ -224,7 +225,7 @@ def lines_of(
     return lines
 
 
-_STEPS = (".apply_gradients", ".apply")
+_STEPS = (".apply_gradients", ".apply", ".stateless_apply")
 
 
 class _Stack:

@@ -153,6 +153,7 @@ class Reader:
 
         With it, for each variable of the trace the object, if there is one.
         """
+        self._blocks.wait()
         with self._blocks.counters.lock:
             since = _THE_BEGINNING if baseline is None else baseline
             data = self._data(self._counted(), since)
@@ -161,6 +162,7 @@ class Reader:
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
+        self._blocks.wait()
         with self._blocks.counters.lock:
             counts = self._counted()
             calls = self._called_so_far()
@@ -176,6 +178,7 @@ class Reader:
         """Whether there is nothing to say of what came after `baseline`: a trace of it is empty."""
         since = _THE_BEGINNING if baseline is None else baseline
         older = self._optimizers.older
+        self._blocks.wait()
         with self._blocks.counters.lock:
             return not (
                 self._called_so_far() != since.calls

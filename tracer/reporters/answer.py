@@ -157,7 +157,8 @@ def _executions(tally: Tally) -> str:
         return f"{_ran(names, counts)} {in_steps}{_where(tally)}{lost}{beyond}."
     noun = "execution" if sum(inside) == 1 else "executions"
     many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(tally)}"
-    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}{_in_vain(tally)}{_discarded(tally)}."
+    no_updates = _in_vain(tally) + _discarded(tally)
+    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}{no_updates}."
 
 
 def _in_vain(tally: Tally) -> str:

@@ -145,3 +145,10 @@ def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Calla
         function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, **unchecked
     )
     return mapped
+
+
+def function_name(trace: Any) -> str:
+    """The name of the function that is being traced; `program` where JAX does not say it."""
+    about = getattr(getattr(trace, "frame", None), "debug_info", None)
+    described = str(getattr(about, "func_src_info", "") or "")
+    return described.partition(" at ")[0] or "program"

@@ -212,6 +212,12 @@ class Blocks:
         if block.step and frame.updates:
             self._parts.add(frame.place.region, result, frame.updates)
 
+    def gathered(self, frame: Frame) -> None:
+        """What it has is a part of its step, or a block of its own."""
+
+    def wait(self) -> None:
+        """TensorFlow waits by itself for what a reading needs."""
+
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
         result = getattr(frame.result, "op", frame.result)
