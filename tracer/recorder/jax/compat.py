@@ -6,6 +6,7 @@ imported, with the name of it, so that nothing is counted wrongly in silence.
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -152,3 +153,9 @@ def function_name(trace: Any) -> str:
     about = getattr(getattr(trace, "frame", None), "debug_info", None)
     described = str(getattr(about, "func_src_info", "") or "")
     return described.partition(" at ")[0] or "program"
+
+
+def wait_for(array: Any) -> None:
+    """Wait until an array is computed; not for one that is gone, or that failed."""
+    with suppress(Exception):
+        array.block_until_ready()

@@ -13,6 +13,7 @@ In loops and branches it runs as often as they do. Python is called on a thread 
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -49,6 +50,23 @@ def count(counted: Counted, *numbers: Any) -> None:
     being traced.
     """
     _count.bind(*(jnp.asarray(number, jnp.int32) for number in numbers), counted=counted)
+
+
+def count_now(counted: Counted, numbers: Sequence[Any]) -> Any:
+    """The same in eager mode; returns an array that is there when it was counted."""
+    return _counting(counted)(*numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _counting(counted: Counted) -> Callable[..., Any]:
+    """A program that counts, and does nothing else."""
+
+    @jax.jit
+    def counting(*numbers: Any) -> Any:
+        count(counted, *numbers)
+        return jnp.asarray(numbers[0])
+
+    return counting
 
 
 def count_on_each_device(counted: Counted, mesh: Any, *numbers: Any) -> None:

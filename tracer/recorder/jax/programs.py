@@ -117,6 +117,8 @@ class Programs(Counters[Any, Any]):
         super().__init__(_no_ledger)
         self.fault = fault
         self.all: list[Program] = []
+        """What was traced."""
+        self._eager: dict[Work, Program] = {}
         self._sites = sites
         self._note = note
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
@@ -130,6 +132,14 @@ class Programs(Counters[Any, Any]):
             block = self._block(work, 0, [(1,) * _groups(work)])
             self.logs.setdefault(block, HostLog())  # so that it is known if it never runs
         return program
+
+    def eager(self, work: Work) -> Program:
+        """What counts a block in eager mode; the same for the same work."""
+        with self.lock:
+            program = self._eager.get(work)
+            if program is None:
+                program = self._eager[work] = Program(self, work, 0, replicated=False)
+            return program
 
     def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
         """A block was executed on a replica, once for each row."""
