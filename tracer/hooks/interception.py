@@ -70,6 +70,8 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
     binding = bindings.get(id(optimizer))
     if binding is not None and type(optimizer) is traced and not binding.recorder.broken:
         try:
+            if name == "load_own_variables":
+                binding.recorder.optimizers.loads(binding.index)
             if _matters(name, optimizer, given):
                 binding.recorder.called_beside(binding.index, name)
         except Exception as error:

@@ -312,6 +312,7 @@ class Reader:
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
         notes = [*self._notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        notes += self._blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         stepped = {

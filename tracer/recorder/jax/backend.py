@@ -1,12 +1,9 @@
 """JAX's answers: see `tracer.recorder.backend.Backend`, which this module is."""
 
-import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from tracer.model.names import plain_name
 from tracer.model.records import Kind, Variable
@@ -21,6 +18,7 @@ from tracer.recorder.host import (
     update_replica_id,
 )
 from tracer.recorder.jax import compat
+from tracer.recorder.jax.arrays import array_of, number_in, values_of
 from tracer.recorder.jax.blocks import Blocks as new_blocks, distribution, in_eager, locate
 from tracer.recorder.jax.older import OlderFunctions as new_older
 
@@ -47,10 +45,6 @@ __all__ = [
     "versions",
 ]
 
-_SMALL = 4096  # elements
-_ENOUGH = 8  # variables
-
-
 def kind_of_gradient(gradient: Any) -> Kind:
     """`sparse` for a sparse array (`jax.experimental.sparse`), `none` for None, else `dense`."""
     if gradient is None:
@@ -60,7 +54,7 @@ def kind_of_gradient(gradient: Any) -> Kind:
 
 def device_of(variable: Any) -> str:
     """Where a variable is: `cpu:0`, or `cpu:0 cpu:1` if it is split or copied."""
-    value = _array_of(variable)
+    value = array_of(variable)
     if value is None:
         return ""
     devices = sorted(value.devices(), key=lambda device: int(device.id))
@@ -90,31 +84,6 @@ def canonical(variable: Any) -> Any:
     return variable
 
 
-def values_of(variables: Sequence[Any]) -> int | None:
-    """A number made of the values of the first small variables; None if they cannot be read."""
-    number = seen = 0
-    with suppress(Exception):
-        for each in map(_array_of, variables):
-            if each is not None and each.size <= _SMALL and seen < _ENOUGH:
-                number = zlib.crc32(np.asarray(each).tobytes(), number)
-                seen += 1
-        return number if seen else None
-    return None
-
-
-def number_in(variable: Any) -> float | None:
-    """What a variable of one element holds; None if there is none, or it cannot be read now.
-
-    While `fit` trains, Keras keeps no value in it.
-    """
-    value = _array_of(variable)
-    if value is None or value.size != 1 or not value.is_fully_addressable:
-        return None
-    with suppress(RuntimeError):  # it was given away meanwhile (`donate_argnums`)
-        return float(np.asarray(value).item())
-    return None
-
-
 def iterations_of(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none or it cannot be read now."""
     number = number_in(getattr(optimizer, "_iterations", None))
@@ -133,11 +102,3 @@ def new_variables(note: Callable[[str], None]) -> host.Variables:
 
 def _row(variable: Any) -> Variable:
     return Variable(plain_name(variable), tuple(map(int, variable.shape)), str(variable.dtype))
-
-
-def _array_of(variable: Any) -> Any:
-    """The array that a variable of Keras holds, or an array itself; None for what is none now."""
-    value = getattr(variable, "_value", variable)
-    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or value.is_deleted():
-        return None
-    return value

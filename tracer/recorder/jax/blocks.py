@@ -13,15 +13,18 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
+from tracer.model.wording import some
 from tracer.recorder import host
+from tracer.recorder.backend import Stepped
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
 from tracer.recorder.jax import compat, primitive
-from tracer.recorder.jax.programs import Program, Programs, Work
+from tracer.recorder.jax.arrays import number_in
+from tracer.recorder.jax.programs import Programs, Work
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 
@@ -196,15 +199,32 @@ class Blocks(host.Blocks):
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
 
-    def seen_in_this_process(self) -> str:
-        """A note if the programs of this process are counted in another one; else empty."""
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on steps of programs that hold no op, and of other processes.
+
+        The optimizer's own count is compared with what the last step told of it. In a loop of the
+        program's own that count is in the state, and the variable may never hear of it.
+        """
+        for name, optimizer, started in optimizers:
+            clock = getattr(optimizer, "_iterations", None)
+            now = number_in(clock)
+            counted = self.programs.latest.get(id(clock))
+            if counted is None and started is not None:
+                counted = started + self.counters.steps()
+            if now is not None and counted is not None and now > counted:
+                more = some(int(now) - counted, "step")
+                yield (
+                    f"{name}: its own count of steps is {more} further than what was counted: they "
+                    "ran in programs compiled before the tracer came, unless the count was set, as "
+                    "by a checkpoint; wrap the optimizer before its steps are compiled"
+                )
         number = jax.process_index()
-        if not number or not self.programs.all or any(each.total for each in self.programs.all):
-            return ""
-        return (
-            f"process {number} of {jax.process_count()}: what XLA splits over processes is counted "
-            "in the first of them; keras.distribution, pmap or shard_map count in each"
-        )
+        if number and self.programs.all and not any(each.total for each in self.programs.all):
+            yield (
+                f"process {number} of {jax.process_count()}: what XLA splits over processes is "
+                "counted in the first of them; keras.distribution, pmap and shard_map are counted "
+                "in each"
+            )
 
 
 def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:

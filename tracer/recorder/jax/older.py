@@ -21,7 +21,7 @@ import jax
 
 from tracer.kinds import OptimizerKind
 from tracer.recorder import host
-from tracer.recorder.older import Older
+from tracer.recorder.older import KEPT, Older
 
 _FAR = 5
 """Over how many objects an optimizer is looked for from a function."""
@@ -39,17 +39,14 @@ class OlderFunctions(host.OlderFunctions):
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Let the functions that use an optimizer be traced again, or say that they run uncounted.
-
-        Without `retrace` it cannot be seen how often they run.
-        """
+        """Let the functions that use an optimizer be traced again, or say that they run uncounted."""
         for function in functions_with(optimizer):
             older = Older(index, _name_of(function))
             if retrace:
                 function.clear_cache()
                 self._anew[older] += 1
             else:
-                self.calls[older] += 1
+                self.calls[older._replace(caller=KEPT)] += 1
 
     def traced_anew(self) -> Counter[Older]:
         """The functions that forgot what was traced."""
@@ -94,8 +91,8 @@ def _holds(function: Any, wanted: Any) -> bool:
 
 def _held_by(held: Any) -> Iterator[Any]:
     """What an object works with, if it is a function, a method, an object of one, or a list."""
-    if type(held) is _jitted or hasattr(held, "__wrapped__"):
-        yield held.__wrapped__
+    if type(held) is _jitted or isinstance(held, types.FunctionType):
+        yield getattr(held, "__wrapped__", None)
     if isinstance(held, types.MethodType):
         yield held.__self__
         yield held.__func__

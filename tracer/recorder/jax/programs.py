@@ -118,6 +118,8 @@ class Programs(Counters[Any, Any]):
         self.fault = fault
         self.all: list[Program] = []
         """What was traced."""
+        self.latest: dict[int, int] = {}
+        """How far the steps that were told say that each optimizer's own count of steps is."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
         self._note = note
@@ -152,6 +154,8 @@ class Programs(Counters[Any, Any]):
                 if len(waiting) > _MOST_WAITING:
                     self.log(self._block_of(waiting.pop(0), replica), 0)
                 return
+            after = max(row.after for row in rows)
+            self.latest[work.clock] = max(after, self.latest.get(work.clock, after))
             stamp = 0
             if work.role == "step":
                 number = self.take_number(replica)
