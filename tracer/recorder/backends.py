@@ -2,16 +2,19 @@
 
 import importlib
 import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tracer.kinds import OptimizerKind
 from tracer.recorder.backend import Backend
 
 if TYPE_CHECKING:
+    from tracer.recorder.jax import backend as _jax
     from tracer.recorder.tensorflow import backend as _tensorflow
     from tracer.recorder.torch import backend as _torch
 
-    _checked: tuple[Backend, ...] = (_tensorflow, _torch)  # the types are those of `Backend`
+    _checked: tuple[Backend, ...] = (_jax, _tensorflow, _torch)  # the types are those of `Backend`
 
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
@@ -39,6 +42,19 @@ def _backend(name: str) -> Backend:
         module: Any = importlib.import_module(f"tracer.recorder.{name}.backend")
         known = _used[name] = module
     return known
+
+
+def at_one_moment(kinds: Iterable[OptimizerKind]) -> AbstractContextManager[None]:
+    """While optimizers of these kinds are met: what uses them is looked for once, if it has to be.
+
+    TensorFlow alone has functions that go on running what was traced before.
+    """
+    if all(name_of(kind) != "tensorflow" for kind in kinds):
+        return nullcontext()
+    from tracer.recorder.tensorflow import users
+
+    users.listen()
+    return users.one_moment()
 
 
 def canonical(variable: object) -> object:

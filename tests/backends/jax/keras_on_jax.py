@@ -1,6 +1,5 @@
 """What the tests of Keras on JAX train: an optimizer whose weights count, and a small model."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Adds exactly 1 to a weight each time that it is updated."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(learning_rate=1.0, name="odometer", **kwargs)
+        super().__init__(**{"learning_rate": 1.0, "name": "odometer", **kwargs})
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))
@@ -30,15 +29,6 @@ def model(optimizer: Any, **kwargs: Any) -> Any:
     made = keras.Sequential([keras.Input((4,)), *layers])
     made.compile(optimizer, "mse", **kwargs)
     return made
-
-
-def moved(weights: Sequence[Any]) -> list[float]:
-    """How far each weight is from 0, on each device or member that has one: all together."""
-    return [float(np.asarray(each).sum() / max(1, _one(each))) for each in weights]
-
-
-def _one(weight: Any) -> int:
-    return int(np.asarray(weight).size)
 
 
 class Loop:

@@ -15,6 +15,7 @@ there: so the steps keep their order.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import jax
 
@@ -24,6 +25,7 @@ from tracer.recorder.backend import Stepped
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
+from tracer.recorder.jax.older import functions_with
 from tracer.recorder.jax.programs import Programs, Work
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
@@ -144,6 +146,7 @@ class Blocks(host.Blocks):
         )
         self.programs = self.counters = Programs(sites, note, fault)
         self._latest: Any = None
+        self._stepping: WeakSet[Any] = WeakSet()
 
     def gathered(self, frame: Frame) -> None:
         """A group ends of which the result may be thrown away: note what was done in it."""
@@ -171,6 +174,8 @@ class Blocks(host.Blocks):
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, frame.path] += 1
+        if frame.begun is not None:
+            self._stepping.add(frame.begun.optimizer)
         self._count_in_program(work, numbers)
 
     def _count_in_program(self, work: Work, numbers: list[Any]) -> None:
@@ -191,6 +196,12 @@ class Blocks(host.Blocks):
         ]
         program.tell_only(mine[0])
         primitive.count_on_each_device(program, mesh, *numbers)
+
+    def forget_graphs(self) -> None:
+        """Let each function with an op of this recorder be traced anew."""
+        for optimizer in list(self._stepping):
+            for function in functions_with(optimizer):
+                function.clear_cache()
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted: its results are there."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 import jax
 
@@ -35,18 +36,31 @@ class OlderFunctions(host.OlderFunctions):
     def __init__(self) -> None:
         super().__init__()
         self._anew: Counter[Older] = Counter()
+        self._optimizers: dict[int, ref[Any]] = {}
+        self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Let the functions that use an optimizer be traced again, or say that they run uncounted."""
+        self._optimizers[index] = ref(optimizer)
         for function in functions_with(optimizer):
+            if self._traced.get(function) == _programs_of(function):
+                continue  # it was traced while the optimizer was
             older = Older(index, _name_of(function))
             if retrace:
                 function.clear_cache()
                 self._anew[older] += 1
             else:
                 self.calls[older._replace(caller=KEPT)] += 1
+
+    def let_go(self, index: int) -> None:
+        """Remember what was traced until now: it goes on counting, if there is more to count."""
+        known = self._optimizers.get(index)
+        optimizer = None if known is None else known()
+        if optimizer is not None:
+            for function in functions_with(optimizer):
+                self._traced[function] = _programs_of(function)
 
     def traced_anew(self) -> Counter[Older]:
         """The functions that forgot what was traced."""
@@ -58,14 +72,13 @@ def functions_with(optimizer: Any) -> list[Any]:
     return [
         each
         for each in gc.get_objects()
-        if type(each) is _jitted and _was_traced(each) and _holds(each, optimizer)
+        if type(each) is _jitted and _programs_of(each) and _holds(each, optimizer)
     ]
 
 
-def _was_traced(function: Any) -> bool:
-    with suppress(Exception):
-        return bool(function._cache_size())
-    return True
+def _programs_of(function: Any) -> int:
+    """How many programs a jitted function has."""
+    return int(function._cache_size())
 
 
 def _name_of(function: Any) -> str:
