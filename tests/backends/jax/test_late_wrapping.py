@@ -1,11 +1,11 @@
-"""Programs that were compiled before the tracer came: counted from then on, or said to be missed."""
+"""Programs compiled before the tracer came: counted from then on, or said to be missed."""
 
 from typing import Any
 
 import jax
 import keras
 import pytest
-from backends.jax.keras_on_jax import X, Y, Loop, Odometer, model
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 
 import tracer
 

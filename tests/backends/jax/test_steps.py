@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-from backends.jax.keras_on_jax import X, Y, Loop, Odometer, model
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
 import tracer

@@ -8,7 +8,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from backends.jax.keras_on_jax import X, Y, Loop, Odometer
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y
 
 import tracer
 
@@ -19,7 +19,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "accumulating": lambda: keras.optimizers.RMSprop(0.01, gradient_accumulation_steps=3),
     "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
 }
-CELLS = [
+CELLS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OPTIMIZERS),
     ("adam", {"jit_compile": False}),
     ("loss_scale", {"steps_per_execution": 2}),
@@ -59,7 +59,9 @@ def test_the_same_file(tmp_path: Any) -> None:
         model.save(path)
         loaded = keras.models.load_model(path)
         assert type(loaded.optimizer) is keras.optimizers.Adam
-        contents.append([keras.saving.serialize_keras_object(optimizer), *map(bytes, values(loaded))])
+        contents.append(
+            [keras.saving.serialize_keras_object(optimizer), *map(bytes, values(loaded))]
+        )
     assert contents[0] == contents[1]
 
 

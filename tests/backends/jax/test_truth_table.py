@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from backends.jax.keras_on_jax import X, Y, Loop, Odometer, model
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
 import tracer
@@ -38,9 +38,7 @@ def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Ru
     epochs = kwargs.pop("epochs", 1)
     batch_size = kwargs.pop("batch_size", 8)
     trained = model(tracer.wrap(optimizer), **kwargs)
-    trained.fit(
-        x, Y[: len(x)], batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0
-    )
+    trained.fit(x, Y[: len(x)], batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
     return Run(optimizer, [each.numpy() for each in trained.trainable_variables], per_step)
 
 

@@ -45,6 +45,7 @@ __all__ = [
     "versions",
 ]
 
+
 def kind_of_gradient(gradient: Any) -> Kind:
     """`sparse` for a sparse array (`jax.experimental.sparse`), `none` for None, else `dense`."""
     if gradient is None:

@@ -84,7 +84,7 @@ def distribution() -> Any:
 
 def _begin_step(frame: Any) -> _Begun | None:
     """The count of steps of the optimizer whose step method `frame` is."""
-    optimizer = getattr(frame.original, "__self__", None)
+    optimizer: Any = getattr(frame.original, "__self__", None)
     clock = clock_of(optimizer)
     if clock is None:
         return None
@@ -113,7 +113,7 @@ def _whether_kept(frame: Any) -> Any:
 
     As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept.
     """
-    optimizer = getattr(frame.original, "__self__", None)
+    optimizer: Any = getattr(frame.original, "__self__", None)
     every = getattr(optimizer, "gradient_accumulation_steps", None)
     if not every:
         return None

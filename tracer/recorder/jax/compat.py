@@ -84,7 +84,7 @@ def platforms(context: Any) -> Sequence[str]:
 
 
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Lower a call of `function` with the operands, which XLA may not drop, and which gives nothing.
+    """Lower a call of `function` with the operands, which XLA may not drop and gives nothing.
 
     Where XLA splits a program over devices (GSPMD) it is called on the first of them alone; in a
     `pmap` or a `shard_map`, which say what each device does, on each.
@@ -109,7 +109,7 @@ def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
 
 
 def _where(context: Any) -> Any:
-    """The sharding of a call of Python: see `debug_callback_lowering` of `jax/_src/debugging.py`."""
+    """The sharding of a call of Python, as `debug_callback_lowering` of JAX has it."""
     axes = context.module_context.axis_context
     shardy = _config.use_shardy_partitioner.value
     if isinstance(axes, sharding_impls.SPMDAxisContext):
@@ -139,9 +139,9 @@ def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Calla
     make: Any = getattr(jax, "shard_map", None)
     unchecked = {"check_vma": False}
     if make is None:
-        from jax.experimental.shard_map import shard_map as make
+        from jax.experimental import shard_map as older
 
-        unchecked = {"check_rep": False}
+        make, unchecked = older.shard_map, {"check_rep": False}
     mapped: Callable[..., Any] = make(
         function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, **unchecked
     )

@@ -42,7 +42,7 @@ class OlderFunctions(host.OlderFunctions):
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Let the functions that use an optimizer be traced again, or say that they run uncounted."""
+        """Let the functions that use it be traced again, or say that they run uncounted."""
         self._optimizers[index] = ref(optimizer)
         for function in functions_with(optimizer):
             if self._traced.get(function) == _programs_of(function):

@@ -1,8 +1,8 @@
 """One JAX primitive, `count`: each execution calls Python, once, with the numbers it is given.
 
-It declares no JAX *effect*. `jax.debug.callback` and `io_callback` declare one, and any effect turns
-off the fast path of `jax.jit` in C++: some 30 us for each array that goes in or comes out (`pjit.py`,
-`_get_fastpath_data`). Instead
+It declares no JAX *effect*. `jax.debug.callback` and `io_callback` declare one, and any effect
+turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes in or comes out
+(`pjit.py`, `_get_fastpath_data`). Instead
 
 - a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
@@ -14,7 +14,7 @@ the GIL meanwhile; nothing of JAX may be called there.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -24,7 +24,7 @@ import numpy as np
 from tracer.recorder.jax import compat
 
 
-class Counted(Protocol):
+class Counted(Hashable, Protocol):
     """What is counted; told apart by identity, also by the caches of JAX."""
 
     def ran(self, *numbers: "np.ndarray[Any, Any]") -> None:
@@ -34,7 +34,7 @@ class Counted(Protocol):
         """
 
     def lowered(self, platform: str) -> None:
-        """It is being compiled for a platform; empty for an exported program, which cannot count."""
+        """It is compiled for a platform; empty for an exported program, which cannot count."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -61,12 +61,12 @@ def count_now(counted: Counted, numbers: Sequence[Any]) -> Any:
 def _counting(counted: Counted) -> Callable[..., Any]:
     """A program that counts, and does nothing else."""
 
-    @jax.jit
     def counting(*numbers: Any) -> Any:
         count(counted, *numbers)
         return jnp.asarray(numbers[0])
 
-    return counting
+    compiled: Callable[..., Any] = jax.jit(counting)
+    return compiled
 
 
 def count_on_each_device(counted: Counted, mesh: Any, *numbers: Any) -> None:

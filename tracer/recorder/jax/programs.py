@@ -76,10 +76,11 @@ class Program:
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
+            told: Iterable[Sequence[int]]
             if numbers[0].ndim:
                 told = zip(*(each.ravel().tolist() for each in numbers), strict=True)
             else:
-                told = iter([[int(each) for each in numbers]])
+                told = [[int(each) for each in numbers]]
             by_replica: dict[int, list[Row]] = defaultdict(list)
             for each in told:
                 replica, *values = each if self._replicated else (self._first, *each)

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.backend import Stepped
+from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
 from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN
