@@ -64,6 +64,9 @@ class Program:
         """
         self.work = work
         self.total = 0
+        self.logs: dict[tuple[int, tuple[tuple[int, ...], ...]], HostLog] = {}
+        """By replica and what each member kept: to find the log of a block takes a look at all of
+        its sites, which is too much for each run."""
         self._programs = programs
         self._first = first
         self._replicated = replicated
@@ -76,6 +79,10 @@ class Program:
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
+            if not (self._replicated or numbers[0].ndim):
+                before, after, *kept = map(int, numbers)
+                self._programs.ran(self, self._first, [Row(before, after, tuple(kept))])
+                return
             told: Iterable[Sequence[int]]
             if numbers[0].ndim:
                 told = zip(*(each.ravel().tolist() for each in numbers), strict=True)
@@ -162,7 +169,7 @@ class Programs(Counters[Any, Any]):
                 number = self.take_number(replica)
                 stamp = UNIT * number
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
-            self.log(self._block(work, replica, [row.kept for row in rows]), stamp)
+            self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
 
     def lowered(self, platform: str) -> None:
         """A program with a block in it is compiled for a platform, or exported if it is empty."""
@@ -218,7 +225,7 @@ class Programs(Counters[Any, Any]):
                 row.kept if fit else (0,) * (len(row.kept) + 1)
                 for row, fit in zip(rows, fits, strict=True)
             ]
-            self.log(self._block(part.program.work, replica, kept), stamp)
+            self._log_of(part.program, replica, kept).add(stamp)
         self._waiting[replica] = left
 
     def _block_of(self, part: _Waiting, replica: int) -> CountedBlock:
@@ -238,6 +245,17 @@ class Programs(Counters[Any, Any]):
                 if block in programs:
                     reading = reading._replace(graphs=programs[block], idle=idle[block])
                     counted.blocks[key] = block, reading
+
+    def _log_of(
+        self, program: Program, replica: int, members: Sequence[tuple[int, ...]]
+    ) -> HostLog:
+        """The log of what a program did, and of how much of it was kept."""
+        key = replica, tuple(members)
+        log = program.logs.get(key)
+        if log is None:
+            block = self._block(program.work, replica, members)
+            log = program.logs[key] = self.logs.setdefault(block, HostLog())
+        return log
 
     def _block(self, work: Work, replica: int, members: Sequence[tuple[int, ...]]) -> CountedBlock:
         """What the log knows a block by that did its work so often, and kept so much of it."""
