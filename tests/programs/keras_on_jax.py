@@ -12,16 +12,16 @@ os.environ["KERAS_BACKEND"] = "jax"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import jax
+import jax  # noqa: E402
 
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{port}", 2, rank)
 
-import keras
-import numpy as np
-from backends.jax.keras_on_jax import Odometer, model
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+from backends.jax.keras_on_jax import Odometer, model  # noqa: E402
 
-import tracer
+import tracer  # noqa: E402
 
 devices = keras.distribution.list_devices()
 keras.distribution.set_distribution(

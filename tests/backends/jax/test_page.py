@@ -17,7 +17,9 @@ def test_the_blocks_print_what_the_page_says() -> None:
     text = PAGE.read_text()
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = []
-    blocks = re.findall(r"^```python\n(.*?)^```\n\n<!--.*?-->\n```text\n(.*?)^```$", text, re.M | re.S)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```\n\n<!--.*?-->\n```text\n(.*?)^```$", text, re.M | re.S
+    )
     assert len(blocks) == 2
     for code, _ in blocks:
         output = io.StringIO()
