@@ -26,7 +26,7 @@ from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
 from tracer.recorder.jax.older import functions_with
-from tracer.recorder.jax.programs import Programs, Work
+from tracer.recorder.jax.programs import Program, Programs, Work
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 
@@ -145,6 +145,7 @@ class Blocks(host.Blocks):
             called=called,
         )
         self.programs = self.counters = Programs(sites, note, fault)
+        self._alone: dict[Program, Callable[..., Any]] = {}
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
 
@@ -169,7 +170,11 @@ class Blocks(host.Blocks):
         work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock))
         numbers = [before, after, *kept]
         if frame.place is EAGER:
-            self._latest = primitive.count_now(self.programs.eager(work), numbers)
+            program = self.programs.eager(work)
+            counting = self._alone.get(program)
+            if counting is None:
+                counting = self._alone[program] = primitive.counting_alone(program)
+            self._latest = counting(*numbers)
             return
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
@@ -205,7 +210,7 @@ class Blocks(host.Blocks):
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted: its results are there."""
-        if not self.programs.all:
+        if not self.programs.all and self._latest is None:
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)

@@ -13,7 +13,6 @@ In loops and branches it runs as often as they do. Python is called on a thread 
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
@@ -52,14 +51,11 @@ def count(counted: Counted, *numbers: Any) -> None:
     _count.bind(*(jnp.asarray(number, jnp.int32) for number in numbers), counted=counted)
 
 
-def count_now(counted: Counted, numbers: Sequence[Any]) -> Any:
-    """The same in eager mode; returns an array that is there when it was counted."""
-    return _counting(counted)(*numbers)
+def counting_alone(counted: Counted) -> Callable[..., Any]:
+    """A program that counts, with the scalars that it is given, and does nothing else.
 
-
-@functools.lru_cache(maxsize=256)
-def _counting(counted: Counted) -> Callable[..., Any]:
-    """A program that counts, and does nothing else."""
+    It returns an array, which is there when it has counted.
+    """
 
     def counting(*numbers: Any) -> Any:
         count(counted, *numbers)
