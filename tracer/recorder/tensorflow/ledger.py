@@ -119,6 +119,8 @@ class Ledger:
         self.alone = compat.constant(0)
         """The company of what is called outside of every step."""
         self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        self.asks = True
+        """Whether each function with a counter asks for its company."""
         self._clock = self._variable([(steps + 1) * UNIT, 0, 0])
         self._ring = self._variable(np.zeros((self._size, 6), np.int64))
         self._counters: list[_Counter] = []
@@ -139,6 +141,7 @@ class Ledger:
         if known is None:
             known = compat.call_time_capture(graph, self._name, ask, self.alone)
             if known is None:
+                self.asks = False
                 with graph.as_default():
                     return tf.constant(0, tf.int64)
             self._companies[graph] = ref(known)
