@@ -144,7 +144,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
     never called, or one for sparse gradients that is missing while there is an embedding.
 
-    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer of TensorFlow.
+    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer that it knows.
 
     >>> import keras, tracer
     >>> optimizer = tracer.wrap(keras.optimizers.SGD())

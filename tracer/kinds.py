@@ -34,6 +34,8 @@ class OptimizerKind:
     """The methods in which the apply methods are called one after the other. They are not counted;
     they gather what one branch of a graph holds when the branch is inside a step method."""
     apply_methods: tuple[ApplyMethod, ...]
+    on: str = ""
+    """The name of another class that must be among the bases; none if it is empty."""
 
 
 TORCH = "torch"
@@ -71,6 +73,15 @@ KINDS = (
         ("apply_gradients",),
         ("_distributed_apply_gradients_fn",),
         (ApplyMethod("update_step", None),),
+    ),
+    OptimizerKind(  # on JAX, where a program gets the state of an optimizer and gives the new one
+        "keras3",
+        "BaseOptimizer",
+        ("keras.src.optimizers.base_optimizer",),
+        ("apply_gradients", "apply", "stateless_apply"),
+        ("_backend_apply_gradients",),
+        (ApplyMethod("update_step", None),),
+        on="JaxOptimizer",
     ),
     OptimizerKind(
         "keras3",
@@ -135,7 +146,9 @@ Keras 3 are used by; and what loads its state from a file, of which it is known 
 _WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
 
 MAKERS = (
-    *((home, kind.base) for kind in KINDS if kind.name != TORCH for home in kind.homes),
+    *dict.fromkeys(
+        (home, kind.base) for kind in KINDS if kind.name != TORCH for home in kind.homes
+    ),
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
     ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),
 )
@@ -148,8 +161,9 @@ def kind_of(cls: type) -> OptimizerKind | None:
     >>> kind_of(dict) is None
     True
     """
+    names = {base.__name__ for base in cls.__mro__}
     for base in cls.__mro__:
         for kind in _WITH_BASE.get(base.__name__, ()):
-            if base.__module__ in kind.homes:
+            if base.__module__ in kind.homes and (not kind.on or kind.on in names):
                 return kind
     return None

@@ -45,7 +45,12 @@ REPLICAS = (
     Replica("worker:0", 1, "CPU:1"),
     Replica("worker:1", 0, "CPU:0"),
 )
-ROLES = {"updates": ["update"], "executions": ["step", "update", "apply"], "requests": ["request"]}
+ROLES = {
+    "updates": ["update"],
+    "executions": ["step", "update", "discarded", "apply"],
+    "discarded": ["discarded"],
+    "requests": ["request"],
+}
 
 
 # The oracle: single events, made with loops alone.
@@ -154,7 +159,7 @@ def trace_data(draw: st.DrawFn) -> TraceData:
     variables = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
     kinds = st.sampled_from(["dense", "sparse", "none"])
     optimizer, replica, times = st.integers(0, 1), st.integers(0, 2), st.integers(1, 2)
-    roles = st.sampled_from(["update", "apply", "request"])
+    roles = st.sampled_from(["update", "discarded", "apply", "request"])
     entry = st.builds(Entry, optimizer, st.integers(1, 3), roles, kinds, variables, times)
     entry |= st.builds(
         Entry, optimizer, st.just(0), st.just("step"), st.none(), st.just(()), st.just(1)
@@ -334,6 +339,14 @@ def test_the_steps_of_a_small_run(trace: CallTrace) -> None:
     ]
     assert trace.count("updates", by="step", step=range(0)) == {}
     assert trace.count("updates", by="step", optimizer="SGD") == {(5,): 2, (10,): 2}
+
+
+def test_what_was_thrown_away_is_executed_and_no_update() -> None:
+    trace = traces.discarding()  # 64 steps of 4 variables, of which every 4th step keeps its work
+    assert trace.executions("update_step") == 64 * 4
+    assert trace.updates() == 16 * 4
+    assert trace.count("discarded", by="variable") == {(each.name,): 48 for each in trace.variables}
+    assert list(trace.per_step("discarded"))[:3] == [(1, 3, 4), (4, 4, 0), (5, 7, 4)]
 
 
 def test_one_key_may_stand_alone(trace: CallTrace) -> None:

@@ -93,7 +93,7 @@ def trace_data(draw: st.DrawFn) -> TraceData:
     optimizer, method = st.integers(0, optimizers - 1), st.integers(0, methods - 1)
     replica = st.integers(0, replicas - 1)
     shape = st.lists(st.none() | NATURAL, max_size=3).map(tuple)
-    role = st.sampled_from(["step", "update", "apply", "request"])
+    role = st.sampled_from(["step", "update", "vain", "discarded", "apply", "request"])
     indices = (
         st.lists(st.integers(0, number - 1), max_size=6).map(tuple) if number else st.just(())
     ) | st.just(tuple(range(number)))
@@ -297,7 +297,7 @@ def test_an_empty_trace_is_kept(path: Path) -> None:
 
 def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
     tracefile.save(example(), path)
-    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":2,')
+    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":3,')
     assert path.read_bytes().endswith(b"}\n")
 
 
@@ -383,10 +383,10 @@ def test_not_utf_8(path: Path, content: bytes) -> None:
 
 
 def test_a_newer_version(path: Path) -> None:
-    path.write_text('{"format": "optimizer-tracer", "version": 3, "blocks": "quite different"}')
+    path.write_text('{"format": "optimizer-tracer", "version": 4, "blocks": "quite different"}')
     assert refusal(path) == (
-        "was written by a newer tracer; update tracer to read it (the file has version 3 of the "
-        "format, this tracer reads up to 2)"
+        "was written by a newer tracer; update tracer to read it (the file has version 4 of the "
+        "format, this tracer reads up to 3)"
     )
 
 
@@ -729,6 +729,11 @@ def test_a_large_trace_is_small_and_quick(path: Path) -> None:
 def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
     short, long = len(written(large(10))), len(written(large(1_000_000)))
     assert long - short == 8 * 2 * len("00000")  # a total and a run for each of 8 replicas
+
+
+def test_a_file_of_version_2_is_read_as_it_is(path: Path) -> None:
+    path.write_text(json.dumps(document() | {"version": 2}))
+    assert tracefile.load(path).data == example()
 
 
 def test_a_file_of_version_1_knows_no_callers(path: Path) -> None:

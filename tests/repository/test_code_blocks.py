@@ -29,6 +29,7 @@ PAGES = [
 ]
 
 NOT_RUN = {
+    "docs/how-to/keras-on-jax.md": 4,  # `backends/jax/test_page.py` runs them, on JAX
     "docs/performance.md": 1,  # an hour of benchmarks
     "docs/reports.md": 1,  # a cell of a notebook
     "docs/testing.md": 1,  # what a failing test prints

@@ -165,6 +165,22 @@ def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
     return keras3(names, blocks, (called(1, range(4), tracing=2),))
 
 
+def discarding() -> CallTrace:
+    """Keras 3 on JAX, 64 steps: each computes its updates, and every 4th keeps them."""
+    names = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
+    handed = [step(), request(0, 1, 2, 3)]
+    thrown_away = [Run(first, 1, 3) for first in range(1, 65, 4)]
+    blocks = (
+        block([*handed, update(0, 1, 2, 3, role="discarded")], *thrown_away, graphs=1),
+        block([*handed, update(0, 1, 2, 3)], Run(4, 4, 16), graphs=1),
+    )
+    trace = keras3(names, blocks, (called(1, range(4), tracing=2),))
+    told = msgspec.structs.replace(
+        trace.data.optimizers[0], settings={"gradient_accumulation_steps": 4}
+    )
+    return changed(trace, optimizers=(told,))
+
+
 def with_effects() -> CallTrace:
     """10 steps: the kernel stays as it is in 4 to 6, the bias is not finite from step 8 on."""
     work = [step(), request(0, 1), update(0, 1)]
@@ -534,6 +550,7 @@ ALL: dict[str, Callable[[], CallTrace]] = {
     for each in (
         embedding_on_two_replicas,
         accumulation,
+        discarding,
         eager,
         with_effects,
         incomplete,

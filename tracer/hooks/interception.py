@@ -80,6 +80,8 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
         try:
             if not binding.settled:
                 binding = binding.bring_in_nested(optimizer, binding)
+            if name == "load_own_variables":
+                binding.recorder.optimizers.loads(binding.index)
             if _matters(name, optimizer, given):
                 binding.recorder.called_beside(binding.index, name)
         except Exception as error:
@@ -201,10 +203,12 @@ class _Call(Frame):
     def _watch(self, optimizer: Any, index: int, name: str) -> None:
         """Note the gradients that are handed over, without taking them from an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
+        if name == "stateless_apply":  # it is given the optimizer's state first, and values last
+            values = values[1:2]
         if not values:
             return
         pairs = values[0]
-        if name == "apply":
+        if name != "apply_gradients":
             variables: Any = values[1] if len(values) > 1 else None
             if variables is None:
                 variables = getattr(optimizer, "_trainable_variables", ())

@@ -10,7 +10,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -149,6 +149,10 @@ class Recording:
             for optimizer in torch_optim.watched():
                 self._meet(optimizer)
         alive = _optimizers()
+        others = [each for each in alive if not _is_of_tensorflow(each)]
+        alive = [each for each in alive if _is_of_tensorflow(each)]
+        if others:
+            self._meet_others(others)
         if not alive:
             return
         from tracer.hooks import waiting
@@ -161,6 +165,18 @@ class Recording:
         if at_once:
             with users.one_moment():
                 self._meet_outermost([each for each in alive if id(each) in at_once])
+
+    def _meet_others(self, optimizers: Sequence[Any]) -> None:
+        """Trace these at once: only TensorFlow tells of what runs without Python in time."""
+        from tracer.hooks.family import family
+
+        inner: set[int] = set()
+        for optimizer in optimizers:
+            with suppress(UnsupportedOptimizer):  # `_meet` will say so
+                inner |= {id(each) for each, _ in family(optimizer) if each is not optimizer}
+        for optimizer in optimizers:
+            if id(optimizer) not in inner:
+                self._meet(optimizer)
 
     def _wait_for(self, optimizers: Sequence[Any]) -> None:
         """Meet these when they are called first; what they do without Python is known by then."""
@@ -375,6 +391,14 @@ def _was_compiled(data: TraceData) -> bool:
         for each in data.optimizers
         for remark in each.remarks
     )
+
+
+def _is_of_tensorflow(optimizer: Any) -> bool:
+    """Whether TensorFlow runs what an optimizer does."""
+    from tracer.recorder.backends import name_of
+
+    kind = kind_of(type(optimizer))
+    return kind is not None and name_of(kind) == "tensorflow"
 
 
 def _optimizers() -> list[Any]:

@@ -57,7 +57,7 @@ def select(
         for cut in _within(block, steps)
     ]
     if method is not None and not any(
-        e.role in ("update", "vain") for block in blocks for e in block.entries
+        e.role in ("update", "vain", "discarded") for block in blocks for e in block.entries
     ):
         blocks = [_promoted(block) for block in blocks]
     calls = [

@@ -30,6 +30,8 @@ tries = counting(["update", "vain"])
 """Counts updates, and what should have been one and assigned nothing."""
 vain = counting(["vain"])
 """Counts those that assigned nothing."""
+discarded = counting(["discarded"])
+"""Counts executions of which the result was thrown away."""
 dense = counting(["update"], ["dense"])
 """Counts dense updates."""
 sparse = counting(["update"], ["sparse"])

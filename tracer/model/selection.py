@@ -17,7 +17,8 @@ __tracebackhide__ = is_mistake
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
 UPDATES: frozenset[Role] = frozenset({"update"})
-EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "vain", "apply"})
+EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "vain", "discarded", "apply"})
+DISCARDED: frozenset[Role] = frozenset({"discarded"})
 REQUESTS: frozenset[Role] = frozenset({"request"})
 
 

@@ -298,14 +298,17 @@ class Tally:
         return counts
 
     def rates(self, measure: Measure, replica: int) -> Counter[int]:
-        """In how many of the steps that called for an update `measure` counted how many."""
+        """In how many of the steps that called for an update `measure` counted how many.
+
+        A step without one, of which the work was thrown away, is one that it counts in.
+        """
         if not self._empty_on[replica]:
             return Counter(
                 {count: n for (count,), n in self.spread(measure, replica=replica).items()}
             )
         counts: Counter[int] = Counter()
         for (made, count), number in self.spread(tries, measure, replica=replica).items():
-            if made:
+            if made or count:
                 counts[count] += number
         return counts
 

@@ -30,6 +30,7 @@ from tracer.model.records import (
 from tracer.model.runs import Run, segments, woven
 from tracer.model.selection import (
     ALL,
+    DISCARDED,
     EXECUTIONS,
     REQUESTS,
     UPDATES,
@@ -42,7 +43,16 @@ from tracer.model.wording import some
 T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
-What = Literal["updates", "executions", "calls", "requests", "compared", "unchanged", "not_finite"]
+What = Literal[
+    "updates",
+    "executions",
+    "discarded",
+    "calls",
+    "requests",
+    "compared",
+    "unchanged",
+    "not_finite",
+]
 SplitBy = Literal[
     "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
 ]
@@ -50,6 +60,7 @@ SplitBy = Literal[
 _ROLES: dict[str, frozenset[Role]] = {
     "updates": UPDATES,
     "executions": EXECUTIONS,
+    "discarded": DISCARDED,
     "requests": REQUESTS,
 }
 
@@ -257,7 +268,11 @@ class Trace:
     def count(
         self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
     ) -> dict[tuple[Any, ...], int]:
-        """The counts of `"updates"`, `"executions"`, `"calls"` or `"requests"`, split by `by`.
+        """The counts of `"updates"`, `"executions"`, `"calls"` and so on, split by `by`.
+
+        `"requests"` are the gradients that were handed over; `"discarded"` are the executions of
+        apply methods whose result was thrown away, so that they are no updates: Keras on JAX
+        computes an update in each step that only accumulates.
 
         `by` names one or more of `variable`, `step`, `replica`, `worker`, `optimizer`, `method`,
         `kind`, `caller` and, for calls, `context`; the keys are tuples in that order. Calls have no
@@ -288,7 +303,15 @@ class Trace:
 
     def per_step(
         self,
-        what: Literal["updates", "executions", "requests", "compared", "unchanged", "not_finite"],
+        what: Literal[
+            "updates",
+            "executions",
+            "discarded",
+            "requests",
+            "compared",
+            "unchanged",
+            "not_finite",
+        ],
         **filters: Any,
     ) -> Iterator[tuple[int, int, int]]:
         """The count in each step, as `(first_step, last_step, count)` for runs of equal steps.

@@ -2,7 +2,7 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 2,
+    {"format": "optimizer-tracer", "version": 3,
      "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"},
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
@@ -25,6 +25,7 @@ History of the number:
 - 1: the first format.
 - 2: `lines`, `paths`, `graph_tracings` and `effects`; blocks and calls have a `path`. A file of
   version 1 knows no callers and no effects.
+- 3: the role `discarded` of an entry. Files of version 2 have none, and say the same otherwise.
 
 A field that a reader may ignore can be added without a new number; readers skip what they do not
 know. Any other change takes a new number, and `load` refuses numbers above its own.
@@ -66,7 +67,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some
 
 FORMAT = "optimizer-tracer"
-VERSION = 2
+VERSION = 3
 
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times that in memory."""

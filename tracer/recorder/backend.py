@@ -40,6 +40,15 @@ class Iterations(NamedTuple):
     """Whether its first step had begun."""
 
 
+class Stepped(NamedTuple):
+    """An optimizer that is traced, and how far its own count of its steps was."""
+
+    name: str
+    optimizer: Any
+    started: int | None
+    """The count when it was wrapped; None if it had none, or if a file has set it since."""
+
+
 class Backend(Protocol):
     """A module that answers for one framework."""
 
@@ -243,6 +252,15 @@ class Blocks(Protocol):
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
 
+    def gathered(self, frame: Frame) -> None:
+        """The group method `frame` ends, which has the sites of what was called in it."""
+
+    def wait(self) -> None:
+        """Wait until all that the program has begun to run is counted; no lock is held."""
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on what ran and was not counted, as far as the optimizers' own counts tell it."""
+
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
 
@@ -275,6 +293,8 @@ class Handing(Protocol):
 class OlderFunctions(Protocol):
     """How often functions that were traced before were called while their optimizer was traced."""
 
+    begins_anew: str
+    """What else is said of a function that was traced again: what it did not go on with."""
     calls: Counter[Older]
     unsettled: set[int]
     """The optimizers that are used in programs that were not finished when they were found."""

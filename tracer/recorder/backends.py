@@ -8,11 +8,13 @@ from tracer.kinds import TORCH, OptimizerKind
 from tracer.recorder.backend import Backend
 
 if TYPE_CHECKING:
+    from tracer.recorder.jax import backend as _jax
     from tracer.recorder.tensorflow import backend as _tensorflow
     from tracer.recorder.torch import backend as _torch
     from tracer.recorder.torch_optim import backend as _torch_optim
 
     _checked: tuple[Backend, ...] = (
+        _jax,
         _tensorflow,
         _torch,
         _torch_optim,
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
 
-SUPPORTED = ("tensorflow", "torch_optim")
+SUPPORTED = ("jax", "tensorflow", "torch_optim")
 """The backends of Keras 3 whose optimizers can be traced."""
 
 

@@ -34,6 +34,7 @@ class Frame:
 
     __slots__ = (
         "applying",
+        "begun",
         "called",
         "distributed",
         "error",
@@ -109,6 +110,8 @@ class Frame:
     held_at_begin: dict[int, Any] | None
     """What the variables held that a step was handed, by the ids of their handles, where effects
     are asked for: `Effects`."""
+    begun: Any
+    """What a backend notes of a step or a group as it begins; None if there is nothing."""
     gradient: Any
     """The first gradient that it was handed in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes
@@ -144,7 +147,7 @@ def start_frame(
     frame.start = 0
     frame.called, frame.error, frame.failing = False, None, None
     frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
-    frame.held_at_begin = None
+    frame.held_at_begin = frame.begun = None
     frame.thread, frame.run = threading.get_ident(), 0
 
 

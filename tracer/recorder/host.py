@@ -15,7 +15,7 @@ from weakref import ref
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Line, Variable
-from tracer.recorder.backend import Iterations, Surroundings
+from tracer.recorder.backend import Iterations, Stepped, Surroundings
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.figures import Event, Figures, Key, TotalOf
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
@@ -234,6 +234,16 @@ class Blocks:
         called = None if frame.site is None else self._sites.sites[frame.site][:2]
         frame.path = self.callers.paths.above(python, called)
 
+    def gathered(self, frame: Frame) -> None:
+        """Nothing is to be said of it."""
+
+    def wait(self) -> None:
+        """Nothing runs without Python."""
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Nothing runs without Python."""
+        return iter(())
+
     def note_update(self, frame: Frame) -> None:
         """Nothing is to be remembered."""
 
@@ -273,6 +283,8 @@ class Handing:
 
 class OlderFunctions:
     """Functions that were traced before the tracer came: there are none."""
+
+    begins_anew = ""
 
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()

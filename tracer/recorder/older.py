@@ -18,6 +18,9 @@ class Older(NamedTuple):
     tf.data does."""
 
 
+KEPT = "jit"
+"""What calls a function that keeps its program, and of which no call is seen."""
+
 PIPELINE = "tf.data"
 """What calls the function of a dataset."""
 
@@ -36,6 +39,11 @@ def outermost(names: Iterable[str]) -> list[str]:
 
 def note_of(older: Older, name: str, calls: int) -> str:
     """What a trace says of `calls` of a function of the optimizer `name`."""
+    if older.caller == KEPT:
+        return (
+            f"{name}: {older.function!r} was traced before the tracer came and keeps its program: "
+            "what runs in it is not counted; wrap the optimizer before it trains"
+        )
     if older.caller == PIPELINE:
         return (
             f"{name}: {older.function!r}, which a dataset runs, was traced before the tracer came: "

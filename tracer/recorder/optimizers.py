@@ -12,7 +12,7 @@ from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
 from tracer.model.wording import listed
-from tracer.recorder.backend import Backend, Iterations
+from tracer.recorder.backend import Backend, Iterations, Stepped
 from tracer.recorder.older import Older, note_of, outermost
 from tracer.recorder.state import (
     FITTED,
@@ -82,6 +82,7 @@ class Optimizers:
         self.calls_beside = 0
         """How often one of these methods was called."""
         self._files: dict[int, set[str]] = {}
+        self._loaded: set[int] = set()
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
@@ -269,6 +270,18 @@ class Optimizers:
         self.stepping.setdefault(index, iterations)
         self._files.setdefault(index, set()).update(files_around())
 
+    def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
+        """Those that the program holds, and how far their own counts of steps were."""
+        for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
+            optimizer = traced.optimizer()
+            if optimizer is not None:
+                loaded = index in self._loaded
+                yield Stepped(name, optimizer, None if loaded else self._started.get(index))
+
+    def loads(self, index: int) -> None:
+        """A file sets the state of one, its count of steps too."""
+        self._loaded.add(index)
+
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, where it has one."""
         counts = {}
@@ -315,8 +328,8 @@ class Optimizers:
             if functions:
                 yield (
                     f"{name}: {listed(functions)}, traced before the tracer came, "
-                    f"{'was' if len(functions) == 1 else 'were'} traced again for it; stateful "
-                    "random ops in there began their sequence anew"
+                    f"{'was' if len(functions) == 1 else 'were'} traced again for it"
+                    f"{self.older.begins_anew}"
                 )
             changed = outermost(
                 each.function

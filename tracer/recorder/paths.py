@@ -55,6 +55,7 @@ _NAMED = {
     "minimize": ("", "apply_gradients"),
     "apply_gradients": ("", "apply_gradients"),
     "apply": ("", "apply_gradients"),
+    "stateless_apply": ("", "apply_gradients"),
 }
 """Methods of the framework that people know: the class by which they do, if it is not that of the
 object, and an attribute that this class has."""
@@ -234,7 +235,7 @@ def lines_of(
     return lines
 
 
-_STEPS = (".apply_gradients", ".apply", ".step")
+_STEPS = (".apply_gradients", ".apply", ".stateless_apply", ".step")
 
 
 class _Stack:

@@ -157,6 +157,7 @@ class Reader:
 
     def data(self) -> Counted:
         """The trace of everything so far."""
+        self._blocks.wait()
         with self._blocks.counters.lock:
             return self._data(self._counted(), _THE_BEGINNING), list(self._variables.objects)
 
@@ -165,6 +166,7 @@ class Reader:
 
         None if there is nothing to say of that, unless an `empty` one is wanted.
         """
+        self._blocks.wait()
         with self._blocks.counters.lock:
             since = _THE_BEGINNING if baseline is None else baseline
             counts = self._counted()
@@ -175,6 +177,7 @@ class Reader:
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
+        self._blocks.wait()
         with self._blocks.counters.lock:
             counts = self._counted()
             calls = self._called_so_far()
@@ -327,6 +330,7 @@ class Reader:
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
         notes = [*self._notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        notes += self._blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         stepped = {

@@ -427,6 +427,8 @@ class Recorder:
         sites, site, parent = frame.sites, frame.site, frame.parent
         if site is not None and parent is None and frame.place is not EAGER and not failed:
             self._handing.traced(variable for _, variable in self._handed(sites))
+        if frame.role == "group" and sites:
+            self._blocks.gathered(frame)
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
         called = failed and frame.called  # what ran in there the counters tell
         if site is not None:
@@ -449,6 +451,7 @@ class Recorder:
                     self._variables.plain, self._variables.objects, frame.place is not EAGER
                 )
         frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
+        frame.begun = None
 
     def _handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """The variables of which a step got a gradient: the index of each, and it or None."""

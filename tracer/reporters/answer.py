@@ -89,7 +89,9 @@ def _only_sparse(tally: Tally, optimizer: Optimizer, method: str) -> bool:
         (entry.kind, trace.methods[entry.method].name)
         for block in tally.blocks
         for entry in block.entries
-        if block.total and entry.optimizer == index and entry.role in ("update", "vain", "apply")
+        if block.total
+        and entry.optimizer == index
+        and entry.role in ("update", "vain", "discarded", "apply")
     }
     kinds, methods = {kind for kind, _ in done}, {name for _, name in done}
     return trace.complete and kinds == {"sparse"} and method not in methods
@@ -114,7 +116,7 @@ def apply_methods(tally: Tally) -> list[int]:
         entry.method
         for block in tally.blocks
         for entry in block.entries
-        if entry.role in ("update", "vain")
+        if entry.role in ("update", "vain", "discarded")
     }
     if not makers:
         makers = {index for index in tally.methods if methods[index].role == "apply"}
@@ -159,7 +161,8 @@ def _executions(tally: Tally) -> str:
         return f"{_ran(names, counts)} {in_steps}{_where(tally)}{lost}{beyond}."
     noun = "execution" if sum(inside) == 1 else "executions"
     many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(tally)}"
-    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}{_in_vain(tally)}."
+    no_updates = _in_vain(tally) + _discarded(tally)
+    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}{no_updates}."
 
 
 def _in_vain(tally: Tally) -> str:
@@ -170,6 +173,17 @@ def _in_vain(tally: Tally) -> str:
     if idle == tally.total(measures.tries):
         return "; none of them assigned anything, so there was no update"
     return f"; {idle:,} of them assigned nothing, so they are no updates"
+
+
+def _discarded(tally: Tally) -> str:
+    """How many of the executions were for nothing, and so are no update."""
+    lost = tally.total(measures.discarded)
+    if not lost:
+        return ""
+    were = "was computed and thrown away, so it is no update"
+    if lost > 1:
+        were = "were computed and thrown away, so they are no updates"
+    return f"; {lost:,} of them {were}"
 
 
 def _calls(tally: Tally) -> str:

@@ -260,13 +260,18 @@ def workers(tally: Tally) -> dict[str, list[int]]:
 
 
 def by_method(tally: Tally) -> list[MethodRow]:
-    """A row for each method: executions, and beside them the Python calls and their graphs."""
+    """A row for each method: executions, and beside them the Python calls and their graphs.
+
+    What of its executions was discarded has a row of its own below it.
+    """
     made = []
     for index in tally.methods:
         measure = measures.of_methods([index])
         name = tally.trace.methods[index].name
         figures = (tally.total(measure), *tally.calls(index), *tally.graphs(measure))
         made.append(MethodRow(name, *figures))
+        if lost := tally.total(counting(["discarded"], methods=[index])):
+            made.append(MethodRow(f"{name}, discarded", lost, 0, 0, 0, 0))
     return made
 
 

@@ -247,7 +247,7 @@ def _executions(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
         for block in evidence.blocks
         for entry in block.entries
         if entry.optimizer == index
-        and entry.role in ("update", "vain", "apply")
+        and entry.role in ("update", "vain", "discarded", "apply")
         and evidence.trace.methods[entry.method].name == method
     )
 

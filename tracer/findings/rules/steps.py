@@ -211,7 +211,7 @@ def _made(evidence: Evidence, replica: int) -> dict[int, int]:
     ran: dict[tuple[int, int], int] = {}
     for block in evidence.blocks:
         for entry in block.entries:
-            if entry.role in ("update", "vain") and not block.outside:
+            if entry.role in ("update", "vain", "discarded") and not block.outside:
                 making.add(entry.optimizer)
             elif entry.role == "step" and block.replica == replica:
                 key = entry.optimizer, entry.method

@@ -22,10 +22,11 @@ none of it. No other lock of the recorder is held while it is asked for.
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying, outermost
 from tracer.recorder.older import SESSION_GRAPH
@@ -220,6 +221,16 @@ class Blocks:
         result._add_control_input(getattr(callback, "op", callback))
         if block.step and frame.updates:
             self._parts.add(frame.place.region, result, frame.updates)
+
+    def gathered(self, frame: Frame) -> None:
+        """What it has is a part of its step, or a block of its own."""
+
+    def wait(self) -> None:
+        """TensorFlow waits by itself for what a reading needs."""
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """What is older than the tracer says by itself that it is called."""
+        return iter(())
 
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""

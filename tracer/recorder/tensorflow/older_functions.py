@@ -48,6 +48,8 @@ _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 class OlderFunctions:
     """How often functions that were traced before were called while their optimizer was traced."""
 
+    begins_anew = "; stateful random ops in there began their sequence anew"
+
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()
         self._forgetful: list[_Forgetful] = []

@@ -1,0 +1,131 @@
+"""Programs compiled before the tracer came: counted from then on, or said to be missed."""
+
+from typing import Any
+
+import jax
+import keras
+import pytest
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+
+import tracer
+
+
+def fit(trained: Any, epochs: int = 1) -> None:
+    trained.fit(X[:32], Y[:32], batch_size=4, epochs=epochs, verbose=0)
+
+
+def weight_of(trained: Any) -> float:
+    return float(trained.trainable_variables[0].numpy()[0, 0])
+
+
+def test_a_model_that_was_fitted_is_traced_again() -> None:
+    optimizer = Odometer()
+    trained = model(optimizer)
+    fit(trained)
+    before = weight_of(trained)
+    tracer.wrap(optimizer)
+    fit(trained, epochs=2)
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == weight_of(trained) - before == 16
+    assert trace.updates() == 16 * 4
+    assert trace.complete
+    assert trace.notes == (
+        "odometer: train_step, traced before the tracer came, was traced again for it",
+    )
+
+
+def test_a_loop_that_ran_is_traced_again() -> None:
+    optimizer = Odometer()
+    loop = Loop(optimizer)
+    step = jax.jit(loop.step)
+    for number in range(5):
+        if number == 2:
+            tracer.wrap(optimizer)
+        loop.state = step(loop.state, X[:8], Y[:8])
+    assert tracer.trace_of(optimizer).updates() == 3 * 4
+    assert tracer.trace_of(optimizer).complete
+
+
+def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:
+    optimizer = Odometer()
+    trained = model(optimizer)
+    fit(trained)
+    tracer.wrap(optimizer, retrace=False)
+    fit(trained)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.complete) == (0, False)
+    assert any("'train_step' was traced before" in note for note in trace.notes)
+    assert any("is 8 steps further" in note for note in trace.notes)
+
+
+def test_a_program_that_was_compiled_ahead_is_told_by_the_optimizers_own_count() -> None:
+    optimizer = Odometer()
+    loop = Loop(optimizer)
+    step = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
+    tracer.wrap(optimizer)
+    for _ in range(3):
+        loop.state = step(loop.state, X[:8], Y[:8])
+    for variable, value in zip(optimizer.variables, loop.state[1], strict=True):
+        variable.assign(value)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.complete) == (0, False)
+    assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
+
+
+def test_a_loaded_model_ran_no_steps(tmp_path: Any) -> None:
+    optimizer = Odometer()
+    trained = model(optimizer)
+    fit(trained)
+    trained.save(tmp_path / "model.keras")
+    with tracer.record() as recording:
+        loaded = keras.models.load_model(
+            tmp_path / "model.keras", custom_objects={"Odometer": Odometer}
+        )
+        assert int(loaded.optimizer.iterations.numpy()) == 8
+        assert recording.trace().complete
+        fit(loaded)
+    trace = recording.trace()
+    assert (trace.steps, trace.complete) == (8, True)
+
+
+def test_a_recording_begins_and_ends() -> None:
+    optimizer = Odometer()
+    trained = model(optimizer)
+    fit(trained)
+    for epochs in (2, 1):
+        with tracer.record() as recording:
+            fit(trained, epochs)
+        fit(trained)
+        trace = recording.trace()
+        assert (trace.steps, trace.updates(), trace.complete) == (8 * epochs, 32 * epochs, True)
+
+
+def test_what_is_unwrapped_counts_no_more_if_it_is_traced_anew() -> None:
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    fit(trained)
+    tracer.unwrap(optimizer, retrace=True)
+    fit(trained)
+    assert tracer.trace_of(optimizer).updates() == 8 * 4
+
+
+def test_an_exported_step_says_that_it_counts_nothing() -> None:
+    from jax import export
+
+    optimizer = tracer.wrap(Odometer())
+    loop = Loop(optimizer)
+    exported = export.export(jax.jit(loop.step))(loop.state, X[:8], Y[:8])
+    weights, _ = exported.call(loop.state, X[:8], Y[:8])
+    assert float(weights[0][0, 0]) == 1
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.complete) == (0, False)
+    assert "jax.export" in trace.notes[0]
+
+
+def test_a_step_that_raises_while_it_is_traced() -> None:
+    optimizer = tracer.wrap(Odometer())
+    loop = Loop(optimizer)
+    with pytest.raises(ValueError, match="corresponding 1:1"):
+        jax.jit(lambda s: optimizer.stateless_apply(s[1], s[0], s[0][:2]))(loop.state)
+    loop.state = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
+    assert tracer.trace_of(optimizer).updates() == 4

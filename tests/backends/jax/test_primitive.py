@@ -1,0 +1,335 @@
+"""The counting primitive in what JAX can do with a function: as often as the arithmetic says.
+
+The truth is a weight that `update` moves by exactly 1; no optimizer has a part in it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from tracer.recorder.jax import primitive
+
+P = jax.sharding.PartitionSpec
+
+
+class Counted:
+    """What the primitive told, call by call."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[list[int], ...]] = []
+        self.platforms: list[str] = []
+
+    def ran(self, *numbers: Any) -> None:
+        self.told.append(tuple(np.ravel(each).tolist() for each in numbers))
+
+    def lowered(self, platform: str) -> None:
+        self.platforms.append(platform)
+
+    @property
+    def total(self) -> int:
+        return sum(len(numbers[0]) for numbers in self.told)
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()
+
+
+Update = Callable[[Any], Any]
+
+
+@pytest.fixture
+def update(counted: Counted) -> Update:
+    """One update of a weight, which it moves by 1."""
+
+    def update(weight: Any) -> Any:
+        primitive.count(counted, weight.reshape(-1)[0])
+        return weight + 1.0
+
+    return update
+
+
+def mesh_of_two() -> Any:
+    return jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+
+
+def shard_map(function: Any, checked: bool = True, **kwargs: Any) -> Any:
+    if not hasattr(jax, "shard_map"):  # before JAX 0.7
+        from jax.experimental.shard_map import shard_map as older
+
+        return older(function, mesh=mesh_of_two(), check_rep=checked, **kwargs)
+    return jax.shard_map(function, mesh=mesh_of_two(), check_vma=checked, **kwargs)
+
+
+def weight(*shape: int) -> Any:
+    return jnp.zeros(shape or (3,))
+
+
+def times(function: Any, count: int, start: Any) -> float:
+    """How far the weights moved, all of their first elements together."""
+    for _ in range(count):
+        start = function(start)
+    return float(np.sum(np.asarray(start).reshape(-1, 3)[:, 0]))
+
+
+def jit(update: Update) -> float:
+    return times(jax.jit(update), 10, weight())
+
+
+def donated(update: Update) -> float:
+    return times(jax.jit(update, donate_argnums=0), 10, weight())
+
+
+def eager(update: Update) -> float:
+    return times(update, 10, weight())
+
+
+def without_jit(update: Update) -> float:
+    with jax.disable_jit():
+        return times(jax.jit(update), 10, weight())
+
+
+def compiled_ahead(update: Update) -> float:
+    return times(jax.jit(update).lower(weight()).compile(), 10, weight())
+
+
+def scan(update: Update) -> float:
+    loop = jax.jit(lambda w: lax.scan(lambda c, _: (update(c), None), w, None, length=7)[0])
+    return times(loop, 3, weight())
+
+
+def unrolled_scan(update: Update) -> float:
+    def loop(w: Any) -> Any:
+        return lax.scan(lambda c, _: (update(c), None), w, None, length=7, unroll=3)[0]
+
+    return times(jax.jit(loop), 3, weight())
+
+
+def while_loop(update: Update) -> float:
+    def loop(w: Any, n: int) -> Any:
+        return lax.while_loop(lambda s: s[1] < n, lambda s: (update(s[0]), s[1] + 1), (w, 0))[0]
+
+    compiled, w = jax.jit(loop), weight()
+    for n in (3, 0, 5):
+        w = compiled(w, n)
+    return float(w[0])
+
+
+def fori_loop(update: Update) -> float:
+    return times(jax.jit(lambda w: lax.fori_loop(0, 6, lambda _, s: update(s), w)), 2, weight())
+
+
+def cond(update: Update) -> float:
+    compiled, w = jax.jit(lambda w, p: lax.cond(p, update, lambda w: w, w)), weight()
+    for i in range(10):
+        w = compiled(w, i % 3 == 0)
+    return float(w[0])
+
+
+def switch(update: Update) -> float:
+    branches = [lambda w: w, update, lambda w: update(update(w))]
+    compiled, w = jax.jit(lambda w, i: lax.switch(i, branches, w)), weight()
+    for i in range(9):
+        w = compiled(w, i % 3)
+    return float(w[0])
+
+
+def cond_in_scan(update: Update) -> float:
+    def body(w: Any, i: Any) -> Any:
+        return lax.cond(i % 3 == 0, update, lambda w: w, w), None
+
+    return times(jax.jit(lambda w: lax.scan(body, w, jnp.arange(8))[0]), 3, weight())
+
+
+def cached_inner_function(update: Update) -> float:
+    inner = jax.jit(update)
+    return times(jax.jit(lambda w: inner(inner(inner(w)))), 4, weight())
+
+
+def equal_twice(update: Update) -> float:
+    """Equal work on equal values, which a compiler may do once."""
+    compiled, w, v = jax.jit(lambda w, v: (update(w), update(v))), weight(), weight()
+    for _ in range(4):
+        w, v = compiled(w, v)
+    return float(w[0] + v[0])
+
+
+def vmap(update: Update) -> float:
+    return times(jax.jit(jax.vmap(update)), 5, weight(4, 3))
+
+
+def vmap_of_vmap(update: Update) -> float:
+    return times(jax.jit(jax.vmap(jax.vmap(update))), 5, weight(2, 4, 3))
+
+
+def vmap_of_jit(update: Update) -> float:
+    return times(jax.vmap(jax.jit(update)), 5, weight(4, 3))
+
+
+def grad(update: Update) -> float:
+    def loss(w: Any) -> Any:
+        new = update(update(w))
+        return (new**2).sum(), new
+
+    derived = jax.jit(jax.grad(loss, has_aux=True))
+    return sum(float(derived(weight())[1][0]) for _ in range(4))
+
+
+def remat(update: Update) -> float:
+    def loss(w: Any) -> Any:
+        new = jax.checkpoint(update)(jax.checkpoint(update)(w))
+        return (new**3).sum(), new
+
+    derived = jax.jit(jax.grad(loss, has_aux=True))
+    return sum(float(derived(weight())[1][0]) for _ in range(4))
+
+
+def pmap(update: Update) -> float:
+    return times(jax.pmap(update), 5, weight(2, 3))
+
+
+def shard_map_checked(update: Update) -> float:
+    return times(jax.jit(shard_map(update, in_specs=P("d"), out_specs=P("d"))), 5, weight(2, 3))
+
+
+def shard_map_unchecked(update: Update) -> float:
+    mapped = shard_map(update, checked=False, in_specs=P("d"), out_specs=P("d"))
+    return times(jax.jit(mapped), 5, weight(2, 3))
+
+
+def split_by_xla(update: Update) -> float:
+    """One program over two devices, each with a half of the weight: one update, not two."""
+    halves = jax.sharding.NamedSharding(mesh_of_two(), P("d"))
+    compiled = jax.jit(update, out_shardings=halves)
+    w = jax.device_put(weight(2, 3), halves)
+    for _ in range(5):
+        w = compiled(w)
+    return float(w[0, 0])
+
+
+def replicated_by_xla(update: Update) -> float:
+    everywhere = jax.sharding.NamedSharding(mesh_of_two(), P())
+    compiled = jax.jit(update, out_shardings=everywhere)
+    w = jax.device_put(weight(2, 3), everywhere)
+    for _ in range(5):
+        w = compiled(w)
+    return float(w[0, 0])
+
+
+PROGRAMS = [
+    (jit, 10),
+    (donated, 10),
+    (eager, 10),
+    (without_jit, 10),
+    (compiled_ahead, 10),
+    (scan, 21),
+    (unrolled_scan, 21),
+    (while_loop, 8),
+    (fori_loop, 12),
+    (cond, 4),
+    (switch, 9),
+    (cond_in_scan, 9),
+    (cached_inner_function, 12),
+    (equal_twice, 8),
+    (vmap, 20),
+    (vmap_of_vmap, 40),
+    (vmap_of_jit, 20),
+    (grad, 8),
+    (remat, 8),
+    (pmap, 10),
+    (shard_map_checked, 10),
+    (shard_map_unchecked, 10),
+    (split_by_xla, 5),
+    (replicated_by_xla, 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "updates"), [pytest.param(*each, id=each[0].__name__) for each in PROGRAMS]
+)
+def test_each_update_is_told_once(
+    program: Any, updates: int, update: Update, counted: Counted
+) -> None:
+    assert program(update) == updates
+    jax.effects_barrier()
+    settle()
+    assert counted.total == updates
+    assert set(counted.platforms) == {"cpu"}
+
+
+def settle() -> None:
+    """Wait for all that was begun: what runs for its side effect alone too."""
+    for device in jax.devices():
+        jax.block_until_ready(jax.device_put(0, device) + 1)
+
+
+def test_it_tells_the_numbers_of_each_execution(counted: Counted) -> None:
+    def step(count: Any) -> Any:
+        primitive.count(counted, count, count + 1, count % 2 == 0)
+        return count + 1
+
+    compiled, count = jax.jit(step), jnp.int32(3)
+    for _ in range(3):
+        count = compiled(count)
+    count.block_until_ready()
+    assert counted.told == [([3], [4], [0]), ([4], [5], [1]), ([5], [6], [0])]
+
+
+def test_the_numbers_of_each_member_of_a_batch(counted: Counted) -> None:
+    def step(count: Any, odd: Any) -> Any:
+        primitive.count(counted, 7, count, odd)
+        return count + 1
+
+    jax.jit(jax.vmap(step, in_axes=(0, None)))(jnp.array([3, 5]), 1).block_until_ready()
+    assert counted.told == [([7, 7], [3, 5], [1, 1])]
+
+
+def test_what_nothing_uses_is_told_all_the_same(update: Update, counted: Counted) -> None:
+    def dead(w: Any) -> Any:
+        update(w)
+        return w
+
+    jax.jit(dead)(weight()).block_until_ready()
+    settle()
+    assert counted.total == 1
+
+
+def test_the_fast_path_of_jit_stays(update: Update) -> None:
+    from jax._src import effects  # what any effect would turn off
+
+    jaxpr = jax.make_jaxpr(update)(weight())
+    assert jaxpr.effects == effects.no_effects
+
+
+def test_an_exported_program_does_without(update: Update, counted: Counted) -> None:
+    from jax import export
+
+    exported = export.export(jax.jit(update))(weight())
+    assert float(exported.call(weight())[0]) == 1
+    assert counted.platforms == [""]
+    assert counted.total == 0
+
+
+def test_each_device_of_a_mesh_tells(counted: Counted) -> None:
+    """In a program that XLA splits, also inside of a branch and where nothing is returned."""
+    mesh = mesh_of_two()
+
+    def step(w: Any, wanted: Any) -> Any:
+        def told() -> Any:
+            primitive.count_on_each_device(counted, mesh, wanted)
+            return w + 1
+
+        return lax.cond(wanted > 0, told, lambda: w)
+
+    split = jax.sharding.NamedSharding(mesh, P("d"))
+    compiled, w = jax.jit(step, out_shardings=split), jax.device_put(weight(2, 3), split)
+    for wanted in (5, 0, 6):
+        w = compiled(w, wanted)
+    w.block_until_ready()
+    settle()
+    assert sorted(counted.told) == [([0], [5]), ([0], [6]), ([1], [5]), ([1], [6])]

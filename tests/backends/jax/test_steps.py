@@ -1,0 +1,114 @@
+"""Which step it was, where programs do more than one thing."""
+
+import threading
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from jax import lax
+
+import tracer
+
+
+def not_finite(where: bool) -> Any:
+    return np.full_like(X[:8], np.inf) if where else X[:8]
+
+
+def test_steps_in_a_row_of_one_program_keep_their_parts() -> None:
+    """XLA promises no order between the parts of one step and the end of the one before."""
+    optimizer = tracer.wrap(keras.optimizers.LossScaleOptimizer(Odometer()))
+    loop = Loop(optimizer)
+    inner = jax.jit(loop.step)  # traced once, called four times
+
+    @jax.jit
+    def four(state: Any, xs: Any) -> Any:
+        for x in xs:
+            state = inner(state, x, Y[:8])
+        return state
+
+    bad = [False, True, False, False, True, True, False, False]
+    for first in (0, 4):
+        loop.state = four(loop.state, [not_finite(each) for each in bad[first : first + 4]])
+    trace = tracer.trace_of(optimizer)
+    assert [trace.updates(step=number) for number in range(1, 9)] == [0 if b else 4 for b in bad]
+    assert trace.complete
+
+
+def test_two_optimizers_in_one_program() -> None:
+    one, two = Loop(tracer.wrap(Odometer())), Loop(tracer.wrap(Odometer()))
+
+    @jax.jit
+    def step(a: Any, b: Any) -> Any:
+        return one.step(a, X[:8], Y[:8]), two.step(two.step(b, X[:8], Y[:8]), X[:8], Y[:8])
+
+    for _ in range(5):
+        one.state, two.state = step(one.state, two.state)
+    assert tracer.trace_of(one.optimizer).updates() == 5 * 4
+    assert tracer.trace_of(two.optimizer).steps == 10
+    assert float(two.state[0][0][0, 0]) == 10
+
+
+def test_eager_steps_after_a_program_keep_their_numbers() -> None:
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    trained.fit(X[:32], Y[:32], batch_size=8, verbose=0)
+    kernel = trained.trainable_variables[:1]
+    for _ in range(3):
+        optimizer.apply([np.ones(kernel[0].shape, "float32")], kernel)
+    trained.fit(X[:16], Y[:16], batch_size=8, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert [trace.updates(step=n) for n in range(1, 10)] == [4, 4, 4, 4, 1, 1, 1, 4, 4]
+    assert float(kernel[0].numpy()[0, 0]) == 9
+
+
+def test_an_update_outside_of_every_step() -> None:
+    optimizer = tracer.wrap(Odometer())
+    variable = model(optimizer).trainable_variables[0]
+    optimizer.build([variable])
+
+    @jax.jit
+    def update(value: Any) -> Any:
+        with keras.StatelessScope(state_mapping=[(variable, value)]) as scope:
+            optimizer.update_step(value, variable, 1.0)
+        return scope.get_current_value(variable)
+
+    value = variable.value
+    for _ in range(3):
+        value = update(value)
+    trace = tracer.trace_of(optimizer)
+    assert float(value[0, 0]) == trace.updates() == 3
+    assert trace.steps == 0
+    assert trace.blocks[-1].outside
+
+
+def test_a_reading_waits_for_what_runs() -> None:
+    loop = Loop(tracer.wrap(Odometer()))
+
+    @jax.jit
+    def long(state: Any) -> Any:
+        return lax.fori_loop(0, 2000, lambda _, s: loop.step(s, X[:8], Y[:8]), state)
+
+    loop.state = long(loop.state)
+    assert tracer.trace_of(loop.optimizer).updates() == 2000 * 4
+
+
+def test_threads_that_run_one_program() -> None:
+    loop = Loop(tracer.wrap(Odometer()))
+    step = jax.jit(loop.step)
+    step(loop.state, X[:8], Y[:8])
+
+    def run() -> None:
+        state = loop.state
+        for _ in range(200):
+            state = step(state, X[:8], Y[:8])
+        jax.block_until_ready(state)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates()) == (801, 801 * 4)

@@ -1,0 +1,366 @@
+"""Keras 3 on JAX, however it is run: each count against weights that count by themselves.
+
+The optimizer is an odometer, which adds exactly 1 to a weight with each update, and the weights
+begin at 0. So what a variable holds in the end is how often it was updated, whatever ran: graph
+tracing, compiled programs, branches, loops, devices. Which steps updated is arithmetic.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from jax import lax
+
+import tracer
+
+P = jax.sharding.PartitionSpec
+scaled = keras.optimizers.LossScaleOptimizer
+
+
+class Run(NamedTuple):
+    """What ran, and what must have come of it."""
+
+    optimizer: Any
+    weights: Sequence[Any]
+    per_step: list[int]
+    """How many updates in each step, of all variables, on one replica."""
+    copies: int = 1
+    """How many replicas stepped."""
+    discarded: int = 0
+
+
+def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Run:
+    epochs = kwargs.pop("epochs", 1)
+    batch_size = kwargs.pop("batch_size", 8)
+    trained = model(tracer.wrap(optimizer), **kwargs)
+    trained.fit(x, Y[: len(x)], batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
+    return Run(optimizer, [each.numpy() for each in trained.trainable_variables], per_step)
+
+
+def fit() -> Run:
+    """The last of the batches is smaller, so there are two programs."""
+    return fitted(Odometer(), [4] * 15, epochs=3)
+
+
+def steps_per_execution() -> Run:
+    return fitted(Odometer(), [4] * 10, epochs=2, steps_per_execution=3)
+
+
+def without_compiling() -> Run:
+    return fitted(Odometer(), [4] * 5, jit_compile=False)
+
+
+def run_eagerly() -> Run:
+    return fitted(Odometer(), [4] * 5, run_eagerly=True)
+
+
+def train_on_batch() -> Run:
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    for _ in range(6):
+        trained.train_on_batch(X[:8], Y[:8])
+    return Run(optimizer, [each.numpy() for each in trained.trainable_variables], [4] * 6)
+
+
+def accumulation() -> Run:
+    """16 steps of which every 4th keeps what it computed."""
+    run = fitted(
+        Odometer(gradient_accumulation_steps=4), [0, 0, 0, 4] * 4, X[:32], batch_size=4, epochs=2
+    )
+    return run._replace(discarded=12 * 4)
+
+
+def accumulation_eagerly() -> Run:
+    run = fitted(
+        Odometer(gradient_accumulation_steps=4),
+        [0, 0, 0, 4] * 2,
+        X[:32],
+        batch_size=4,
+        run_eagerly=True,
+    )
+    return run._replace(discarded=6 * 4)
+
+
+def not_finite() -> Any:
+    """Eight batches of four, of which the 4th and the 6th are not finite."""
+    x = X[:32].copy()
+    x[12], x[20] = np.inf, np.nan
+    return x
+
+
+def loss_scale() -> Run:
+    return fitted(scaled(Odometer()), [4, 4, 4, 0, 4, 0, 4, 4], not_finite(), batch_size=4)
+
+
+def loss_scale_without_compiling() -> Run:
+    """Python runs the steps, and JAX the branch in them."""
+    per_step = [4, 4, 4, 0, 4, 0, 4, 4]
+    return fitted(scaled(Odometer()), per_step, not_finite(), batch_size=4, jit_compile=False)
+
+
+def loss_scale_and_accumulation() -> Run:
+    """Steps 4 and 6 are skipped; of the six others every 2nd keeps what it computed."""
+    run = fitted(
+        scaled(Odometer(gradient_accumulation_steps=2)),
+        [0, 4, 0, 0, 4, 0, 0, 4],
+        not_finite(),
+        batch_size=4,
+    )
+    return run._replace(discarded=3 * 4)
+
+
+def moving_averages() -> Run:
+    """The weights do not move, and the optimizer's own count says how often it stepped."""
+    optimizer = keras.optimizers.SGD(0.0, use_ema=True, ema_overwrite_frequency=3)
+    run = fitted(optimizer, [4] * 8, X[:32], batch_size=4)
+    return run._replace(weights=[np.asarray(optimizer.iterations.value)] * 4)
+
+
+def a_frozen_layer() -> Run:
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    trained.layers[0].trainable = False
+    trained.compile(optimizer, "mse")
+    trained.fit(X[:32], Y[:32], batch_size=4, verbose=0)
+    return Run(optimizer, [each.numpy() for each in trained.weights], [2] * 8)
+
+
+def apply_eagerly() -> Run:
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    for _ in range(3):
+        ones = [jnp.ones(each.shape) for each in trained.trainable_variables]
+        optimizer.apply(ones, trained.trainable_variables)
+    return Run(optimizer, [each.numpy() for each in trained.trainable_variables], [4] * 3)
+
+
+def looped(run: Callable[[Loop], Any], per_step: list[int], copies: int = 1) -> Run:
+    loop = Loop(tracer.wrap(Odometer()))
+    weights, _ = run(loop)
+    return Run(loop.optimizer, weights, per_step, copies)
+
+
+def jitted_step() -> Run:
+    def run(loop: Loop) -> Any:
+        step = jax.jit(loop.step, donate_argnums=0)
+        for _ in range(7):
+            loop.state = step(loop.state, X[:8], Y[:8])
+        return loop.state
+
+    return looped(run, [4] * 7)
+
+
+def compiled_ahead() -> Run:
+    def run(loop: Loop) -> Any:
+        step = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
+        for _ in range(4):
+            loop.state = step(loop.state, X[:8], Y[:8])
+        return loop.state
+
+    return looped(run, [4] * 4)
+
+
+def batches() -> tuple[Any, Any]:
+    return X[:32].reshape(8, 4, 4), Y[:32].reshape(8, 4, 1)
+
+
+def scan() -> Run:
+    def run(loop: Loop) -> Any:
+        def epoch(state: Any, x: Any, y: Any) -> Any:
+            return lax.scan(lambda s, batch: (loop.step(s, *batch), None), state, (x, y))[0]
+
+        for _ in range(3):
+            loop.state = jax.jit(epoch)(loop.state, *batches())
+        return loop.state
+
+    return looped(run, [4] * 24)
+
+
+def cond_in_scan() -> Run:
+    """Every third batch is trained on."""
+
+    def run(loop: Loop) -> Any:
+        def body(state: Any, batch: Any) -> Any:
+            x, y, number = batch
+            wanted = number % 3 == 0
+            return lax.cond(wanted, lambda: loop.step(state, x, y), lambda: state), None
+
+        def epoch(state: Any, x: Any, y: Any) -> Any:
+            return lax.scan(body, state, (x, y, jnp.arange(8)))[0]
+
+        for _ in range(3):
+            loop.state = jax.jit(epoch)(loop.state, *batches())
+        return loop.state
+
+    return looped(run, [4] * 9)
+
+
+def switch() -> Run:
+    """None, one or two steps in turn."""
+
+    def run(loop: Loop) -> Any:
+        def step(state: Any, number: Any, x: Any, y: Any) -> Any:
+            def twice(s: Any) -> Any:
+                return loop.step(loop.step(s, x, y), x, y)
+
+            return lax.switch(number, [lambda s: s, lambda s: loop.step(s, x, y), twice], state)
+
+        compiled = jax.jit(step)
+        for number in range(6):
+            loop.state = compiled(loop.state, number % 3, X[:8], Y[:8])
+        return loop.state
+
+    return looped(run, [4] * 6)
+
+
+def while_loop() -> Run:
+    def run(loop: Loop) -> Any:
+        def steps(state: Any, wanted: Any, x: Any, y: Any) -> Any:
+            return lax.while_loop(
+                lambda s: s[1] < wanted, lambda s: (loop.step(s[0], x, y), s[1] + 1), (state, 0)
+            )[0]
+
+        compiled = jax.jit(steps)
+        for wanted in (3, 0, 5, 1):
+            loop.state = compiled(loop.state, wanted, X[:8], Y[:8])
+        return loop.state
+
+    return looped(run, [4] * 9)
+
+
+def ensemble() -> Run:
+    """Three members in one program: a step is one step, with three updates of each variable."""
+
+    def run(loop: Loop) -> Any:
+        state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
+        step = jax.jit(jax.vmap(loop.step, in_axes=(0, None, None)))
+        for _ in range(5):
+            state = step(state, X[:8], Y[:8])
+        return by_copy(state, 3)
+
+    return looped(run, [12] * 5)
+
+
+def ensemble_with_loss_scale() -> Run:
+    """The branch runs for each member, and for the 2nd it is thrown away in the 3rd step."""
+    loop = Loop(tracer.wrap(scaled(Odometer())))
+    state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
+    step = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))
+    for number in range(4):
+        x = np.stack([X[:8]] * 3)
+        if number == 2:
+            x[1] = np.inf
+        state = step(state, x, Y[:8])
+    weights, _ = by_copy(state, 3)
+    return Run(loop.optimizer, weights, [12, 12, 8, 12], discarded=4)
+
+
+def by_copy(state: Any, copies: int) -> Any:
+    """The state with the weights of all copies summed, as if they were updates of one."""
+    weights, of_optimizer = state
+    return [np.asarray(each).reshape(copies, -1).sum(0) for each in weights], of_optimizer
+
+
+def pmap() -> Run:
+    def run(loop: Loop) -> Any:
+        state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+        step = jax.pmap(loop.step, axis_name="data")
+        for _ in range(5):
+            state = step(state, X[:16].reshape(2, 8, 4), Y[:16].reshape(2, 8, 1))
+        return by_copy(state, 2)
+
+    return looped(run, [4] * 5, copies=2)
+
+
+def shard_map() -> Run:
+    """Each of two devices has the whole state, and updates it: two updates."""
+
+    def run(loop: Loop) -> Any:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+        specs = {"in_specs": (P(), P("data"), P("data")), "out_specs": P()}
+        if hasattr(jax, "shard_map"):
+            mapped = jax.shard_map(loop.step, mesh=mesh, check_vma=False, **specs)
+        else:  # before JAX 0.7
+            from jax.experimental.shard_map import shard_map as older
+
+            mapped = older(loop.step, mesh=mesh, check_rep=False, **specs)
+        step = jax.jit(mapped)
+        for _ in range(5):
+            loop.state = step(loop.state, X[:16], Y[:16])
+        weights, of_optimizer = loop.state
+        return [2 * np.asarray(each) for each in weights], of_optimizer
+
+    return looped(run, [4] * 5, copies=2)
+
+
+def spread(distribution: Any) -> Run:
+    keras.distribution.set_distribution(distribution)
+    try:
+        return fitted(Odometer(), [4] * 8, X[:32], epochs=2)
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def data_parallel() -> Run:
+    """One program for two devices: an update of a variable is one, wherever it is kept."""
+    devices = keras.distribution.list_devices()
+    return spread(keras.distribution.DataParallel(devices=devices))
+
+
+def model_parallel() -> Run:
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices)
+    layout = keras.distribution.LayoutMap(mesh)
+    layout[".*a/kernel"] = (None, "model")
+    return spread(keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
+
+
+PROGRAMS = [
+    fit,
+    steps_per_execution,
+    without_compiling,
+    run_eagerly,
+    train_on_batch,
+    accumulation,
+    accumulation_eagerly,
+    loss_scale,
+    loss_scale_without_compiling,
+    loss_scale_and_accumulation,
+    moving_averages,
+    a_frozen_layer,
+    apply_eagerly,
+    jitted_step,
+    compiled_ahead,
+    scan,
+    cond_in_scan,
+    switch,
+    while_loop,
+    ensemble,
+    ensemble_with_loss_scale,
+    pmap,
+    shard_map,
+    data_parallel,
+    model_parallel,
+]
+
+
+@pytest.mark.parametrize("program", [pytest.param(each, id=each.__name__) for each in PROGRAMS])
+def test_counts_are_those_of_the_weights(program: Callable[[], Run]) -> None:
+    run = program()
+    trace = tracer.trace_of(run.optimizer)
+    by_weights = [float(np.ravel(each)[0]) for each in run.weights]
+    updated = trace.count("updates", by="variable")
+    assert sorted(updated.values()) == sorted(each for each in by_weights if each)
+    assert trace.steps == len(run.per_step)
+    assert len(trace.replicas) == run.copies
+    for replica in trace.replicas:
+        steps = range(1, len(run.per_step) + 1)
+        per_step = [trace.updates(step=step, replica=replica.id) for step in steps]
+        assert per_step == run.per_step
+    assert sum(trace.count("discarded", by="variable").values()) == run.discarded
+    assert trace.complete, trace.notes

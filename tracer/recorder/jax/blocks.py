@@ -1,0 +1,285 @@
+"""Closes blocks: what was traced into one program, or ran in one eager step, is counted by one op.
+
+A *place* is here a trace of JAX: the body of a jitted function, of a loop or of a branch. A frame
+whose parent is in the same place hands its sites to it; one whose parent is in another, or that has
+none, closes a block, and adds one op to the program (`primitive`), with as its operands the
+optimizer's own count of steps before and after, and of each group under a condition whether it was
+kept. What that op tells is put together in `programs`.
+
+In eager mode Python counts a step as long as it may: the values of JAX are computed behind its
+back, and to ask for one is to wait. As soon as the optimizer is in a program too, or part of a step
+is under a condition, an eager step is counted by an op of its own, which runs when its values are
+there: so the steps keep their order.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import jax
+
+from tracer.model.wording import some
+from tracer.recorder import host
+from tracer.recorder.backend import Stepped
+from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
+from tracer.recorder.jax import compat, primitive
+from tracer.recorder.jax.arrays import number_in
+from tracer.recorder.jax.older import functions_with
+from tracer.recorder.jax.programs import Program, Programs, Work
+from tracer.recorder.paths import UNKNOWN
+from tracer.recorder.sites import SiteTable
+
+
+class _Begun(NamedTuple):
+    """What is noted of a step as it begins."""
+
+    optimizer: Any
+    clock: Any
+    """The variable in which the optimizer counts its steps."""
+    place_of_clock: int | None
+    """The place of that variable in the state that `stateless_apply` is given; None if it is in the
+    variable."""
+    value: Any
+
+
+def current_place() -> Place:
+    """Where this thread's calls are made now."""
+    trace = compat.current_trace()
+    return EAGER if trace is None else Place(trace, None, trace)
+
+
+def in_eager() -> bool:
+    """Whether what is called now is executed now."""
+    return compat.current_trace() is None
+
+
+def locate(
+    frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+) -> None:
+    """Write into a new frame where its call is made, and what it is part of.
+
+    What calls it is below it on the stack of this thread, also while a program is traced.
+    """
+    top = stack[-1] if stack else None
+    parent = top.parent if top is not None and top.gathers else top
+    start_frame(frame, role, current_place(), 0, parent, distributed=is_distributed())
+    if role == "step":
+        frame.begun = _begin_step(frame)
+    elif role == "group":
+        frame.begun = _whether_kept(frame)
+        frame.gathers = frame.gathers and frame.begun is None
+
+
+def is_distributed() -> bool:
+    """Whether Keras spreads the program over devices, or several processes run it."""
+    return jax.process_count() > 1 or distribution() is not None
+
+
+def distribution() -> Any:
+    """That of `keras.distribution` that is set; None if there is none."""
+    module = getattr(sys.modules.get("keras"), "distribution", None)
+    return None if module is None else module.distribution()
+
+
+def _begin_step(frame: Any) -> _Begun | None:
+    """The count of steps of the optimizer whose step method `frame` is."""
+    optimizer: Any = getattr(frame.original, "__self__", None)
+    clock = clock_of(optimizer)
+    if clock is None:
+        return None
+    if frame.method != "stateless_apply":
+        return _Begun(optimizer, clock, None, clock.value)
+    state = frame.args[0] if frame.args else frame.kwargs.get("optimizer_variables", ())
+    for number, variable in enumerate(optimizer.variables):
+        if variable is clock and number < len(state):
+            return _Begun(optimizer, clock, number, state[number])
+    return None
+
+
+def clock_of(optimizer: Any) -> Any:
+    """The variable in which an optimizer counts its steps: a loss scale has that of what it holds.
+
+    None if it has none.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    while inner is not None:
+        optimizer, inner = inner, getattr(inner, "inner_optimizer", None)
+    return getattr(optimizer, "_iterations", None)
+
+
+def _whether_kept(frame: Any) -> Any:
+    """Whether what a group computes is kept: Keras on JAX updates in each step that accumulates.
+
+    As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept.
+    """
+    optimizer: Any = getattr(frame.original, "__self__", None)
+    every = getattr(optimizer, "gradient_accumulation_steps", None)
+    if not every:
+        return None
+    return (optimizer._iterations.value + 1) % every == 0
+
+
+class Blocks(host.Blocks):
+    """The blocks of one root optimizer, and where they are counted; thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        sites: SiteTable,
+        calls_under_way: CallsUnderWay,
+        devices: Mapping[int, str],
+        kinds: Callable[[], set[str]],
+        note: Callable[[str], None],
+        fault: Callable[[BaseException], None],
+        called: Callable[[], None],
+    ) -> None:
+        """See `tracer.recorder.backend.Backend.new_blocks`."""
+        super().__init__(
+            sites=sites,
+            calls_under_way=calls_under_way,
+            devices=devices,
+            kinds=kinds,
+            note=note,
+            fault=fault,
+            called=called,
+        )
+        self.programs = self.counters = Programs(sites, note, fault)
+        self._alone: dict[Program, Callable[..., Any]] = {}
+        self._latest: Any = None
+        self._stepping: WeakSet[Any] = WeakSet()
+
+    def gathered(self, frame: Frame) -> None:
+        """A group ends of which the result may be thrown away: note what was done in it."""
+        if frame.begun is not None:
+            frame.updates += [([frame.begun], number) for number in frame.sites]
+
+    def close(self, frame: Frame, failed: bool) -> None:
+        """All that was called from `frame` executes as a whole: count it."""
+        if frame.place is EAGER and not (self.programs.all or frame.updates):
+            super().close(frame, failed)
+            return
+        if frame.path == UNKNOWN:
+            self.find_path(frame, sys._getframe(1))
+        role = "part" if frame.parent is not None else "alone"
+        if frame.parent is None and frame.role == "step":
+            role = "step"
+        groups, kept = _groups(frame)
+        before, after, clock = _steps_so_far(frame)
+        function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
+        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock))
+        numbers = [before, after, *kept]
+        if frame.place is EAGER:
+            program = self.programs.eager(work)
+            counting = self._alone.get(program)
+            if counting is None:
+                counting = self._alone[program] = primitive.counting_alone(program)
+            self._latest = counting(*numbers)
+            return
+        for number in frame.sites:
+            if self._sites.sites[number].role != "request":
+                self.callers.traced[number, frame.path] += 1
+        if frame.begun is not None:
+            self._stepping.add(frame.begun.optimizer)
+        self._count_in_program(work, numbers)
+
+    def _count_in_program(self, work: Work, numbers: list[Any]) -> None:
+        """Add the op of a block to the program that is traced."""
+        axes = compat.axis_names()
+        program = self.programs.new(work, replicated=bool(axes))
+        if axes:  # the program says what each device does: each is a replica
+            primitive.count(program, jax.lax.axis_index(axes), *numbers)
+            return
+        mesh = _mesh_of_processes()
+        if mesh is None:
+            primitive.count(program, *numbers)
+            return
+        mine = [
+            number
+            for number, device in enumerate(mesh.devices.flat)
+            if device.process_index == jax.process_index()
+        ]
+        program.tell_only(mine[0])
+        primitive.count_on_each_device(program, mesh, *numbers)
+
+    def forget_graphs(self) -> None:
+        """Let each function with an op of this recorder be traced anew."""
+        for optimizer in list(self._stepping):
+            for function in functions_with(optimizer):
+                function.clear_cache()
+
+    def wait(self) -> None:
+        """Wait until all that the program has begun to run is counted: its results are there."""
+        if not self.programs.all and self._latest is None:
+            return
+        for array in (self._latest, *jax.live_arrays()):
+            compat.wait_for(array)
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on steps of programs that hold no op, and of other processes.
+
+        The optimizer's own count is compared with what the last step told of it. In a loop of the
+        program's own that count is in the state, and the variable may never hear of it.
+        """
+        for name, optimizer, started in optimizers:
+            clock = getattr(optimizer, "_iterations", None)
+            now = number_in(clock)
+            counted = self.programs.latest.get(id(clock))
+            if counted is None and started is not None:
+                counted = started + self.counters.steps()
+            if now is not None and counted is not None and now > counted:
+                more = some(int(now) - counted, "step")
+                yield (
+                    f"{name}: its own count of steps is {more} further than what was counted: they "
+                    "ran in programs compiled before the tracer came, unless the count was set, as "
+                    "by a checkpoint; wrap the optimizer before its steps are compiled"
+                )
+        number = jax.process_index()
+        if number and self.programs.all and not any(each.total for each in self.programs.all):
+            yield (
+                f"process {number} of {jax.process_count()}: what XLA splits over processes is "
+                "counted in the first of them; keras.distribution, pmap and shard_map are counted "
+                "in each"
+            )
+
+
+def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
+    """Which sites of a frame are in which group that may be thrown away, and whether it is kept."""
+    conditions: list[Any] = []
+    numbers: dict[int, list[int]] = {}
+    for (condition,), site in frame.updates:
+        known = next((n for n, each in enumerate(conditions) if each is condition), None)
+        if known is None:
+            known = len(conditions)
+            conditions.append(condition)
+        numbers.setdefault(site, []).append(known)
+    places = []
+    for place, site in enumerate(frame.sites):
+        if numbers.get(site):
+            places.append((place, numbers[site].pop(0)))
+    return tuple(places), conditions
+
+
+def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
+    """The optimizer's own count of steps before and after a block, and the variable that has it."""
+    around: Any = frame
+    while around is not None and around.begun.__class__ is not _Begun:
+        around = around.parent
+    if around is None:
+        return 0, 0, None
+    begun = around.begun
+    if around is not frame:  # an apply method in a branch of its own
+        return begun.clock.value, begun.clock.value, begun.clock
+    if begun.place_of_clock is None:
+        return begun.value, begun.clock.value, begun.clock
+    result = frame.result  # what `stateless_apply` returned; None if it raised
+    after = begun.value if result is None else result[1][begun.place_of_clock]
+    return begun.value, after, begun.clock
+
+
+def _mesh_of_processes() -> Any:
+    """The mesh of `keras.distribution`, if its devices are of several processes; else None."""
+    if jax.process_count() == 1:
+        return None
+    mesh = getattr(distribution(), "device_mesh", None)
+    return None if mesh is None else mesh.backend_mesh

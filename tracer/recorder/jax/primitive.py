@@ -1,0 +1,163 @@
+"""One JAX primitive, `count`: each execution calls Python, once, with the numbers it is given.
+
+It declares no JAX *effect*. `jax.debug.callback` and `io_callback` declare one, and any effect
+turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes in or comes out
+(`pjit.py`, `_get_fastpath_data`). Instead
+
+- a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
+- it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
+- under `vmap` it has a number for each member, all in one call;
+- under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more.
+
+In loops and branches it runs as often as they do. Python is called on a thread of XLA, which holds
+the GIL meanwhile; nothing of JAX may be called there.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tracer.recorder.jax import compat
+
+
+class Counted(Hashable, Protocol):
+    """What is counted; told apart by identity, also by the caches of JAX."""
+
+    def ran(self, *numbers: "np.ndarray[Any, Any]") -> None:
+        """It was executed: as often as the arrays, which are of one shape, have elements.
+
+        Called on any thread, by several at once. What it raises ends the program of the user.
+        """
+
+    def lowered(self, platform: str) -> None:
+        """It is compiled for a platform; empty for an exported program, which cannot count."""
+
+
+_count = compat.Primitive("tracer_count")
+_count.multiple_results = True
+_keep = compat.Primitive("tracer_keep")
+_keep.multiple_results = True
+
+
+def count(counted: Counted, *numbers: Any) -> None:
+    """Have `counted.ran` called with these scalars, each time that this is executed.
+
+    In eager mode that is now, as soon as they are computed; else when the program runs that is
+    being traced.
+    """
+    _count.bind(*(jnp.asarray(number, jnp.int32) for number in numbers), counted=counted)
+
+
+def counting_alone(counted: Counted) -> Callable[..., Any]:
+    """A program that counts, with the scalars that it is given, and does nothing else.
+
+    It returns an array, which is there when it has counted.
+    """
+
+    def counting(*numbers: Any) -> Any:
+        count(counted, *numbers)
+        return jnp.asarray(numbers[0])
+
+    compiled: Callable[..., Any] = jax.jit(counting)
+    return compiled
+
+
+def count_on_each_device(counted: Counted, mesh: Any, *numbers: Any) -> None:
+    """The same in a program that XLA splits over the devices of `mesh`: called for each of them.
+
+    `counted.ran` gets the index of the device in the mesh before the numbers.
+    """
+    everywhere = jax.sharding.PartitionSpec()
+
+    def on_one(first: Any, *others: Any) -> Any:
+        count(counted, jax.lax.axis_index(mesh.axis_names), first, *others)
+        return first
+
+    done = compat.shard_map(on_one, mesh, everywhere)(*numbers)
+    _keep.bind(done)  # without it nothing would use what the devices do
+
+
+def _abstract(*operands: Any, **parameters: Any) -> Sequence[Any]:
+    return []
+
+
+def _used(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
+    """It is never dead code."""
+    return [True] * len(equation.invars), equation
+
+
+def _differentiate(
+    primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    return _count.bind(*primals, **parameters), []
+
+
+def _batch(
+    operands: Sequence[Any], dimensions: Sequence[Any], **parameters: Any
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Each member of the batch is one execution, all in one call."""
+    size = next(
+        operand.shape[dimension]
+        for operand, dimension in zip(operands, dimensions, strict=True)
+        if dimension is not None
+    )
+    whole = [
+        jnp.broadcast_to(operand, (size, *operand.shape))
+        if dimension is None
+        else jnp.moveaxis(operand, dimension, 0)
+        for operand, dimension in zip(operands, dimensions, strict=True)
+    ]
+    _count.bind(*whole, **parameters)
+    return [], []
+
+
+def _once(
+    saveable: Callable[..., Any],
+    unknown: Sequence[bool],
+    instantiated: Sequence[bool],
+    equation: Any,
+) -> tuple[Any, ...]:
+    """`jax.checkpoint` computes anew what it did not keep: this is no execution of its own."""
+    if any(unknown):
+        left = [
+            variable
+            for variable, there in zip(equation.invars, instantiated, strict=True)
+            if not there
+        ]
+        return None, equation, [], [], left
+    return equation, None, [], [], []
+
+
+def _lower(context: Any, *operands: Any, counted: Counted) -> Sequence[Any]:
+    if compat.is_exported(context):
+        counted.lowered("")
+        return []
+    counted.lowered(compat.platforms(context)[0])
+
+    def ran(*numbers: Any) -> tuple[()]:
+        counted.ran(*numbers)
+        return ()
+
+    result: Sequence[Any] = compat.call_python(context, ran, operands)
+    return result
+
+
+def _lower_to_nothing(context: Any, *operands: Any) -> Sequence[Any]:
+    return []
+
+
+_count.def_impl(compat.run_alone(_count))
+_count.def_abstract_eval(_abstract)
+compat.ad.primitive_jvps[_count] = _differentiate
+compat.batching.primitive_batchers[_count] = _batch
+compat.partial_eval.dce_rules[_count] = _used
+compat.partial_eval.partial_eval_jaxpr_custom_rules[_count] = _once
+compat.register_lowering(_count, _lower)
+
+_keep.def_impl(lambda *operands: [])
+_keep.def_abstract_eval(_abstract)
+compat.partial_eval.dce_rules[_keep] = _used
+compat.register_lowering(_keep, _lower_to_nothing)

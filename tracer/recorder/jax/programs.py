@@ -1,0 +1,308 @@
+"""Counts the blocks of programs that JAX runs: which ran, in which step, and what came of it.
+
+A block of a program has one op (`tracer.recorder.jax.primitive`), which calls `Program.ran` with
+numbers of that run: the optimizer's own count of steps before and after the block, and for each
+group that may be thrown away whether it was kept. The op of a step has what the step made among its
+operands, so what stands in branches and loops inside of the step is told before it. Beyond that XLA
+promises no order: of two steps in one program the parts of the second may be told before the end of
+the first. So the parts wait until a step is told whose count of steps encloses theirs.
+
+A part that no step encloses ran outside of every step: a function that was traced inside a step may
+be called by itself later, and JAX does not call Python then.
+
+Under `vmap` one call tells of all members. Then the step is one step in which each member did its
+part; a branch runs for all of them, and for those that did not choose it, what it did is discarded.
+
+What is told comes on threads of XLA, several at once. They take the lock of the counters.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from tracer.recorder.counters import CountedBlock, Counters, Counts
+from tracer.recorder.hostlog import HostLog
+from tracer.recorder.sites import SiteTable
+from tracer.recorder.stamps import UNIT, WITHIN
+
+_MOST_WAITING = 4096
+"""How many parts wait for their step on a replica; no step has so many."""
+
+
+class Row(NamedTuple):
+    """What one execution of a block told."""
+
+    before: int
+    """The optimizer's own count of its steps when the block began."""
+    after: int
+    """The same when it ended."""
+    kept: tuple[int, ...]
+    """Of each group that is thrown away at times, whether it was kept: 0 or 1."""
+
+
+class Work(NamedTuple):
+    """What a block of a program is."""
+
+    function: str
+    role: str
+    """`step`, `part` of a step, or `alone`."""
+    sites: tuple[int, ...]
+    groups: tuple[tuple[int, int], ...]
+    """The places in `sites` that a group may throw away, each with the number of the group."""
+    path: int
+    clock: int
+    """Whose count of steps the rows have: a number that is the same for the same optimizer."""
+
+
+class Program:
+    """A block in one program: what its op calls."""
+
+    def __init__(self, programs: "Programs", work: Work, first: int, replicated: bool) -> None:
+        """`first` is the replica, or the number of the device that counts for this process.
+
+        If `replicated` the op tells the replica, or the device, before the rest.
+        """
+        self.work = work
+        self.total = 0
+        self.logs: dict[tuple[int, tuple[tuple[int, ...], ...]], HostLog] = {}
+        """By replica and what each member kept: to find the log of a block takes a look at all of
+        its sites, which is too much for each run."""
+        self._programs = programs
+        self._first = first
+        self._replicated = replicated
+        self._only_first = False
+
+    def tell_only(self, device: int) -> None:
+        """Count what this device tells, and leave out what the others of the process tell too."""
+        self._first, self._replicated, self._only_first = device, True, True
+
+    def ran(self, *numbers: Any) -> None:
+        """The op was executed, with these numbers: scalars, or arrays with one for each member."""
+        try:
+            if not (self._replicated or numbers[0].ndim):
+                before, after, *kept = map(int, numbers)
+                self._programs.ran(self, self._first, [Row(before, after, tuple(kept))])
+                return
+            told: Iterable[Sequence[int]]
+            if numbers[0].ndim:
+                told = zip(*(each.ravel().tolist() for each in numbers), strict=True)
+            else:
+                told = [[int(each) for each in numbers]]
+            by_replica: dict[int, list[Row]] = defaultdict(list)
+            for each in told:
+                replica, *values = each if self._replicated else (self._first, *each)
+                if self._only_first and replica != self._first:
+                    continue
+                before, after, *kept = values
+                number = 0 if self._only_first else replica
+                by_replica[number].append(Row(before, after, tuple(kept)))
+            for replica, rows in by_replica.items():
+                self._programs.ran(self, replica, rows)
+        except Exception as error:  # it would end the program of the user
+            self._programs.fault(error)
+
+    def lowered(self, platform: str) -> None:
+        """It is compiled for a platform, or exported."""
+        self._programs.lowered(platform)
+
+
+class _Waiting(NamedTuple):
+    """A part that was told, and whose step was not yet."""
+
+    program: Program
+    rows: list[Row]
+
+
+class Programs(Counters[Any, Any]):
+    """The counters of one root optimizer: what runs in programs, and what Python counts."""
+
+    def __init__(
+        self,
+        sites: SiteTable,
+        note: Callable[[str], None],
+        fault: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(_no_ledger)
+        self.fault = fault
+        self.all: list[Program] = []
+        """What was traced."""
+        self.latest: dict[int, int] = {}
+        """How far the steps that were told say that each optimizer's own count of steps is."""
+        self._eager: dict[Work, Program] = {}
+        self._sites = sites
+        self._note = note
+        self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
+        self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
+
+    def new(self, work: Work, replicated: bool) -> Program:
+        """A block was traced: what its op shall call."""
+        program = Program(self, work, 0, replicated)
+        with self.lock:
+            self.all.append(program)
+            block = self._block(work, 0, [(1,) * _groups(work)])
+            self.logs.setdefault(block, HostLog())  # so that it is known if it never runs
+        return program
+
+    def eager(self, work: Work) -> Program:
+        """What counts a block in eager mode; the same for the same work."""
+        with self.lock:
+            program = self._eager.get(work)
+            if program is None:
+                program = self._eager[work] = Program(self, work, 0, replicated=False)
+            return program
+
+    def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
+        """A block was executed on a replica, once for each row."""
+        work = program.work
+        with self.lock:
+            program.total += len(rows)
+            if work.role == "part":
+                waiting = self._waiting[replica]
+                waiting.append(_Waiting(program, rows))
+                if len(waiting) > _MOST_WAITING:
+                    self.log(self._block_of(waiting.pop(0), replica), 0)
+                return
+            after = max(row.after for row in rows)
+            self.latest[work.clock] = max(after, self.latest.get(work.clock, after))
+            stamp = 0
+            if work.role == "step":
+                number = self.take_number(replica)
+                stamp = UNIT * number
+                self._log_parts(replica, work.clock, rows, stamp | WITHIN)
+            self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+
+    def lowered(self, platform: str) -> None:
+        """A program with a block in it is compiled for a platform, or exported if it is empty."""
+        if not platform:
+            self._note(
+                "a step was exported (jax.export): an exported program calls no Python, so what "
+                "runs in it is not counted"
+            )
+        elif platform != "cpu":
+            self._note(f"counting on {platform} was never tried: compare the counts by other means")
+
+    def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
+        """What was counted on each replica: see `Counters.read`.
+
+        What waits for its step is shown as what ran outside of every step: its step may come yet.
+        """
+        with self.lock:
+            waiting = Counter(
+                (replica, self._block_of(part, replica))
+                for replica, parts in self._waiting.items()
+                for part in parts
+            )
+            for _, block in waiting:
+                self.logs.setdefault(block, HostLog())
+            counts = super().read(under_way, calm)
+            for (replica, block), times in waiting.items():
+                blocks = counts[replica].blocks
+                reading = blocks[block][1]
+                outside = {**reading.outside, 0: reading.outside.get(0, 0) + times}
+                blocks[block] = block, reading._replace(outside=outside)
+            self._show_programs(counts)
+            return counts
+
+    def _log_parts(self, replica: int, clock: int, steps: Sequence[Row], stamp: int) -> None:
+        """Count the parts that the step is made of."""
+        waiting = self._waiting.get(replica)
+        if not waiting:
+            return
+        left = []
+        for part in waiting:
+            rows = part.rows
+            members = len(rows) == len(steps) > 1
+            of_rows = steps if members else [_around(steps)] * len(rows)
+            apart = part.program.work.clock != clock  # what its count says is of another optimizer
+            fits = [
+                apart or (step.before <= row.before and row.after <= step.after)
+                for row, step in zip(rows, of_rows, strict=True)
+            ]
+            if not (members or all(fits)):
+                left.append(part)
+                continue
+            kept = [
+                row.kept if fit else (0,) * (len(row.kept) + 1)
+                for row, fit in zip(rows, fits, strict=True)
+            ]
+            self._log_of(part.program, replica, kept).add(stamp)
+        self._waiting[replica] = left
+
+    def _block_of(self, part: _Waiting, replica: int) -> CountedBlock:
+        """What the log knows a part by."""
+        return self._block(part.program.work, replica, [row.kept for row in part.rows])
+
+    def _show_programs(self, counts: Counts) -> None:
+        """Say of each block how many programs have it, and how many of these never ran."""
+        programs: Counter[CountedBlock] = Counter()
+        idle: Counter[CountedBlock] = Counter()
+        for program in self.all:
+            block = self._block(program.work, 0, [(1,) * _groups(program.work)])
+            programs[block] += 1
+            idle[block] += not program.total
+        for counted in counts.values():
+            for key, (block, reading) in counted.blocks.items():
+                if block in programs:
+                    reading = reading._replace(graphs=programs[block], idle=idle[block])
+                    counted.blocks[key] = block, reading
+
+    def _log_of(
+        self, program: Program, replica: int, members: Sequence[tuple[int, ...]]
+    ) -> HostLog:
+        """The log of what a program did, and of how much of it was kept."""
+        key = replica, tuple(members)
+        log = program.logs.get(key)
+        if log is None:
+            block = self._block(program.work, replica, members)
+            log = program.logs[key] = self.logs.setdefault(block, HostLog())
+        return log
+
+    def _block(self, work: Work, replica: int, members: Sequence[tuple[int, ...]]) -> CountedBlock:
+        """What the log knows a block by that did its work so often, and kept so much of it."""
+        key = (work, replica, tuple(members))
+        block = self._blocks.get(key)
+        if block is None:
+            sites: list[int] = []
+            for number, kept in enumerate(members):
+                sites += self._as_done(work, replica, kept, first=not number)
+            block = CountedBlock(
+                replica, work.function, work.role == "step", tuple(sites), work.path
+            )
+            self._blocks[key] = block
+        return block
+
+    def _as_done(
+        self, work: Work, replica: int, kept: tuple[int, ...], first: bool
+    ) -> Iterator[int]:
+        """The sites of one member; of the `first` with what is the same for all members."""
+        groups = dict(work.groups)
+        nothing = len(kept) > _groups(work)  # the branch that it is in was not taken
+        for place, number in enumerate(work.sites):
+            site = self._sites.sites[number]
+            if not first and site.role in ("step", "request"):
+                continue
+            role = site.role
+            if role in ("update", "vain") and (
+                nothing or (place in groups and not kept[groups[place]])
+            ):
+                role = "discarded"
+            if (role, replica) == (site.role, site.replica):
+                yield number
+            else:
+                yield self._sites.number(
+                    site.optimizer, site.method, role, site.kind, site.variable, replica
+                )
+
+
+def _groups(work: Work) -> int:
+    """How many groups of a block may be thrown away."""
+    return 1 + max((group for _, group in work.groups), default=-1)
+
+
+def _around(rows: Sequence[Row]) -> Row:
+    """From the first to the last of what some rows say."""
+    return Row(min(row.before for row in rows), max(row.after for row in rows), ())
+
+
+def _no_ledger(device: str, steps: int) -> NoReturn:
+    raise NotImplementedError("JAX tells what runs; nothing is counted without Python")
