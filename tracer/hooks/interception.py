@@ -117,7 +117,9 @@ def _begin_apply(
         pair = args if len(args) > 1 else _in_order(original, args, kwargs)
         if len(pair) < 2:  # the framework will refuse it
             return original, None
-        return original, binding.recorder.enter_apply(binding.index, apply, pair[0], pair[1])
+        recorder = binding.recorder
+        enter = recorder.enter_apply_to_many if apply.many else recorder.enter_apply
+        return original, enter(binding.index, apply, pair[0], pair[1])
     except Exception as error:
         binding.recorder.fault(error)
         return original, None

@@ -129,13 +129,12 @@ class Recording:
         alive = _optimizers()
         if alive:
             from tracer.hooks.family import family
-            from tracer.recorder.tensorflow import users
+            from tracer.recorder.backends import at_one_moment
 
-            users.listen()
             inner = {
                 id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
             }
-            with users.one_moment():
+            with at_one_moment(filter(None, (kind_of(type(each)) for each in alive))):
                 for optimizer in alive:
                     if id(optimizer) not in inner:
                         self._meet(optimizer)

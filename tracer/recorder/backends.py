@@ -2,6 +2,8 @@
 
 import importlib
 import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tracer.kinds import OptimizerKind
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
 
-SUPPORTED = ("tensorflow",)
+SUPPORTED = ("tensorflow", "torch")
 """The backends of Keras 3 whose optimizers can be traced."""
 
 
@@ -39,6 +41,19 @@ def _backend(name: str) -> Backend:
         module: Any = importlib.import_module(f"tracer.recorder.{name}.backend")
         known = _used[name] = module
     return known
+
+
+def at_one_moment(kinds: Iterable[OptimizerKind]) -> AbstractContextManager[None]:
+    """While optimizers of these kinds are met: what uses them is looked for once, if it has to be.
+
+    TensorFlow alone has functions that go on running what was traced before.
+    """
+    if all(name_of(kind) != "tensorflow" for kind in kinds):
+        return nullcontext()
+    from tracer.recorder.tensorflow import users
+
+    users.listen()
+    return users.one_moment()
 
 
 def canonical(variable: object) -> object:

@@ -42,6 +42,7 @@ class Frame:
         "gradient",
         "held",
         "held_at_begin",
+        "many",
         "numbers",
         "parent",
         "path",
@@ -88,6 +89,8 @@ class Frame:
     """Of an outermost step: the variable on which an apply method raised; not set if none did."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
+    many: list[int]
+    """Of a call of an apply method for many variables: the site of each; not set of any other."""
     site: int | None
     sites: list[int]
     result: Any
