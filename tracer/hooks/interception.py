@@ -40,7 +40,7 @@ def traced_method(
         finally:
             _end_apply(call, result, failed)
 
-    return _disguised(step_method if apply is None else apply_method, base, name)
+    return disguised(step_method if apply is None else apply_method, base, name)
 
 
 def method_beside(base: type, name: str) -> Callable[..., Any]:
@@ -49,10 +49,10 @@ def method_beside(base: type, name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
 
-    return _disguised(method, base, name)
+    return disguised(method, base, name)
 
 
-def _disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
     """`method` with the name, the module, the text and the signature of `base`'s."""
     original = inspect.getattr_static(base, name)
     method.__name__ = name

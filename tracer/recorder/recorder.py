@@ -112,8 +112,13 @@ class Recorder:
 
     # Calls.
 
-    def enter(self, frame: Frame, optimizer: int, method: str, role: FrameRole) -> None:
-        """A call of a step or group method begins."""
+    def enter(
+        self, frame: Frame, optimizer: int, method: str, role: FrameRole, caller: Any = None
+    ) -> None:
+        """A call of a step or group method begins.
+
+        `caller` is Python's frame that makes it, if it is not that which called the method.
+        """
         stack = self._calls_under_way.stack()
         if stack and role == "step":
             self._drop_interrupted()
@@ -126,7 +131,7 @@ class Recorder:
                 self._sites.traced(frame.site)
             elif frame.parent is None:
                 self._turns.step()
-                self._blocks.find_path(frame, sys._getframe(2))
+                self._blocks.find_path(frame, caller or sys._getframe(2))
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
                 self.reader.where = self.backend.surroundings()
