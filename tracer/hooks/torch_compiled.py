@@ -45,8 +45,10 @@ class _Call(NamedTuple):
 class _Step(Frame):
     """A step that runs in compiled code."""
 
-    __slots__ = ("handed", "number")
+    __slots__ = ("compiled", "function", "handed", "number")
 
+    compiled: int
+    """How many of its sites were noted here; others are calls of Python, between such code."""
     handed: bool
     """Whether the gradients that it was handed have been noted."""
     number: int
@@ -56,6 +58,7 @@ _calls: list[_Call] = []
 _numbers: dict[tuple[Any, ...], int] = {}
 _making = threading.Lock()
 _steps = threading.local()
+_FUNCTION = "torch.compile"
 _written = torch.zeros(1, dtype=torch.int8)
 """What the operators say that they write to."""
 
@@ -193,6 +196,7 @@ def _enter(written: Any, number: int) -> None:
     try:
         frame = _Step()
         frame.recorder, frame.number, frame.handed = recorder, number, False
+        frame.compiled, frame.function = 0, ""
         frame.result, frame.python = None, _around(sys._getframe(1))
         recorder.enter(frame, binding.index, call.method, "step", frame.python)
         _under_way().append(frame)
@@ -201,8 +205,10 @@ def _enter(written: Any, number: int) -> None:
             around.handed = True
             method = _calls[around.number].method
             pairs = list(zip(call.gradients, _alive(call), strict=False))
+            before = len(around.sites)
             for _ in recorder.requests(around, binding.index, method, pairs):
                 pass
+            around.compiled += len(around.sites) - before
     except Exception as error:
         recorder.fault(error)
 
@@ -213,8 +219,12 @@ def _leave(written: Any, number: int) -> None:
         frame = under_way.pop()
         if frame.number == number:
             frame.python = None
+            parent, wholly = frame.parent, frame.compiled == len(frame.sites)
+            frame.function = _FUNCTION if wholly else ""
             try:
                 frame.recorder.leave(frame, False)
+                if wholly and isinstance(parent, _Step):
+                    parent.compiled += frame.compiled + 1
             except Exception as error:
                 frame.recorder.fault(error)
             return
@@ -231,7 +241,11 @@ def _applied(written: Any, number: int) -> None:
         else:
             frame = recorder.enter_apply(index, call.apply, call.gradients[0], variables[0])
         if frame is not None:
+            step = frame if frame.role == "step" else frame.parent
+            before = len(step.sites) if step is not None else 0
             recorder.leave_apply(frame, None, False)
+            if isinstance(step, _Step):
+                step.compiled += len(step.sites) - before
     except Exception as error:
         recorder.fault(error)
 

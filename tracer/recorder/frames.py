@@ -63,6 +63,9 @@ class Frame:
         "variable",
     )
 
+    function = ""
+    """What a program calls the compiled code that the call is in, if it is all in such code, where
+    it is no call of Python; a class derived from this one may say it."""
     recorder: Any
     """The recorder that it is told to, which imports this module."""
     role: FrameRole
