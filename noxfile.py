@@ -6,6 +6,7 @@
     nox -s lint                                         # what a change must pass before it is run
     nox -s release                                      # what goes to the index, built and checked
     nox -s docs                                         # the documentation site
+    nox -s "jax(jax='newest')" "torch(torch='newest')"  # other backends, without TensorFlow
     nox -s quick                                        # what `pytest` alone runs
     nox -s everything                                   # and the long tests too, in two processes
 
@@ -213,6 +214,29 @@ def lowest(session: nox.Session) -> None:
     more = ["tf_keras>=2.20"] if session.python == "3.13" else []
     session.install("--resolution", "lowest-direct", "-e", ".[test]", *more)
     session.run("pytest", *(session.posargs or PYTHON))
+
+
+WITHOUT_TENSORFLOW = ("hypothesis>=6.100", "jinja2>=3.1", "jsonschema>=4.20", "pytest>=9.0")
+"""What the tests of the other backends need."""
+
+
+@nox.session(python="3.11")
+@nox.parametrize("jax", ["0.6", "newest"])
+def jax(session: nox.Session, jax: str) -> None:
+    """Keras 3 and optax on one JAX, without TensorFlow."""
+    version = "jax" if jax == "newest" else f"jax=={jax}.*"
+    session.install(version, "keras", "optax", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.run("pytest", *(session.posargs or ("tests/backends/jax", *EACH)))
+
+
+@nox.session(python="3.11")
+@nox.parametrize("torch", ["2.6", "newest"])
+def torch(session: nox.Session, torch: str) -> None:
+    """PyTorch's own optimizers, and Keras 3 on one PyTorch, without TensorFlow."""
+    version = "torch" if torch == "newest" else f"torch=={torch}.*"
+    session.install(version, "keras", "numpy", "-e", ".", *WITHOUT_TENSORFLOW)
+    tests = ("tests/backends/torch_optim", "tests/backends/keras_torch")
+    session.run("pytest", *(session.posargs or (*tests, *EACH)))
 
 
 @nox.session(python="3.11")

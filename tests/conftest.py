@@ -8,8 +8,10 @@ covering, in which each of the tests and each value of a parameter occurs. With 
 test is named (`FILE::TEST`), nothing is left out; `-m "long or not long"` runs all.
 """
 
+import doctest
 import faulthandler
 import gc
+import importlib.util
 import inspect
 import os
 import re
@@ -17,6 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TextIO
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -46,8 +49,9 @@ _stderr: TextIO | None = None
 _left_out = 0
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     global _stderr
+    config.pluginmanager.register(WithoutFrameworks())
     # The real stderr: while a test runs, pytest holds file descriptor 2.
     _stderr = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")
 
@@ -60,7 +64,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_report_header() -> str:
     """What the tests run with, read without importing it."""
-    names = ("tensorflow", "keras", "tf_keras", "numpy", "msgspec", "rich", "typer", "wrapt")
+    names = (*FRAMEWORKS, "numpy", "msgspec", "rich", "typer", "wrapt")
     versions = {d.name.lower().replace("-", "_"): d.version for d in metadata.distributions()}
     return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
 
@@ -76,6 +80,58 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration() for _ in range(DEVICES)],
     )
+
+
+FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
+"""What a test may need that is not installed here."""
+
+
+def _missing_framework(error: BaseException | None) -> str:
+    """The framework that is not installed and was imported all the same; empty if that is none."""
+    while error is not None:
+        for failure in getattr(error, "failures", [error]):  # of the examples of a docstring
+            if isinstance(failure, doctest.UnexpectedException):
+                error = failure.exc_info[1]
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            root = error.name.partition(".")[0]
+            if root in FRAMEWORKS and importlib.util.find_spec(root) is None:
+                return root
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+class WithoutFrameworks:
+    """Skips what needs a framework that is not installed, in `tracer/` too, and says so."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """The modules of a backend need its framework."""
+        backend = collection_path.parts[-3:-1] == ("tracer", "recorder")
+        name = collection_path.name
+        if backend and name in FRAMEWORKS and importlib.util.find_spec(name) is None:
+            return True
+        return None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Iterator[None]:
+        """Skip a file."""
+        report: Any = yield
+        call = report.call
+        missing = _missing_framework(call.excinfo.value) if call.excinfo else ""
+        if missing:
+            report.outcome, report.result = "skipped", []
+            report.longrepr = (report.nodeid, 0, f"Skipped: {missing} is not installed")
+        return report  # type: ignore[no-any-return]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Skip a test."""
+        try:
+            return (yield)
+        except Exception as error:
+            missing = _missing_framework(error)
+            if missing:
+                pytest.skip(f"{missing} is not installed")
+            raise
 
 
 @pytest.hookimpl(tryfirst=True)  # before what shuffles or selects
@@ -95,7 +151,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _skip_without_keras3(items: list[pytest.Item]) -> None:
     """Skip what is parametrized by `keras3` where the package `keras` is Keras 2."""
-    if not metadata.version("keras").startswith("2."):
+    keras = [each for each in metadata.distributions() if each.name == "keras"]
+    if not keras or not keras[0].version.startswith("2."):
         return
     for item in items:
         callspec = getattr(item, "callspec", None)

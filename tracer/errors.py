@@ -27,7 +27,7 @@ class TraceFileError(ValueError):
 
 
 class MissingExtra(ImportError):
-    """Raised for a report that needs packages of an extra which is not installed; names it."""
+    """Raised for what needs packages of an extra which is not installed; names the extra."""
 
 
 class MergeError(ValueError):

@@ -1,7 +1,11 @@
 """`tracer demo`: its figures are those of the arithmetic."""
 
+import importlib.util
+
 import pytest
 from scripts import output_of
+
+from tracer.cli import commands
 
 
 @pytest.mark.long
@@ -17,3 +21,22 @@ def test_the_demo_measures_what_a_mock_misses() -> None:
     assert ["_resource_apply_dense", str(16 * 4 * 2), str(2 * 4 * 2)] in rows
     assert ["update_step", str(16 * 5), str(2 * 5)] in rows
     assert ["update_step", str(16 * 5 * 2), "10"] in rows
+
+
+def test_without_tensorflow_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "tensorflow" else found(name)
+    )
+    monkeypatch.setattr("sys.argv", ["tracer", "demo"])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err == (
+        "tracer: the demo trains with TensorFlow: "
+        "pip install 'optimizer-tracer[tensorflow,legacy]'\n"
+    )

@@ -24,6 +24,7 @@ from rich.text import Text
 
 import tracer
 from tracer.api import CallTrace
+from tracer.errors import MissingExtra
 
 SAMPLES, WORDS, LENGTH = 256, 1_000, 8
 BATCH, EPOCHS = 32, 2
@@ -54,7 +55,14 @@ class Result:
 
 
 def main() -> None:
-    """Train, and print the answers; standard output gets them, standard error the progress."""
+    """Train, and print the answers; standard output gets them, standard error the progress.
+
+    Raises `MissingExtra`, an `ImportError`, if TensorFlow is not installed.
+    """
+    if util.find_spec("tensorflow") is None:
+        raise MissingExtra(
+            "the demo trains with TensorFlow: pip install 'optimizer-tracer[tensorflow,legacy]'"
+        )
     _prepare()
     choices = _choices()
     out = Console(highlight=False, soft_wrap=False)

@@ -85,11 +85,11 @@ class Frame:
     the method calls meanwhile is no update, and takes the slow path with a frame of its own.
     """
     called: bool
-    """Of an outermost step in eager mode: set if a function with a block in it was called there."""
-    error: BaseException
-    """Of an outermost step: what was raised in a call that it waits for; not set if nothing was."""
+    """Of an outermost step in eager mode: whether it called a function with a block in it."""
+    error: BaseException | None
+    """Of an outermost step: what was raised in a call that it waits for."""
     failing: int | None
-    """Of an outermost step: the variable on which an apply method raised; not set if none did."""
+    """Of an outermost step: the variable on which an apply method raised."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     many: list[int]
@@ -147,6 +147,7 @@ def start_frame(
     frame.site, frame.path = None, UNKNOWN
     frame.sites, frame.updates = [], []
     frame.start = 0
+    frame.called, frame.error, frame.failing = False, None, None
     frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
     frame.held_at_begin = None
     frame.thread, frame.run = threading.get_ident(), 0

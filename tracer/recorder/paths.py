@@ -38,7 +38,7 @@ _MOST_STACKS = 4096
 _LONGEST = 200
 """How many lines a path has at most; of a longer one the middle is left out."""
 
-_FRAMEWORKS = ("keras", "tensorflow", "tf_keras", "torch")
+_FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
 _OURS = ("tracer",)
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 

@@ -249,7 +249,7 @@ class Recorder:
         """An apply method raised; its step, which may be on another thread, will raise next."""
         number = frame.site if frame.role == "apply" else frame.pending
         step = outermost(frame)
-        if number is not None and not hasattr(step, "failing"):
+        if number is not None and step.failing is None:
             step.failing = self._sites.sites[number].variable
 
     def raised(self, frame: Frame, method: str, error: BaseException) -> None:
@@ -259,18 +259,17 @@ class Recorder:
         `distribute/mirrored_run.py`), and not why.
         """
         around = outermost(frame)
-        if hasattr(around, "called") and around.numbers and self.backend.may_have_run(error):
+        if around.called and around.numbers and self.backend.may_have_run(error):
             self._blocks.counters.tear(around.numbers)
         if around is not frame:
-            if not hasattr(around, "error"):
+            if around.error is None:
                 around.error = error
             return
         if type(error).__name__ == "_RequestedStop":
-            if not hasattr(frame, "error"):
+            if frame.error is None:
                 return  # that replica says it for which the other thread worked
             error = frame.error
-        if hasattr(frame, "error"):
-            del frame.error  # it refers to Python's frames
+        frame.error = None  # it refers to Python's frames
         if frame.role != "step":
             return
         graph = frame.place.graph
@@ -280,7 +279,7 @@ class Recorder:
             error,
             self.optimizers.alive(),
             list(self._handed(frame.sites)),
-            getattr(frame, "failing", None),
+            frame.failing,
             function,
             self._step_count(),
         )
@@ -414,7 +413,7 @@ class Recorder:
         if site is not None and parent is None and frame.place is not EAGER and not failed:
             self._handing.traced(variable for _, variable in self._handed(sites))
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
-        called = failed and hasattr(frame, "called")  # what ran in there the counters tell
+        called = failed and frame.called  # what ran in there the counters tell
         if site is not None:
             if ran or called:  # what raises after a part of its work ran was executed, so far
                 sites.append(site)

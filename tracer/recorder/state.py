@@ -33,7 +33,7 @@ _BY_HAND = {
 }
 """How a program does by itself what it does not call a method for."""
 
-_NOT_THE_PROGRAM = ("keras", "tensorflow", "tf_keras", "tracer")
+_NOT_THE_PROGRAM = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch", "tracer")
 _INSTALLED = ("site-packages", "dist-packages")
 
 
