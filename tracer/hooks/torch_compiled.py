@@ -278,8 +278,8 @@ def _around(python: Any) -> Any:
 
 
 def _is_of_torch(python: Any) -> bool:
-    name, file = str(python.f_globals.get("__name__", "")), python.f_code.co_filename
-    return name.partition(".")[0] == "torch" or file.startswith("<") or "torchinductor" in file
+    name = python.f_globals.get("__name__") or "torch"  # what it generates may have no module
+    return str(name).partition(".")[0] == "torch" or "eval_with_key" in python.f_code.co_filename
 
 
 _library = torch.library.Library("tracer", "DEF")  # which takes them along when it goes

@@ -12,16 +12,18 @@ X = np.random.default_rng(1).random((34, 4), "float32")
 Y = np.random.default_rng(2).random((34, 1), "float32")
 
 
+@keras.saving.register_keras_serializable("tests")
 class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
     """Adds exactly 1 to a weight each time that it is updated."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(learning_rate=1.0, **{"name": "odometer", **kwargs})
+    def __init__(self, learning_rate: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(learning_rate, **{"name": "odometer", **kwargs})
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))
 
 
+@keras.saving.register_keras_serializable("tests")
 class ParallelOdometer(TorchParallelOptimizer, Odometer):  # type: ignore[misc]
     """The same for all variables at once, as Keras makes its own optimizers for PyTorch."""
 
