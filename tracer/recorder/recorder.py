@@ -196,12 +196,18 @@ class Recorder:
             return None
         stack = self._calls_under_way.stack()
         frame = self._apply_frame(stack, sys._getframe(1))
-        role, name, kind_of = _role_in(frame.parent), apply.name, self.backend.kind_of_gradient
-        sites = [
-            self._site_of(frame, optimizer, name, role, kind_of(gradient), variable)
-            for gradient, variable in zip(gradients, variables, strict=False)
-        ]
-        frame.many = [site for site in sites if site is not None]
+        role, name, replica = _role_in(frame.parent), apply.name, frame.replica
+        kind_of, known_ones = self.backend.kind_of_gradient, self._sites.of_objects
+        frame.many = many = []
+        for gradient, variable in zip(gradients, variables, strict=False):
+            kind = kind_of(gradient)
+            known = known_ones.get((id(variable), name, role, kind, replica, optimizer))
+            if known is not None and known[0]() is variable:  # as `_site_of` finds it, but faster
+                many.append(known[1])
+                continue
+            site = self._site_of(frame, optimizer, name, role, kind, variable)
+            if site is not None:
+                many.append(site)
         stack.append(frame)
         return frame
 
