@@ -58,7 +58,15 @@ tracer.trace_of(optimizer)
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_trace_has_a_name_and_a_cell_may_fail() -> None:
-    cells = ("%%trace mine\ntrain(keras.optimizers.SGD(1.0), 3)", "mine.steps, int(variable[0])")
-    assert run(*cells)[1][0].data["text/plain"] == "(3, -3)"
+    cells = (
+        "%%trace mine\ntrain(keras.optimizers.SGD(1.0), 3)",
+        "mine.steps, int(variable[0]), mine.has_effects",
+        "%%trace --effects seen\ntrain(keras.optimizers.SGD(0.0), 3)",
+        "seen.count('unchanged', by='variable'), int(variable[0])",
+    )
+    outputs = run(*cells)
+    assert outputs[1][0].data["text/plain"] == "(3, -3, False)"
+    assert outputs[3][0].data["text/plain"] == "({('weights',): 3}, -3)"
+    assert "unchanged" in htmls(outputs[2])[0]
     with pytest.raises(CellExecutionError, match="the cell failed"):
         run("%%trace\ntrain(keras.optimizers.SGD(1.0), 3)\nraise KeyError('mine')")

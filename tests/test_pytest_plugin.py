@@ -160,6 +160,20 @@ def test_fixture_fails(optimizer):
     train(optimizer=optimizer, variables=3)
 
 
+def still():
+    return tf.compat.v1.train.GradientDescentOptimizer(0.0)
+
+
+@updates(total=6, effects=True)
+def test_marker_with_effects():
+    train(optimizer=still())
+
+
+def test_fixture_with_effects(optimizer_tracer):
+    train(optimizer=optimizer_tracer.wrap(still(), total=6, effects=True))
+    assert optimizer_tracer.trace.count("unchanged", by="variable") == {("w0",): 3, ("w1",): 3}
+
+
 def test_fixture_unwraps(optimizer_tracer):
     assert optimizer_tracer.trace.steps == 0
 
@@ -190,7 +204,7 @@ FAILED = {
         "dense updates: expected 2 in each step, got 1 in each of 3 steps"
     ),
 }
-OUTCOMES = {"failed": len(FAILED), "passed": 9, "skipped": 2, "xfailed": 1}
+OUTCOMES = {"failed": len(FAILED), "passed": 11, "skipped": 2, "xfailed": 1}
 
 
 @pytest.fixture
@@ -253,6 +267,8 @@ def test_xdist_with_every_option(suite: pytest.Pytester) -> None:
     assert not files & {"test_suite.py.test_untraced.json", "test_suite.py.test_block.json"}
     trace = tracer.load(suite.path / "traces" / "test_suite.py.test_parametrized[2].json")
     assert (trace.steps, trace.updates()) == (3, 6)
+    trace = tracer.load(suite.path / "traces" / "test_suite.py.test_marker_with_effects.json")
+    assert trace.count("unchanged", by="variable") == {("w0",): 3, ("w1",): 3}
 
 
 @pytest.mark.long
@@ -291,13 +307,13 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
         pytest.param(
             "denes=4",
             "no argument 'denes' (did you mean dense=?): it takes dense, sparse, total, per_step, "
-            "per_replica, variable, at_least, at_most, by name",
+            "per_replica, variable, at_least, at_most, effects, by name",
             marks=pytest.mark.long,
         ),
         pytest.param(
             "4",
             "no argument 4: it takes dense, sparse, total, per_step, per_replica, variable, "
-            "at_least, at_most, by name",
+            "at_least, at_most, effects, by name",
             marks=pytest.mark.long,
         ),
         pytest.param(
@@ -309,6 +325,9 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
             "dense='4'", "dense updates: a count is an int, not '4'", marks=pytest.mark.long
         ),
         ("at_least=5, at_most=4", "updates: no count is 5 to 4"),
+        pytest.param(
+            "total=4, effects=1", "effects is True or False, not 1", marks=pytest.mark.sweep
+        ),
     ],
 )
 def test_wrong_arguments_of_the_marker(
@@ -501,7 +520,7 @@ def test_a_wrong_marker_fails_its_test_with_its_line(
         "test_it.py:13: marker optimizer_updates: updates are asserted by dense=, sparse=, total=, "
         "at_least= or at_most=: give one",
         "test_it.py:19: marker optimizer_updates: no argument 4: it takes dense, sparse, total, "
-        "per_step, per_replica, variable, at_least, at_most, by name",
+        "per_step, per_replica, variable, at_least, at_most, effects, by name",
         "test_it.py:28: marker optimizer_updates: updates: no count is -1",
         f"test_it.py:34: marker optimizer_updates: updates: {wrong} 'none'",
     }

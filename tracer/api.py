@@ -113,12 +113,14 @@ class Recording:
         """Whether any optimizer that is traced here was ever used; takes no lock."""
         return self._counted.used
 
-    def take(self, optimizer: object) -> None:
+    def take(self, optimizer: object, *, effects: bool = False) -> None:
         """Trace this optimizer too, until the block ends if it was not traced before.
+
+        If `effects`, the variables are compared before and after each step of it.
 
         Raises `tracer.UnsupportedOptimizer` for what is none.
         """
-        self._counted.take(optimizer)
+        self._counted.take(optimizer, effects=effects)
 
 
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:

@@ -9,12 +9,14 @@ import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tracer.api import CallTrace, trace_of, wrap
 from tracer.model.excerpt import select
 from tracer.model.trace import Trace
-from tracer.model.wording import some_between
+from tracer.model.wording import some, some_between
+
+_EFFECTS: tuple[Literal["unchanged", "not_finite"], ...] = ("unchanged", "not_finite")
 
 
 class TraceCallback:
@@ -29,6 +31,11 @@ class TraceCallback:
     schedulers add `learning_rate`, so that the callbacks after it record that as any metric:
     `tracer/steps`, `tracer/updates` of all replicas together, `tracer/steps_without_updates` (NaN
     if the trace lost which steps those are) and `tracer/graph_tracings`. Put it first.
+
+    With `effects` the weights are compared before and after each step, as by
+    `tracer.wrap(optimizer, effects=True)`. A line then says of how many variables no step changed a
+    bit, and how many were not finite after one of them, and the logs have `tracer/unchanged` and
+    `tracer/not_finite`: after how many steps a variable was so, added up over the variables.
 
     The counters are read only for a line and, with `logs`, at the end of an epoch. It needs no
     logs of a batch, so that for its sake the device is not waited for on the steps between.
@@ -61,6 +68,7 @@ class TraceCallback:
         log_dir: str | Path | None = None,
         save: str | Path | None = None,
         logs: bool = False,
+        effects: bool = False,
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
@@ -72,6 +80,7 @@ class TraceCallback:
         self.log_dir = log_dir
         self.save = save
         self.logs = logs
+        self.effects = effects
         self.validation_data = None  # these five are what the Keras classes set
         self._model: Any = None
         self.params: Mapping[str, Any] = {}
@@ -106,13 +115,13 @@ class TraceCallback:
         """Wrap the optimizer."""
         from tracer.hooks import registry
 
-        if not registry.is_traced(self._model.optimizer):
-            wrap(self._model.optimizer)
+        if self.effects or not registry.is_traced(self._model.optimizer):
+            wrap(self._model.optimizer, effects=self.effects)
         trace = self.trace
         self._since = self._told = trace.steps
         self._epoch = self._before = 0
         if self.logs:
-            self._logged = counts(trace)
+            self._logged = counts(trace, self.effects)
             self._warn_of_earlier_callbacks()
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
@@ -131,7 +140,7 @@ class TraceCallback:
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add to the logs what was counted in this epoch."""
         if self.logs and logs is not None:
-            before, self._logged = self._logged, counts(self.trace)
+            before, self._logged = self._logged, counts(self.trace, self.effects)
             logs.update({name: self._logged[name] - before[name] for name in before})
 
     def on_train_end(self, logs: object = None) -> None:
@@ -183,10 +192,21 @@ def line(trace: Trace, first: int, last: int) -> str:
     rate = some_between((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
-    return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
+    weights = _weights(excerpt) if excerpt.has_effects else ""
+    return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}{weights}"
 
 
-def counts(trace: Trace) -> dict[str, float]:
+def _weights(trace: Trace) -> str:
+    """What came of the weights; nothing if each changed and was finite: `; 1 of 4 not finite`."""
+    compared = trace.count("compared", by="variable")
+    unchanged, broken = (trace.count(what, by="variable") for what in _EFFECTS)
+    still = sum(unchanged.get(name) == number for name, number in compared.items())
+    every = some(len(compared), "variable")
+    said = f"; no step changed {still:,} of {every}" if still else ""
+    return f"{said}; {len(broken):,} of {every} not finite" if broken else said
+
+
+def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
     """What the logs of an epoch say, from the beginning of the trace."""
     lost = any(block.unplaced for block in trace.blocks if not block.outside)
     empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
@@ -195,6 +215,10 @@ def counts(trace: Trace) -> dict[str, float]:
         "tracer/updates": trace.updates(),
         "tracer/steps_without_updates": float("nan") if lost else empty,
         "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
+        **{
+            f"tracer/{what}": sum(trace.count(what, by=()).values()) if trace.has_effects else 0
+            for what in (_EFFECTS if effects else ())
+        },
     }
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from tracer.api import record
 
+EFFECTS = "--effects"
+
 
 def load_ipython_extension(ipython: Any) -> None:
     """Called by `%load_ext tracer`: adds the magic `%%trace`."""
@@ -15,12 +17,15 @@ def load_ipython_extension(ipython: Any) -> None:
     def trace(line: str, cell: str) -> None:
         """Trace every optimizer that the cell uses, and show what it did.
 
-        `%%trace NAME` also gives the trace a name, for the cells that follow.
+        `%%trace NAME` also gives the trace a name, for the cells that follow. With `--effects` the
+        weights are compared before and after each step, as by `tracer.record(effects=True)`.
         """
-        name = line.strip()
+        words = line.split()
+        effects = EFFECTS in words
+        name = " ".join(word for word in words if word != EFFECTS)
         if name and not name.isidentifier():
             raise UsageError(f"%%trace: {name!r} is no name for a trace")
-        with record() as recording:
+        with record(effects=effects) as recording:
             result = ipython.run_cell(cell)
         recorded = recording.trace()
         if name:

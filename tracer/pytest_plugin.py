@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MARKER = "optimizer_updates"
-_ARGUMENTS = "dense, sparse, total, per_step, per_replica, variable, at_least, at_most"
+_ARGUMENTS = "dense, sparse, total, per_step, per_replica, variable, at_least, at_most, effects"
 _WHOM = (
     f"a test is traced if it has the marker {MARKER} or uses the fixture optimizer_tracer, or with "
     "--tracer-trace-all"
@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}({_ARGUMENTS.replace(',', '=,')}=): the updates that optimizers make in this "
-        "test, as for tracer.assert_updates",
+        "test, as for tracer.assert_updates; with effects=True the weights are compared, too",
     )
     folder = _folder(config)
     if folder is not None:
@@ -91,15 +91,16 @@ class OptimizerTracer:
         self.used = False
         """Whether any optimizer was wrapped."""
 
-    def wrap(self, optimizer: T, **expected: Any) -> T:
+    def wrap(self, optimizer: T, *, effects: bool = False, **expected: Any) -> T:
         """Trace `optimizer` until the test ends; returns the same object.
 
         With arguments of `tracer.assert_updates`, they are checked when the test's body has ended.
+        With `effects=True` the weights are compared before and after each step: `trace` has them.
         """
         __tracebackhide__ = True
         from tracer.testing.assertions import assert_updates
 
-        self._recording.take(optimizer)
+        self._recording.take(optimizer, effects=effects)
         self.used = True
         if expected:
             assertion = assert_updates(optimizer, **expected)
@@ -158,9 +159,10 @@ _fixture = pytest.StashKey[OptimizerTracer]()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Trace the body of a test that asks for it, and check what it did if it passed."""
-    checks, wrong = [], ""
+    checks: list[Check] = []
+    effects, wrong = False, ""
     try:
-        checks = _checks(item)
+        checks, effects = _checks(item)
     except _WrongMarker as error:
         wrong = str(error)
     if wrong:
@@ -172,7 +174,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         if checks or _option(item.config, "tracer_trace_all"):
             from tracer.api import record
 
-            recording = stack.enter_context(record())
+            recording = stack.enter_context(record(effects=effects))
         try:
             result = yield
         finally:
@@ -208,27 +210,36 @@ class _WrongMarker(Exception):
     """A marker whose arguments make no sense; says where it stands."""
 
 
-def _checks(item: pytest.Item) -> "list[Check]":
-    """The checks that the markers ask for; raises `_WrongMarker` for wrong arguments."""
+def _checks(item: pytest.Item) -> "tuple[list[Check], bool]":
+    """The checks that the markers ask for, and whether one of them asks for effects.
+
+    Raises `_WrongMarker` for wrong arguments.
+    """
     markers = list(item.iter_markers_with_node(MARKER))
     if not markers:
-        return []
+        return [], False
     from tracer.testing.assertions import expect_updates
 
     known = inspect.signature(expect_updates).parameters
     checks = []
+    effects = False
     for node, marker in markers:
-        wrong = [*marker.args, *(name for name in marker.kwargs if name not in known)]
+        expected = dict(marker.kwargs)
+        asked = expected.pop("effects", False)
+        wrong = [*marker.args, *(name for name in expected if name not in known)]
         try:
+            if not isinstance(asked, bool):
+                raise TypeError(f"effects is True or False, not {asked!r}")
+            effects = effects or asked
             if wrong:
-                near = get_close_matches(str(wrong[0]), known, n=1)
+                near = get_close_matches(str(wrong[0]), [*known, "effects"], n=1)
                 meant = f" (did you mean {near[0]}=?)" if near else ""
                 raise TypeError(f"no argument {wrong[0]!r}{meant}: it takes {_ARGUMENTS}, by name")
-            checks.append(expect_updates(**marker.kwargs))
+            checks.append(expect_updates(**expected))
         except (TypeError, ValueError) as error:
             where = f"{_relative(item, item.path)}:{_line_of(marker, node, item)}"
             raise _WrongMarker(f"{where}: marker {MARKER}: {error}") from None
-    return checks
+    return checks, effects
 
 
 def _relative(item: pytest.Item, path: str | Path) -> str:

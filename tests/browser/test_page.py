@@ -1,5 +1,6 @@
 """The HTML report in a real browser: what people see, search, hover over and press."""
 
+import io
 import os
 import random
 import re
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 import traces
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Graph
 from tracer.model.runs import Run, fold
-from tracer.reporters import html
+from tracer.reporters import charts, html
 
 pytestmark = pytest.mark.long
 
@@ -426,6 +428,43 @@ def test_what_steps_did_to_the_weights(open_page: Open) -> None:
     assert [line.get_attribute("class") for line in lines.all()] == [None, "odd"]
     page = open_page(traces.eager())
     assert page.locator("#table thead th").last.inner_text().strip() == "without gradient"
+
+
+def line_of_pixels(page: Page, row: int, rows: int, below: int) -> list[str]:
+    """The colours of the heat map, so many pixels below the top of a row."""
+    picture = Image.open(io.BytesIO(heat(page).screenshot())).convert("RGB")
+    y = picture.height - 39 - 20 * (rows - row) + below  # above the axis and its title
+    pixels = picture.crop((0, y, picture.width, y + 1)).tobytes()
+    return [f"#{pixels[at : at + 3].hex()}" for at in range(0, len(pixels), 3)]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_marks_say_what_came_of_the_weights(width: int, scheme: str, open_page: Open) -> None:
+    """Of 10 steps, 4 to 6 leave the kernel as it is, and the bias is not finite from 8 on."""
+    page = open_page(traces.with_effects(), width=width, scheme=scheme)
+    heat(page)
+    page.wait_for_timeout(300)
+    theme = charts.LIGHT if scheme == "light" else charts.DARK
+    (blue, *_) = charts.colors(theme, [(1, 1)])
+    places = {}
+    for row, mark in ((0, theme["marks"][0]), (1, theme["marks"][2])):
+        edge, middle = (line_of_pixels(page, row, 2, below) for below in (4, 10))
+        plot = [x for x, color in enumerate(edge) if color == blue]
+        bar = [x for x, color in enumerate(middle) if color == mark and plot[0] < x < plot[-1]]
+        length = plot[-1] - plot[0]
+        places[row] = (bar[0] - plot[0]) / length, (bar[-1] - plot[0]) / length
+    assert places[0] == pytest.approx((0.3, 0.6), abs=0.02)
+    assert places[1] == pytest.approx((0.7, 1.0), abs=0.06)  # the cross is at its begin
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert readout(page, "ArrowRight", "ArrowRight") == (
+        "dense/kernel, steps 4-6, the replica: 1 in each step: 3 in all, dense. Weights: "
+        "unchanged in each step"
+    )
+    assert readout(page, "ArrowDown", "ArrowRight").endswith(
+        "dense/bias, step 8, the replica: 1 in each step: 1 in all, dense. Weights: changed; "
+        "not finite; not finite for the first time after step 8"
+    )
+    assert hover(page, 1, 2)["weights"] == "unchanged in each step; not finite in each step"
 
 
 def test_who_calls_is_drawn_and_told(open_page: Open) -> None:

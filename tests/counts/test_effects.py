@@ -18,6 +18,8 @@ from libraries import keras2, keras3, needs_keras3
 from odometers import KINDS
 
 import tracer
+from tracer.model.tally import tallies_of
+from tracer.reporters import rows, text as text_report
 
 QUICK = {
     ("mirrored 2: loss scale", "legacy"),
@@ -223,6 +225,50 @@ def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) 
     truth.unchanged = {(names[name], number) for name, number in truth.unchanged}
     truth.not_finite = {(names[name], number) for name, number in truth.not_finite}
     truth.agrees_with(trace)
+
+
+@needs_keras3
+@pytest.mark.parametrize("eager", [pytest.param(False, marks=pytest.mark.long), True])
+def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
+    """A loss scale around an optimizer that accumulates: which of both kept a step from updating.
+
+    What is finite reaches the optimizer inside, so each fourth finite gradient updates.
+    """
+    amounts = [1.0, 1.0, np.inf, 1.0, 0.0, 0.0, np.inf, np.inf, 0.0, 0.0, 0.0, np.nan, 1.0]
+    variables = [keras3.Variable(np.ones((2,), "float32"), name=name) for name in ("a", "b")]
+    inner = keras3.optimizers.SGD(1.0, gradient_accumulation_steps=4)
+    optimizer = tracer.wrap(keras3.optimizers.LossScaleOptimizer(inner, 1.0), effects=True)
+    optimizer.build(variables)
+
+    def step(amount: Any) -> None:
+        optimizer.apply([tf.fill([2], amount), tf.zeros([2])], variables)
+
+    truth = ByNumPy([variable.value for variable in variables])
+    run = step if eager else tf.function(step)
+    expected = []
+    finite = 0
+    for number, amount in enumerate(amounts, start=1):
+        truth.around(run, tf.constant(amount, tf.float32))
+        finite += bool(np.isfinite(amount))
+        updates = 2 * bool(np.isfinite(amount) and finite % 4 == 0)
+        kept = bool(np.isfinite(amount)) and not updates
+        still = sum(at == number for _, at in truth.unchanged)
+        expected.append((updates, int(kept), still, 0))
+    trace = tracer.trace_of(optimizer)
+    (tally,) = tallies_of(trace)
+    assert [
+        (row.updates, row.accumulated, row.unchanged, row.not_finite)
+        for row in rows.by_step(tally)
+        for _ in range(row.length)
+    ] == expected
+    assert {each[:3] for each in expected} == {(0, 1, 2), (0, 0, 2), (2, 0, 1), (2, 0, 2)}
+    text = " ".join(text_report.render(trace, "step", width=200).split())
+    assert "1-2 0 0 0 2 0 accumulated (4 steps) 3 0 0 0 2 0 skipped by the loss scale" in text
+    assert "(accumulated, 4 steps, or skipped by the loss scale)" in text
+    left = [each for each in trace.findings() if each.code == "gradients-left"]
+    assert [each.text.split(" of 13")[0] for each in left] == [
+        "The gradients of 1 of the last 2 steps"
+    ]
 
 
 def test_sparse_updates() -> None:

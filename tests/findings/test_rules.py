@@ -33,7 +33,7 @@ from tracer.model.records import (
     Remark,
     Setting,
 )
-from tracer.model.runs import Run
+from tracer.model.runs import Run, fold
 from tracer.reporters import explanations, markdown
 from tracer.reporters.text import render
 
@@ -124,6 +124,20 @@ def skipping(
                 dynamic_scale=dynamic_scale,
             ),
             optimizer(iterations=None),
+        ),
+    )
+
+
+def skipping_and_accumulating(*runs: Run) -> CallTrace:
+    """A loss scale that lets the steps of these runs through, each fourth of which updates."""
+    reached = [n for run in runs for n in range(run.first, run.last + 1)]
+    return trace(
+        block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
+        block([step(1)], *runs, is_step=False, graphs=1),
+        block([update(0, 1, optimizer=1)], *fold((n, 1) for n in reached[3::4]), is_step=False),
+        optimizers=(
+            optimizer(class_name="keras.LossScaleOptimizer"),
+            optimizer(gradient_accumulation_steps=4, iterations=len(reached)),
         ),
     )
 
@@ -298,13 +312,9 @@ CASES: dict[str, Callable[[], CallTrace]] = {
             block([update(0, optimizer=1)], Run(3, 1, 8), is_step=False, graphs=1),
         ),
     ),
-    "accumulating, and steps skipped": lambda: trace(
-        block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),
-        block([update(0, 1, optimizer=1)], Run(5, 4, 15), is_step=False, graphs=1),
-        optimizers=(
-            optimizer(class_name="keras.LossScaleOptimizer"),
-            optimizer(gradient_accumulation_steps=4, iterations=60),
-        ),
+    "accumulating, and steps skipped": lambda: skipping_and_accumulating(Run(2, 1, 60)),
+    "a group that a skipped step is in": lambda: skipping_and_accumulating(
+        Run(2, 1, 61), Run(64, 1, 1)
     ),
     "accumulation": lambda: trace(
         block([step(), request(0, 1)], Run(1, 1, 64), graphs=1),

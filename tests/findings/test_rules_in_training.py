@@ -1011,6 +1011,62 @@ def test_iterations_that_a_checkpoint_sets_before_the_first_step(
         assert not trace.findings()
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("keras2", marks=pytest.mark.sweep),
+        pytest.param("keras3", marks=[pytest.mark.long, needs_keras3]),
+    ],
+)
+def test_weights_that_a_checkpoint_gives_back(kind: str, tmp_path: Path) -> None:
+    """That of a compiled model holds its optimizer. Else the weights may come back on purpose.
+
+    Training that goes on without its optimizer, and that which begins with the weights of another
+    one, of all layers or of the first, get the same values by the same calls: nothing is said.
+    """
+    library = library_of(kind)
+    x, y = np.ones((8, 3), "f4"), np.ones((8, 1), "f4")
+
+    def parts() -> tuple[Any, Any]:
+        base = library.layers.Dense(2)
+        return base, library.Sequential([library.layers.Input((3,)), base, library.layers.Dense(1)])
+
+    def compiled() -> Any:
+        _, model = parts()
+        model.compile(library.optimizers.Adam(0.1), "mse")
+        return model
+
+    def train(model: Any, optimizer: Any, steps: int) -> None:
+        for _ in range(steps):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            weights = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    first = compiled()
+    first.fit(x, y, batch_size=4, epochs=2, verbose=0)
+    path = tf.train.Checkpoint(model=first).save(str(tmp_path / "whole"))
+    second = compiled()
+    tf.train.Checkpoint(model=second).restore(path).assert_existing_objects_matched()
+    tracer.wrap(second.optimizer)
+    second.fit(x, y, batch_size=4, verbose=0)
+    assert int(second.optimizer.iterations) == 4 + 2
+    assert not bad(tracer.trace_of(second.optimizer))
+    base, model = parts()
+    train(model, library.optimizers.Adam(0.1), steps=3)
+    whole = tf.train.Checkpoint(model=model).save(str(tmp_path / "weights"))
+    part = tf.train.Checkpoint(base=base).save(str(tmp_path / "base"))
+    for path in (whole, part):
+        own, again = parts()
+        optimizer = wrapped(library.optimizers.Adam(0.1))
+        held: dict[str, Any] = {"model": again} if path is whole else {"base": own}
+        tf.train.Checkpoint(**held).restore(path).assert_consumed()
+        np.testing.assert_array_equal(own.get_weights()[0], base.get_weights()[0])
+        train(again, optimizer, steps=2)
+        assert int(optimizer.iterations) == 2  # it began anew
+        assert not bad(tracer.trace_of(optimizer))
+
+
 def test_iterations_of_a_loss_scale_that_skips() -> None:
     """Keras 2 moves them in a step that is skipped, too."""
     _, kernel = two_variables("keras2")

@@ -14,11 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 import traces
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import Graph, GraphTracing, Line
+from tracer.model.effects import OBSERVATIONS
+from tracer.model.excerpt import select
+from tracer.model.records import Effect, Graph, GraphTracing, Line
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
@@ -47,6 +49,7 @@ def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], data: st.D
     last = data.draw(st.integers(first, len(steps)))
     chosen = steps[first - 1 : last]
     counts = [sum(each) for each in chosen]
+    assert not lane.has_effects
     assert lane.within(first, last) == (
         len(chosen),
         counts.count(0),
@@ -54,8 +57,80 @@ def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], data: st.D
         sum(sparse for _, sparse in chosen),
         min(counts),
         max(counts),
+        *(0, 0, 0, 0),
     )
     assert [v for begin, end, v in lane.runs() for _ in range(begin, end + 1)] == steps
+
+
+RUNS = st.lists(
+    st.builds(Run, st.integers(1, 30), st.integers(1, 4), st.integers(1, 6)), max_size=3
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(RUNS, RUNS, RUNS), min_size=2, max_size=2), st.data())
+def test_a_lane_sums_up_effects(of_variables: list[Any], data: st.DataObject) -> None:
+    """Two variables, each compared, unchanged and not finite in steps of its own."""
+    steps = 50
+    seen = []
+    truth = []
+    for variable, runs in enumerate(of_variables):
+        for what, each in zip(OBSERVATIONS, runs, strict=True):
+            total = sum(run.total for run in each)
+            seen.append(Effect(0, 0, what, (variable,), total, tuple(each)))
+        truth.append(
+            [{n for r in each for n in range(r.first, r.last + 1, r.stride)} for each in runs]
+        )
+    work = (
+        block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
+        block([update(0)], Run(2, 2, 25), is_step=False, graphs=1),
+    )
+    trace = traces.changed(traces.keras3(("a", "b"), work, ()), effects=tuple(seen))
+    heat = HeatMap(tallies_of(trace)[0])
+    first = data.draw(st.integers(1, steps))
+    last = data.draw(st.integers(first, steps))
+    for variable, (compared, unchanged, not_finite) in enumerate(truth):
+        (view,) = heat.views
+        lane = heat.lanes[view.lanes[heat.patterns[variable]]]
+        assert lane.first_not_finite == min(not_finite & {*range(1, steps + 1)}, default=0)
+        chosen = {*range(first, last + 1)}
+        updated = chosen & ({*range(2, steps + 1, 2)} if variable == 0 else set())
+        assert lane.within(first, last)[6:] == (
+            len(compared & chosen),
+            len(unchanged & chosen),
+            len(unchanged & updated),
+            len(not_finite & chosen),
+        )
+
+
+def test_without_effects_nothing_of_them_is_in_the_page() -> None:
+    with_effects = traces.with_effects()
+    plain = html.render(traces.changed(with_effects, effects=()))
+    found, asked = data_of(plain), data_of(html.render(with_effects))
+    assert [set(found["charts"]["heat"]["datasets"]), found["effects"]] == [
+        {"cells", "cursor"},
+        False,
+    ]
+    assert "weights" not in json.dumps(found)
+    assert "Bars and crosses" not in plain
+    (before,), (after,) = found["optimizers"], asked["optimizers"]
+    assert set(after) - set(before) == {"firsts"}
+    assert before["lanes"] == [[[1, 1, 10, 2, 0]], [[1, 1, 10, 1, 0]]]
+
+
+def test_marks_of_what_updates_did_to_the_weights() -> None:
+    """Found in the lanes of a trace: steps 4 to 6 change nothing, 8 is the first of three NaNs."""
+    heat = HeatMap(tallies_of(traces.with_effects())[0])
+    (view,) = heat.views
+    kernel, bias = (heat.lanes[view.lanes[heat.patterns[each]]] for each in (0, 1))
+    marks = [[charts._mark(lane.within(n, n)) for n in range(1, 11)] for lane in (kernel, bias)]
+    unchanged, not_finite = [charts.UNCHANGED], [charts.NOT_FINITE]
+    assert marks == [[""] * 3 + unchanged * 3 + [""] * 4, [""] * 7 + not_finite * 3]
+    assert charts._mark(kernel.within(3, 4)) == charts.HARDLY
+    assert (kernel.first_not_finite, bias.first_not_finite) == (0, 8)
+    for first, since in ((7, 2), (8, 0)):  # of what was before its first step a part knows nothing
+        part = HeatMap(tallies_of(select(traces.with_effects(), steps=range(first, 11)))[0])
+        assert [part.not_finite_since(each) for each in part.views[0].lanes] == [0, since]
 
 
 @pytest.mark.parametrize("name", traces.ALL)

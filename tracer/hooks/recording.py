@@ -87,9 +87,9 @@ class Recording:
         """Whether any optimizer that is traced here was ever used; takes no lock."""
         return any(recorder.used for recorder in list(self._since))
 
-    def take(self, optimizer: Any) -> None:
+    def take(self, optimizer: Any, *, effects: bool = False) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
-        self._asked.add(self._hold(optimizer))
+        self._asked.add(self._hold(optimizer, effects=effects))
 
     def _meet(self, optimizer: Any, *, making: bool = False) -> None:
         """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
@@ -105,16 +105,17 @@ class Recording:
         """The constructor of an optimizer raised, so it is none; what is left of it may linger."""
         self._unmade.append(ref(optimizer))
 
-    def _hold(self, optimizer: Any, *, making: bool = False) -> "Recorder":
+    def _hold(self, optimizer: Any, *, making: bool = False, effects: bool = False) -> "Recorder":
         from tracer.hooks import registry, wrapping
 
+        effects = effects or self._effects
         traced = registry.is_traced(optimizer)
         known = registry.recorder_of(optimizer)
         missed = {} if known is None else dict(known.optimizers.older.calls)
         compared = known is not None and known.comparing
         hold = wrapping.adopt if making else wrapping.join
-        recorder = hold(optimizer, effects=self._effects)
-        if self._effects and not compared:
+        recorder = hold(optimizer, effects=effects)
+        if effects and not compared:
             self._comparing.setdefault(recorder, traced)
         if recorder not in self._since:
             since = None if making else recorder.reader.baseline()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tracer.model import measures
 from tracer.model.measures import Measure
-from tracer.model.records import Optimizer
+from tracer.model.records import Block, Optimizer
 from tracer.model.tally import Tally
 
 
@@ -15,19 +15,21 @@ class Reason(NamedTuple):
     """Why gradients that were handed over were not applied."""
 
     text: str
-    """`accumulating`; empty if the trace does not show it."""
+    """`accumulated (4 steps)`; empty if the trace does not show it."""
     clause: str
     """The same as a clause: `gradients are being accumulated`."""
     everywhere: bool
     """Whether all steps that updated nothing got gradients, so that it holds for each of them."""
 
+    @property
+    def in_brackets(self) -> str:
+        """` (accumulated, 4 steps)`, where it holds for each of them; else empty."""
+        plain = self.text.replace(" (", ", ").replace(")", "")
+        return f" ({plain})" if plain and self.everywhere else ""
 
-_SCALED = "skipped by the loss scale", "skipped by the loss scale: a gradient was not finite"
-_ACCUMULATING = "accumulating", "gradients are being accumulated"
-_BOTH = (
-    "accumulating, or skipped",
-    "gradients are being accumulated, or the loss scale skipped them",
-)
+
+SKIPPED = "skipped by the loss scale"
+_SCALED = SKIPPED, f"{SKIPPED}: a gradient was not finite"
 _IT_SEEMS = "accumulating, it seems", "gradients are being accumulated, it seems"
 _UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 
@@ -38,18 +40,31 @@ def reason(tally: Tally) -> Reason:
     return Reason(*_words(tally), all(came for made, came in in_steps if not made))
 
 
-def reason_for_all(tally: Tally) -> str:
-    """Why no step of a whole run updated anything; empty if one did, or if it is not known."""
+def reason_for_all(tally: Tally) -> Reason | None:
+    """Why no step of a whole run updated anything; None if one did, or if it is not known."""
     if not tally.steps or tally.total(measures.tries):
-        return ""
+        return None
     why = reason(tally)
-    return why.text if why.everywhere else ""
+    return why if why.text and why.everywhere else None
+
+
+def accumulated(tally: Tally) -> str:
+    """What is said of a step that kept its gradients for a later one: `accumulated (4 steps)`."""
+    return f"accumulated ({accumulated_steps(tally):,} steps)"
 
 
 def _words(tally: Tally) -> tuple[str, str]:
     scaled = any(map(is_loss_scale, tally.optimizers))
     if accumulated_steps(tally) > 1:
-        return _BOTH if scaled else _ACCUMULATING
+        reached = accumulations(tally)
+        all_did = reached is not None and tally.total(reached) >= tally.total(measures.steps)
+        if not scaled or all_did:
+            return accumulated(tally), "gradients are being accumulated"
+        if reached is None or tally.total(reached):
+            return (
+                f"{accumulated(tally)}, or {SKIPPED}",
+                "gradients are being accumulated, or the loss scale skipped them",
+            )
     if scaled:
         return _SCALED
     first = tally.replicas[0] if tally.replicas else None
@@ -65,8 +80,38 @@ def is_loss_scale(optimizer: Optimizer) -> bool:
 
 def accumulated_steps(tally: Tally) -> int:
     """Of how many steps the optimizer was told to accumulate the gradients."""
-    settings = (each.settings.get("gradient_accumulation_steps") for each in tally.optimizers)
-    return max((each for each in settings if isinstance(each, int)), default=1)
+    return max(map(_accumulated, tally.optimizers), default=1)
+
+
+def _accumulated(optimizer: Optimizer) -> int:
+    told = optimizer.settings.get("gradient_accumulation_steps")
+    return told if isinstance(told, int) else 1
+
+
+def accumulations(tally: Tally) -> Measure | None:
+    """Counts the steps that reached an optimizer which accumulates; None if that is not known.
+
+    Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
+    none of them: it did not reach the optimizer inside.
+    """
+    telling = {
+        index
+        for index, each in enumerate(tally.trace.optimizers)
+        if each.root == tally.root and _accumulated(each) > 1
+    }
+
+    def count(block: Block) -> int:
+        return max(
+            (
+                entry.times
+                for entry in block.entries
+                if entry.role == "step" and entry.optimizer in telling
+            ),
+            default=0,
+        )
+
+    known = telling and (tally.total(count) or not tally.total(measures.tries))
+    return count if known else None
 
 
 def every(tally: Tally, measure: Measure, replica: int) -> int:

@@ -112,6 +112,22 @@ def join(runs: Iterable[Run]) -> list[Run]:
     return joined
 
 
+def apart(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """The same steps, in which two that are apart are no run: that is no rhythm to fold by.
+
+    >>> apart([Run(3, 1, 2), Run(7, 40, 2)])
+    (Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=1, times=1), \
+Run(first=47, stride=1, count=1, times=1))
+    """
+    found: list[Run] = []
+    for run in runs:
+        if run.count == 2 and run.stride > 1:
+            found += [Run(run.first, 1, 1, run.times), Run(run.last, 1, 1, run.times)]
+        else:
+            found.append(run)
+    return tuple(found)
+
+
 def union(runs: Iterable[Run]) -> list[Run]:
     """The same steps in runs that rise: those of each run come after those of the run before.
 

@@ -12,8 +12,17 @@ from typing import NamedTuple
 from msgspec import structs
 
 from tracer.model.measures import Measure, steps, tries, updates
-from tracer.model.records import Block, Entry, Graph, Kind, Optimizer, Role
-from tracer.model.runs import Run, segments, union
+from tracer.model.records import (
+    Block,
+    Effect,
+    Entry,
+    Graph,
+    Kind,
+    Observation,
+    Optimizer,
+    Role,
+)
+from tracer.model.runs import Run, apart, segments, union
 from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
@@ -263,9 +272,22 @@ class Tally:
                 of_method[variable] = (eager + add[0], traced + add[1])
         return counts
 
-    def stretches(self, *measures: Measure, replica: int | None = None) -> list[Stretch]:
-        """What each step counted by each of `measures`: every step from 1 on, equal ones folded."""
-        return list(cycles(self._uneven(measures, replica)))
+    @cached_property
+    def effects(self) -> tuple[Effect, ...]:
+        """What steps did to the variables; none where it was not asked for."""
+        return tuple(each for each in self.trace.data.effects if each.root == self.root)
+
+    def stretches(
+        self,
+        *measures: Measure,
+        replica: int | None = None,
+        observations: Sequence[Observation] = (),
+    ) -> list[Stretch]:
+        """What each step counted by each of `measures`: every step from 1 on, equal ones folded.
+
+        Then, by each of `observations`, of how many variables this was seen after the step.
+        """
+        return list(cycles(self._uneven(measures, replica, observations)))
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """In how many steps each combination of counts by `measures` occurred."""
@@ -300,7 +322,12 @@ class Tally:
             for number, block in enumerate(self.blocks)
         )
 
-    def _uneven(self, measures: Sequence[Measure], replica: int | None) -> list[Stretch]:
+    def _uneven(
+        self,
+        measures: Sequence[Measure],
+        replica: int | None,
+        observations: Sequence[Observation] = (),
+    ) -> list[Stretch]:
         """The steps as the runs give them, before cycles are looked for.
 
         To cut the steps where anything changes takes the most time, and most measures cut them
@@ -317,11 +344,34 @@ class Tally:
                     sums[index] = added(sums.get(index, zero), weights)
         last = self.steps if replica is None else self.steps_on[replica]
         different = set(sums.values())
-        if len(different) != 1:
-            weighted = [(each, sums[index]) for index in sums for each in self._trains[index]]
-            return pieces(weighted, last, len(measures))
+        if len(different) != 1 or observations:
+            rest = (0,) * len(observations)
+            weighted = [
+                (each, (*sums[index], *rest)) for index in sums for each in self._trains[index]
+            ]
+            for place, what in enumerate(observations):
+                values = (*zero, *(int(place == each) for each in range(len(observations))))
+                weighted += [(each, values) for each in trains(self._seen(what, replica))]
+            return pieces(weighted, last, len(measures) + len(observations))
         (weights,) = different
         return list(weighed(self._pieces(tuple(sums), last), weights))
+
+    def _seen(self, what: Observation, replica: int | None) -> list[Run]:
+        """After which steps it was seen of how many variables.
+
+        Single steps are added up first: each variable may have others.
+        """
+        regular: list[Run] = []
+        single: Counter[int] = Counter()
+        for effect in self.effects:
+            if effect.what == what and replica in (None, effect.replica):
+                number = len(effect.variables)
+                for run in apart(effect.runs):
+                    if run.count == 1:
+                        single[run.first] += number
+                    else:
+                        regular.append(Run(run.first, run.stride, run.count, number))
+        return regular + [Run(step, 1, 1, number) for step, number in sorted(single.items())]
 
     def _pieces(self, indices: tuple[int, ...], last: int) -> list[Stretch]:
         """The steps up to `last`, with how many of the trains at these indices ran in each."""

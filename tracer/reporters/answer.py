@@ -146,7 +146,7 @@ def _executions(tally: Tally) -> str:
         else:
             verb = "was seen to run" if least else "ran"
         why = reason_for_all(tally)
-        return f"{subject} {verb}: {least}0 executions {in_steps}{f' ({why})' if why else ''}."
+        return f"{subject} {verb}: {least}0 executions {in_steps}{why.in_brackets if why else ''}."
     outside = [tally.outside(measure) for measure in by_method]
     inside = [total - out for total, out in zip(totals, outside, strict=True)]
     beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
@@ -258,8 +258,7 @@ def _empty(tally: Tally) -> str:
     empty = [tally.spread(measures.tries, replica=replica)[(0,)] for replica in tally.replicas]
     if not any(empty):
         return ""
-    why = reason(tally)
-    known = f" ({why.text})" if why.text and why.everywhere else ""
+    known = reason(tally).in_brackets
     if len(set(empty)) == 1:
         return f", {empty[0]:,} of which updated nothing{known}"
     return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, by replica"

@@ -3,6 +3,7 @@ pictures. The library that draws them is a part of the extras `html` and `tensor
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -34,6 +35,13 @@ CALLERS = ("your program", "framework", "graph", "method")
 """What an element of the tree of callers can be."""
 PART = "in some of the steps"
 """Where no more is missing than steps that updated nothing as they should."""
+UNCHANGED = "unchanged by each update"
+HARDLY = "unchanged by some of the updates"
+NOT_FINITE = "not finite"
+FIRST = "not finite for the first time"
+MARKS = (UNCHANGED, HARDLY, NOT_FINITE)
+"""What updates did to the weights, if there is something to say: a mark in the cell."""
+_CROSS = "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z"
 
 LIGHT = {
     "odd": ["#1c1c20", "#d55e00", "#e8b100", "#f3dd8f"],
@@ -41,17 +49,22 @@ LIGHT = {
     "levels": ["#9ecae8", "#5aa2d4", "#2277b4", "#0d5288", "#06315a"],
     "kinds": ["#2277b4", "#d98200"],
     "callers": ["#9ecae8", "#e3e7ec", "#c9e3cd", "#f5d3a2"],
+    "marks": ["#ffffff", "#9aa1a9", "#a5005f"],
+    "edges": ["#24292f", "#ffffff"],
     "text": "#24292f",
     "grid": "#d8dee4",
 }
 """Blues for counts, a grey and a pale blue where steps update nothing by design, for what is odd
-colours that the colour-blind can tell from them."""
+colours that the colour-blind can tell from them. Marks differ in their height and their edge too.
+"""
 DARK = {
     "odd": ["#ffffff", "#f2600c", "#f2c744", "#7d6a30"],
     "calm": ["#5c636b", "#16304a"],
     "levels": ["#1f4f78", "#2a6ea6", "#3f8ecb", "#6cb0e6", "#a3d0f5"],
     "kinds": ["#57a8de", "#f0a33a"],
     "callers": ["#1d4d76", "#2f3742", "#1f4a33", "#64431a"],
+    "marks": ["#0f141a", "#737b85", "#ff8ac4"],
+    "edges": ["#e6edf3", "#0f141a"],
     "text": "#e6edf3",
     "grid": "#3d444d",
 }
@@ -87,11 +100,13 @@ def library() -> str:
     return text
 
 
-def heat_map() -> Spec:
+def heat_map(*, effects: bool) -> Spec:
     """Rows are variables, columns are steps; data sets `cells` and `cursor`, and some parameters.
 
     A cell has `row` (a number), `a` and `b` (the edges, in steps), `state` (its colour) and the
-    texts of its tooltip.
+    texts of its tooltip. With `effects` the cells that are hovered over are `hits`, above what is
+    seen: `cells`, `marks`, which have the same edges and a `mark`, and `firsts`, with their `row`
+    and the step `at` which a variable was not finite first.
     """
     steps = {"domain": {"expr": "[from, to]"}, "nice": False, "zero": False}
     axes = {
@@ -113,7 +128,7 @@ def heat_map() -> Spec:
     }
     tips = [
         {"field": name, "type": "nominal", "title": name}
-        for name in ("variable", "steps", "on", "updates")
+        for name in ("variable", "steps", "on", "updates", *(["weights"] if effects else []))
     ]
     cells: Spec = {
         "data": {"name": "cells"},
@@ -134,17 +149,61 @@ def heat_map() -> Spec:
         "mark": {"type": "rect", "clip": True, "fillOpacity": 0, "strokeWidth": 3},
         "encoding": axes,
     }
+    if effects:
+        hits: Spec = {
+            **cells,
+            "data": {"name": "hits"},
+            "mark": {**cells["mark"], "fill": "transparent"},
+        }
+        hits["encoding"] = {**axes, "tooltip": tips}
+        layers = [cells, *_marks(axes), hits, cursor]
+    else:
+        layers = [cells, cursor]
+    sets = [layer["data"]["name"] for layer in layers]
     return {
         "$schema": _LITE,
         "width": "container",
-        "datasets": {"cells": [], "cursor": []},
+        "datasets": {name: [] for name in sets},
         "params": [
             {"name": "from", "value": 0.5},
             {"name": "to", "value": 1.5},
             {"name": "rows", "value": []},
             {"name": "labels", "value": []},
         ],
-        "layer": [cells, cursor],
+        "layer": layers,
+    }
+
+
+def _marks(axes: Spec) -> Iterator[Spec]:
+    """The layers that say what updates did to the weights: thin bars, thick ones, and crosses."""
+    for marks, height in (((UNCHANGED, HARDLY), 0.3), ((NOT_FINITE,), 0.55)):
+        yield {
+            "data": {"name": "marks"},
+            "transform": [{"filter": {"field": "mark", "oneOf": list(marks)}}],
+            "mark": {"type": "rect", "clip": True, "height": {"band": height}, "strokeWidth": 1},
+            "encoding": {
+                **axes,
+                "fill": {
+                    "field": "mark",
+                    "type": "nominal",
+                    "scale": {"domain": list(MARKS), "range": []},
+                    "legend": {"orient": "top", "title": "weights after the step"},
+                },
+            },
+        }
+    yield {
+        "data": {"name": "firsts"},
+        "mark": {"type": "point", "clip": True, "filled": True, "size": 110, "opacity": 1},
+        "encoding": {
+            "x": {**axes["x"], "field": "at"},
+            "y": axes["y"],
+            "shape": {
+                "field": "mark",
+                "type": "nominal",
+                "scale": {"domain": [FIRST], "range": [_CROSS]},
+                "legend": {"orient": "top", "title": " "},
+            },
+        },
     }
 
 
@@ -362,18 +421,24 @@ def picture(tally: Tally) -> bytes | None:
     size = -(-view.steps // _COLUMNS)
     before = tally.trace.first_step - 1
     cells: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    firsts: list[dict[str, Any]] = []
     for row, pattern in enumerate(rows):
+        lane = heat.lanes[view.lanes[pattern]]
+        if since := heat.not_finite_since(view.lanes[pattern]):
+            firsts.append({"row": row, "at": before + since, "mark": FIRST})
         for first in range(1, view.steps + 1, size):
             last = min(first + size - 1, view.steps)
-            state = _state(heat, view, pattern, first, last, calm)
-            a, b = before + first - 0.5, before + last + 0.5
-            if first > 1 and cells[-1]["state"] == state:  # else thin lines were between them
-                cells[-1]["b"] = b
-            else:
-                cells.append({"row": row, "a": a, "b": b, "state": state})
-    spec = heat_map()
+            edges = {"row": row, "a": before + first - 0.5, "b": before + last + 0.5}
+            _put(cells, {**edges, "state": _state(heat, view, pattern, first, last, calm)}, "state")
+            _put(marks, {**edges, "mark": _mark(lane.within(first, last))}, "mark")
+    spec = heat_map(effects=bool(tally.effects))
     spec["width"], spec["height"] = _WIDTH, {"step": 20}
     spec["datasets"]["cells"] = cells
+    if tally.effects:
+        marks = [each for each in marks if each["mark"]]
+        spec["datasets"] |= {"marks": marks, "firsts": firsts}
+        _paint_marks(spec["layer"][1:4], marks, firsts)
     values = {
         "from": before + 0.5,
         "to": before + view.steps + 0.5,
@@ -405,7 +470,42 @@ def picture(tally: Tally) -> bytes | None:
     }
     spec["padding"] = 12
     spec["config"] = {**config(LIGHT), "background": "white"}
+    if tally.effects:
+        spec["config"]["legend"]["layout"] = {"top": {"direction": "vertical"}}
     return vl_convert.vegalite_to_png(spec, scale=_SCALE)
+
+
+def _put(cells: list[dict[str, Any]], cell: dict[str, Any], what: str) -> None:
+    """Append a cell, or make the last one longer if it is alike: else thin lines were between."""
+    last = cells[-1] if cells else None
+    if last and last["row"] == cell["row"] and last[what] == cell[what]:
+        last["b"] = cell["b"]
+    else:
+        cells.append(cell)
+
+
+def _mark(cell: Cell) -> str:
+    """Which of `MARKS` the steps have; empty if the updates changed the variable."""
+    if cell.not_finite:
+        return NOT_FINITE
+    if not cell.ineffective:
+        return ""
+    return UNCHANGED if cell.ineffective == cell.steps - cell.without else HARDLY
+
+
+def _paint_marks(layers: list[Spec], marks: list[Spec], firsts: list[Spec]) -> None:
+    """Colour the layers of the marks, and leave out of the legend what is not there."""
+    thin, thick, crosses = layers
+    present = {each["mark"] for each in marks}
+    used = [pair for pair in zip(MARKS, LIGHT["marks"], strict=True) if pair[0] in present]
+    for layer, edge in zip((thin, thick), LIGHT["edges"], strict=True):
+        layer["mark"]["stroke"] = edge
+        fill = layer["encoding"]["fill"]
+        fill["scale"] = {"domain": [a for a, _ in used], "range": [b for _, b in used]}
+        fill["legend"] = {**fill["legend"], "columns": 1} if present else None
+    crosses["mark"] |= {"fill": LIGHT["text"], "stroke": LIGHT["edges"][1]}
+    shape = crosses["encoding"]["shape"]
+    shape["legend"] = {**shape["legend"], "title": None} if firsts else None
 
 
 def _labels(tally: Tally, rows: list[list[int]]) -> list[str]:

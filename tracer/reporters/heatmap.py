@@ -1,7 +1,8 @@
 """The heat map as numbers: the updates of each variable in each step, with equal steps folded.
 
 Variables that got the same in every step share a pattern, and patterns that count the same share a
-lane, so that a model of thousands of variables and a million steps is a handful of lanes.
+lane, so that a model of thousands of variables and a million steps is a handful of lanes. Where
+effects were asked for, variables that are alike in those as well do so.
 """
 
 from bisect import bisect_right
@@ -10,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_names
 from tracer.model.records import Kind
-from tracer.model.runs import Run
-from tracer.model.stretches import Stretch, Values, folded
+from tracer.model.runs import Run, apart
+from tracer.model.stretches import Stretch, Values, added, folded
 from tracer.model.tally import Group, Tally, Weights
 from tracer.reporters.layout import shown
 
@@ -32,10 +34,24 @@ class Cell(NamedTuple):
     least: int = 0
     """The fewest updates in one of the steps."""
     most: int = 0
+    compared: int = 0
+    """In how many of the steps the variable was compared; 0 without effects, as what follows."""
+    unchanged: int = 0
+    ineffective: int = 0
+    """In how many of the steps it was updated and unchanged."""
+    not_finite: int = 0
+
+
+_COUNTS = 2
+"""The numbers of a step in a lane without effects."""
 
 
 class Lane:
-    """The dense and the sparse updates in each step, from step 1 on."""
+    """The dense and the sparse updates in each step, from step 1 on.
+
+    Where there are effects, also on how many replicas the variable was compared, unchanged, and
+    not finite after the step.
+    """
 
     def __init__(self, stretches: Sequence[Stretch]) -> None:
         self.stretches = tuple(stretches)
@@ -44,19 +60,35 @@ class Lane:
     @property
     def size(self) -> int:
         """The numbers that it takes to write it down."""
-        return sum(2 + 3 * len(each.cycle) for each in self.stretches)
+        return sum(2 + sum(1 + len(values) for _, values in each.cycle) for each in self.stretches)
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether they are in it: those of all steps have as many numbers."""
+        return bool(self.stretches) and len(self.stretches[0].cycle[0][1]) > _COUNTS
 
     @property
     def counts(self) -> set[int]:
         """The numbers of updates that occur in a step."""
-        return {sum(values) for each in self.stretches for _, values in each.cycle}
+        return {sum(values[:_COUNTS]) for each in self.stretches for _, values in each.cycle}
+
+    @property
+    def first_not_finite(self) -> int:
+        """The first step after which the variable was not finite; 0 if there is none."""
+        for stretch in self.stretches if self.has_effects else ():
+            step = stretch.first
+            for length, values in stretch.cycle:
+                if values[-1]:
+                    return step
+                step += length
+        return 0
 
     def within(self, first: int, last: int) -> Cell:
         """The steps from `first` to `last` together.
 
         >>> lane = Lane([Stretch(1, ((3, (0, 0)), (1, (2, 1))), turns=4)])
-        >>> lane.within(3, 8)
-        Cell(steps=6, without=4, dense=4, sparse=2, least=0, most=3)
+        >>> lane.within(3, 8)[:6]
+        (6, 4, 4, 2, 0, 3)
         """
         cell = Cell()
         at = max(0, bisect_right(self._starts, first) - 1)
@@ -71,7 +103,7 @@ class Lane:
         return cell
 
     def runs(self) -> Iterator[tuple[int, int, Values]]:
-        """Runs of equal steps, as `(first, last, (dense, sparse))`."""
+        """Runs of equal steps, as `(first, last, (dense, sparse))`; a lane without effects."""
         begin, end, before = 1, 0, None
         for stretch in self.stretches:
             for _ in range(stretch.turns):
@@ -99,7 +131,8 @@ def _parts(stretch: Stretch, start: int, length: int) -> Iterator[tuple[int, Val
 
 
 def _more(cell: Cell, number: int, values: Values) -> Cell:
-    dense, sparse = values
+    dense, sparse, *seen = values
+    compared, unchanged, not_finite = seen or (0, 0, 0)
     updates = dense + sparse
     return Cell(
         cell.steps + number,
@@ -108,6 +141,10 @@ def _more(cell: Cell, number: int, values: Values) -> Cell:
         cell.sparse + number * sparse,
         min(cell.least, updates) if cell.steps else updates,
         max(cell.most, updates),
+        cell.compared + number * bool(compared),
+        cell.unchanged + number * bool(unchanged),
+        cell.ineffective + number * bool(unchanged and updates),
+        cell.not_finite + number * bool(not_finite),
     )
 
 
@@ -168,6 +205,14 @@ class HeatMap:
             views.insert(int(len(alike) == 1), View(name, per, tally.steps, total, tuple(rest)))
         return views
 
+    def not_finite_since(self, lane: int) -> int:
+        """The first step after which it was not finite; 0 if there is none, or if it is not known.
+
+        A part of a trace does not know what was before its first step.
+        """
+        first = self.lanes[lane].first_not_finite
+        return 0 if first == 1 < self._tally.trace.first_step else first
+
     @cached_property
     def levels(self) -> list[tuple[int, int]]:
         """The numbers of updates that a variable gets in a step, in few classes."""
@@ -179,10 +224,10 @@ class HeatMap:
         done = [self._patterns.done[replica] for replica in replicas]
         sizes = self._patterns.sizes
         everything = [
-            (runs, (dense * sizes[pattern], sparse * sizes[pattern]))
+            (runs, tuple(sizes[pattern] * value for value in values))
             for on_replica in done
             for pattern, pairs in on_replica.items()
-            for runs, (dense, sparse) in pairs
+            for runs, values in pairs
         ]
         return [self._lane(everything, steps)] + [
             self._lane([pair for each in done for pair in each.get(pattern, ())], steps)
@@ -192,15 +237,15 @@ class HeatMap:
     def _lane(self, weighted: Sequence[tuple[int, Values]], steps: int) -> int:
         """The number of the lane with these runs."""
         sums: dict[int, Values] = {}
-        for runs, (dense, sparse) in weighted:
-            before = sums.get(runs, (0, 0))
-            sums[runs] = before[0] + dense, before[1] + sparse
+        zero = (0,) * self._patterns.width
+        for runs, values in weighted:
+            sums[runs] = added(sums.get(runs, zero), values)
         key = (steps, frozenset(sums.items()))
         if key not in self._numbers:
             named = self._patterns.runs
             pairs = [(run, values) for runs, values in sums.items() for run in named[runs]]
             self._numbers[key] = len(self.lanes)
-            self.lanes.append(Lane(folded(pairs, steps, 2)))
+            self.lanes.append(Lane(folded(pairs, steps, len(zero))))
         return self._numbers[key]
 
     def _name(self, replicas: Sequence[int]) -> str:
@@ -215,37 +260,59 @@ _Done = list[tuple[int, Values]]
 """Numbers of runs (`_Patterns.runs`), and what is done to a variable in each of their steps."""
 
 
+_Seen = tuple[tuple[int, int, int], ...]
+"""Replicas, numbers of runs, and which of `OBSERVATIONS` was so of a variable in their steps."""
+
+
 class _Patterns:
     """Which variables get the same in every step, and what they get on each replica."""
 
     def __init__(self, tally: Tally) -> None:
+        self.width = _COUNTS + (len(OBSERVATIONS) if tally.effects else 0)
+        """How many numbers a step has."""
         numbers: dict[tuple[Run, ...], int] = {}
         run_of = [numbers.setdefault(block.runs, len(numbers)) for block in tally.blocks]
+        seen = _effects(tally, numbers)
         self.runs = list(numbers)
-        """The different runs of blocks."""
-        pattern_of: dict[tuple[Weights, Weights], int] = {((), ()): 0}
+        """The different runs of blocks and effects."""
+        pattern_of: dict[tuple[Weights, Weights, _Seen], int] = {}
         of_variable: dict[int, int] = {}
+        weights_of: dict[int, tuple[Weights, Weights]] = {}
         for group in tally.groups:
             weights = _inside(tally, group, "dense"), _inside(tally, group, "sparse")
-            pattern = pattern_of.setdefault(weights, len(pattern_of))
-            of_variable.update(dict.fromkeys(group.variables, pattern))
-        used = Counter(of_variable.get(variable, 0) for variable in tally.variables)
-        self.sizes = list(used.values())
+            weights_of.update(dict.fromkeys(group.variables, weights))
+        for variable in tally.variables:
+            key = (*weights_of.get(variable, ((), ())), seen.get(variable, ()))
+            of_variable[variable] = pattern_of.setdefault(key, len(pattern_of))
+        used = Counter(of_variable.values())
+        self.sizes = [used[pattern] for pattern in range(len(pattern_of))]
         """The number of variables of each pattern, in the order of their first variables."""
-        number_of = {pattern: number for number, pattern in enumerate(used)}
-        self.of_variable = {
-            variable: number_of[of_variable.get(variable, 0)] for variable in tally.variables
-        }
+        self.of_variable = of_variable
         self.done: dict[int, dict[int, _Done]] = {replica: {} for replica in tally.replicas}
         """What is done on each replica to each pattern."""
-        for (dense, sparse), pattern in pattern_of.items():
-            updates: list[tuple[int, Values]] = [
-                *((block, (times, 0)) for block, times in dense),
-                *((block, (0, times)) for block, times in sparse),
-            ]
-            for block, values in updates:
-                done = self.done[tally.blocks[block].replica]
-                done.setdefault(number_of[pattern], []).append((run_of[block], values))
+        for (dense, sparse, effects), pattern in pattern_of.items():
+            for place, kind in enumerate((dense, sparse)):
+                for block, times in kind:
+                    done = self.done[tally.blocks[block].replica].setdefault(pattern, [])
+                    done.append((run_of[block], self._at(place, times)))
+            for replica, run, what in effects:
+                done = self.done[replica].setdefault(pattern, [])
+                done.append((run, self._at(_COUNTS + what, 1)))
+
+    def _at(self, place: int, number: int) -> Values:
+        return tuple(number * (place == each) for each in range(self.width))
+
+
+def _effects(tally: Tally, numbers: dict[tuple[Run, ...], int]) -> dict[int, _Seen]:
+    """What was seen of each variable; the runs get numbers."""
+    seen: dict[int, list[tuple[int, int, int]]] = {}
+    for effect in tally.effects:
+        if effect.replica in tally.steps_on:
+            run = numbers.setdefault(apart(effect.runs), len(numbers))
+            what = OBSERVATIONS.index(effect.what)
+            for variable in effect.variables:
+                seen.setdefault(variable, []).append((effect.replica, run, what))
+    return {variable: tuple(sorted(each)) for variable, each in seen.items()}
 
 
 def _inside(tally: Tally, group: Group, kind: Kind) -> Weights:

@@ -60,7 +60,7 @@ def render(trace: Trace, by: None = None) -> str:
             n: {**finding, "config": charts.config(finding)} for n, finding in _THEMES.items()
         },
         "charts": {
-            "heat": charts.heat_map(),
+            "heat": charts.heat_map(effects=trace.has_effects),
             "bars": charts.bars(),
             "points": charts.points(),
             "icicle": charts.icicle(),
@@ -72,6 +72,7 @@ def render(trace: Trace, by: None = None) -> str:
             "idle": charts.IDLE,
             "others": charts.OTHERS,
             "some": charts.SOME,
+            **({"marks": charts.MARKS, "first": charts.FIRST} if trace.has_effects else {}),
         },
         "effects": trace.has_effects,
         "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
@@ -274,6 +275,11 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int, boxes: int) -> dict[str,
         "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
         "grain": grain,
         "lanes": [_lane(graph, tally.steps, grain) for graph in heat.lanes],
+        **(
+            {"firsts": [heat.not_finite_since(each) for each in range(len(heat.lanes))]}
+            if tally.effects
+            else {}
+        ),
         "variables": table,
         "left": len(tally.variables) - len(table),
         "replicas": [
@@ -306,22 +312,22 @@ def _grain(lanes: Sequence[Lane], steps: int, share: int) -> int:
 
 
 def _numbers(lane: Lane, steps: int, grain: int) -> int:
-    return lane.size if grain == 1 else min(lane.size, _coarse(steps, grain))
+    return lane.size if grain == 1 else min(lane.size, _coarse(lane, steps, grain))
 
 
-def _coarse(steps: int, grain: int) -> int:
+def _coarse(lane: Lane, steps: int, grain: int) -> int:
     """The numbers that a lane takes if it is written down for each `grain` steps."""
-    return -(-steps // grain) * 5
+    return -(-steps // grain) * (9 if lane.has_effects else 5)
 
 
 def _lane(lane: Lane, steps: int, grain: int) -> list[Any] | dict[str, Any]:
     """The stretches of a lane or, if they would take more, a cell for each `grain` steps."""
-    if grain > 1 and lane.size > _coarse(steps, grain):
+    if grain > 1 and lane.size > _coarse(lane, steps, grain):
         cells = (
             lane.within(first, min(first + grain - 1, steps))
             for first in range(1, steps + 1, grain)
         )
-        return {"cells": [stretch[1:] for stretch in cells]}
+        return {"cells": [each[1:] if lane.has_effects else each[1:6] for each in cells]}
     return [
         [
             stretch.first,

@@ -75,7 +75,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     fields = [
         (place, name)
         for place, name in enumerate(rows[0]._fields)
-        if name not in _OPTIONAL or rows[0][place] is not None
+        if name not in _OPTIONAL or any(row[place] is not None for row in rows)
     ]
     text = [isinstance(rows[0][place], str) for place, _ in fields]
     yield "| " + " | ".join(name.replace("_", " ") for _, name in fields) + " |"
@@ -84,8 +84,8 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         yield "| " + " | ".join(_cell(row[place]) for place, _ in fields) + " |"
 
 
-_OPTIONAL = ("unchanged", "not_finite")
-"""Columns that are left out where there are no effects."""
+_OPTIONAL = ("accumulated", "unchanged", "not_finite")
+"""Columns that are left out where no gradients are accumulated, or there are no effects."""
 
 
 def _cell(value: Value) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
+from tracer.model.effects import OBSERVATIONS
+from tracer.model.empty import accumulations
 from tracer.model.measures import counting
 from tracer.model.records import Kind, Line, Role
 from tracer.model.tally import Group, Tally, Weights, tallies_of
@@ -45,7 +47,10 @@ class VariableRow(NamedTuple):
 class StepRow(NamedTuple):
     """`length` steps in a row from `first` on that count the same, each of them this much.
 
-    If `every` is not None, as many again each `every` steps, up to the step `last`.
+    If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated`
+    is on how many replicas a step kept its gradients for a later one; None if the optimizer was
+    not told to accumulate any, or if that is not known. `unchanged` and `not_finite` are how many
+    variables were so after the step, those of each replica counted; None where none was compared.
     """
 
     first: int
@@ -58,6 +63,9 @@ class StepRow(NamedTuple):
     sparse: int
     requests: int
     requests_without_gradient: int
+    accumulated: int | None = None
+    unchanged: int | None = None
+    not_finite: int | None = None
 
 
 class ReplicaRow(NamedTuple):
@@ -171,12 +179,11 @@ def by_variable(tally: Tally) -> list[VariableRow]:
 def effects_on(tally: Tally) -> dict[int, tuple[int, int]]:
     """In how many steps each variable was unchanged, and not finite; empty without effects."""
     counts: dict[int, list[int]] = {}
-    for effect in tally.trace.data.effects:
-        if effect.root == tally.root:
-            for variable in effect.variables:
-                count = counts.setdefault(variable, [0, 0])
-                if effect.what != "compared":
-                    count[effect.what == "not_finite"] += effect.total
+    for effect in tally.effects:
+        for variable in effect.variables:
+            count = counts.setdefault(variable, [0, 0])
+            if effect.what != "compared":
+                count[effect.what == "not_finite"] += effect.total
     return {variable: (unchanged, broken) for variable, (unchanged, broken) in counts.items()}
 
 
@@ -194,11 +201,21 @@ def by_step(tally: Tally) -> list[StepRow]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     kinds = (measures.dense, measures.sparse)
     handed_over = (measures.requests, measures.missing)
-    return [
-        StepRow(*steps, on, dense + sparse, dense, sparse, requests + missing, missing)
-        for stretch in tally.stretches(measures.steps, *kinds, *handed_over)
-        for steps, (on, dense, sparse, requests, missing) in stretch.parts(tally.trace.first_step)
-    ]
+    reached = accumulations(tally)
+    counted = (measures.steps, *kinds, *handed_over, measures.tries, reached or measures.steps)
+    stretches = tally.stretches(*counted, observations=OBSERVATIONS if tally.effects else ())
+    made = []
+    for stretch in stretches:
+        for steps, values in stretch.parts(tally.trace.first_step):
+            on, dense, sparse, requests, missing, tried, accumulating, *seen = values
+            kept = None if reached is None else 0 if tried else min(on, accumulating)
+            compared, *effects = seen or (0, 0, 0)
+            updates = (dense + sparse, dense, sparse)
+            row = StepRow(*steps, on, *updates, requests + missing, missing, kept)
+            if compared:
+                row = row._replace(unchanged=effects[0], not_finite=effects[1])
+            made.append(row)
+    return made
 
 
 def by_replica(tally: Tally) -> list[ReplicaRow]:

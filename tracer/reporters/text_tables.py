@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
-from tracer.model.empty import reason_for_all
+from tracer.model.empty import SKIPPED, accumulated, reason_for_all
 from tracer.model.labels import only_worker, program_lines, steps_label
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
@@ -104,9 +104,7 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
     columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
         columns.append(Column("by replica", drop=4))
-    with_effects = bool(rows.effects_on(tally))
-    if with_effects:
-        columns += [Column("unchanged", drop=1), Column("not\nfinite", drop=1)]
+    columns += _EFFECT_COLUMNS if tally.effects else ()
     extras = _extras(tally)
     only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
     all_rows = [
@@ -125,11 +123,16 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
         heading = per_step.replace("\n", " ")
         without = f"without the {some(empty, 'step')} that updated nothing"
         lines += paragraph(f"({heading}: {without})", width, style="dim")
-    if with_effects:
+    if tally.effects:
         lines += paragraph(_EFFECTS, width, style="dim")
     return lines
 
 
+_EFFECT_COLUMNS = (Column("unchanged", drop=1), Column("not\nfinite", drop=1))
+_EFFECTS_OF_STEPS = (
+    "(unchanged, not finite: so many variables were so after the step, those of each replica "
+    "counted)"
+)
 _EFFECTS = (
     "(unchanged: after so many steps no bit of it was another one, skipped steps too; not finite: "
     "after so many it held inf or NaN)"
@@ -162,7 +165,7 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
         if group.weights("vain", "dense", "sparse"):
             why = "nothing was assigned" + (f", {why}" if why else "")
         elif unapplied and group.weights("request", "dense", "sparse"):
-            why = f"{why}, else {unapplied}" if why else unapplied
+            why = f"{why}, else {unapplied.text}" if why else unapplied.text
         updates: Counter[int] = Counter()
         for number, times in group.weights("update", "dense", "sparse"):
             block = tally.blocks[number]
@@ -218,22 +221,29 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
     header = "per step,\nall replicas" if len(tally.replicas) > 1 else "per step"
-    table = Table(header, _KINDS, kept.copy(), cut_names=False)
+    columns = (*_KINDS, *_EFFECT_COLUMNS) if tally.effects else _KINDS
+    table = Table(header, columns, kept.copy(), cut_names=False)
     lost, outside = (
         [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
         for count in (tally.unplaced, tally.outside)
     )
+    unknown = ("-", "-") if tally.effects else ()
     if tally.unplaced(measures.steps) or any(lost):
         note = "in all; steps above may have more"
-        table.rows.append(Row("step not known", _cells(lost), note, ODD))
+        table.rows.append(Row("step not known", (*_cells(lost), *unknown), note, ODD))
     if any(outside):
-        table.rows.append(Row("outside any step", _cells(outside), "in all; a direct call", ODD))
+        cells = (*_cells(outside), *unknown)
+        table.rows.append(Row("outside any step", cells, "in all; a direct call", ODD))
     lines = table.lines(width)
     if rest := len(all_rows) - len(kept):
         see = asked.all_of("step", 'trace.per_step("updates")')
         last = tally.steps + tally.trace.first_step - 1
         more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
+    if tally.effects:
+        lines += paragraph(_EFFECTS_OF_STEPS, width, style="dim")
+        if any(row.cells[-1] == "-" for row in kept):
+            lines += paragraph("(-: none was compared in these steps)", width, style="dim")
     return lines
 
 
@@ -246,12 +256,14 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
         notes.append("not recorded")
     elif not row.updates:
         reason = why.text or "gradients came, none was applied"
+        if row.accumulated is not None:
+            reason = accumulated(tally) if row.accumulated else SKIPPED
         if not requested:
             reason = "no gradient came" if missing else "nothing was handed over"
         elif tally.total(measures.vain):
             reason = "nothing was assigned"
         notes.append(reason)
-        odd = not (why.usual and reason == why.text)
+        odd = not (why.usual and reason in why.text)
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(tally.replicas):
@@ -260,8 +272,12 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
     cells = _cells([row.updates, row.dense, row.sparse])
     if not row.updates and tally.unplaced(measures.updates):
         notes, cells, odd = ["not known"], ("?",) * len(cells), True
+    if tally.effects:
+        compared = row.unchanged is not None and row.not_finite is not None
+        cells += (f"{row.unchanged:,}", f"{row.not_finite:,}") if compared else ("-", "-")
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    return Row(label, cells, "; ".join(notes), ODD if notes and odd else "")
+    style = WRONG if row.not_finite else ODD if notes and odd else ""
+    return Row(label, cells, "; ".join(notes), style)
 
 
 def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:

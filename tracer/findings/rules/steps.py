@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.empty import accumulated_steps, is_loss_scale
+from tracer.model.empty import accumulated_steps, accumulations, is_loss_scale
 from tracer.model.measures import tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
@@ -232,7 +232,8 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
     ),
     explanation=(
         "For optimizers of Keras 3 with gradient_accumulation_steps: the steps after the last one "
-        "that updated anything, fewer than a group has. It is a warning if they are a tenth of all "
+        "that updated anything, fewer than a group has; those that a loss scale skipped are not "
+        "counted. It is a warning if they are a tenth of all "
         "steps or more, of a program that has ended under `tracer run` without an error; and info "
         "otherwise: at the end of a long run it is a small loss, and training may go on."
     ),
@@ -241,9 +242,10 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
     every = accumulated_steps(evidence)
     trace = evidence.trace
-    if every < 2 or not evidence.steps or not trace.complete:
+    reached = accumulations(evidence)
+    if every < 2 or not evidence.steps or not trace.complete or reached is None:
         return
-    if evidence.unplaced(tries) or any(map(is_loss_scale, evidence.optimizers)):
+    if evidence.unplaced(tries) or evidence.unplaced(reached):
         return
     replica = evidence.replicas[0]
     steps = evidence.steps_on[replica]
@@ -253,14 +255,21 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
         for part, (made,) in stretch.parts()
         if made
     )
-    left = steps - max(updating, default=0)
+    last = max(updating, default=0)
+    after = range(last + 1, steps + 1)
+    left = sum(
+        reached(block) * sum(run.within(after) for run in block.runs)
+        for block in evidence.blocks
+        if block.replica == replica and not block.outside
+    )
     if 0 < left < every:
-        which = "last step" if left == 1 else f"last {left:,} steps"
+        which = "the last step" if len(after) == 1 else f"the last {len(after):,} steps"
+        which = which if left == len(after) else f"{left:,} of {which}"
         yield Case(
             "warning" if left * 10 >= steps and has_ended(trace) else "info",
-            f"The gradients of the {which} of {steps:,}{of_optimizer(evidence)} were accumulated "
+            f"The gradients of {which} of {steps:,}{of_optimizer(evidence)} were accumulated "
             f"and never applied: those of {every:,} steps are applied together.",
-            step=steps - left + 1,
+            step=last + 1,
         )
 
 

@@ -20,21 +20,28 @@ const drawn = new Map(); // the view in each element
 let cursor = null; // the cell that the keyboard is at, as [row, index]
 let rowsOfCells = [];
 
-// Lanes: the updates in each step, as stretches of steps that repeat a cycle, or as coarse cells.
+// Lanes: the updates in each step, as stretches of steps that repeat a cycle, or as coarse cells. Where
+// effects were asked for: also on how many replicas the variable was compared, unchanged, not finite.
 
-const nothing = () => ({ steps: 0, without: 0, dense: 0, sparse: 0, least: Infinity, most: 0 });
+const nothing = () => ({ steps: 0, without: 0, dense: 0, sparse: 0, least: Infinity, most: 0,
+  compared: 0, unchanged: 0, ineffective: 0, notFinite: 0 });
 
-function add(cell, steps, dense, sparse) {
+function add(cell, steps, dense, sparse, compared = 0, unchanged = 0, notFinite = 0) {
   cell.steps += steps;
   cell.without += dense + sparse ? 0 : steps;
   cell.dense += steps * dense;
   cell.sparse += steps * sparse;
   cell.least = Math.min(cell.least, dense + sparse);
   cell.most = Math.max(cell.most, dense + sparse);
+  cell.compared += compared ? steps : 0;
+  cell.unchanged += unchanged ? steps : 0;
+  cell.ineffective += unchanged && dense + sparse ? steps : 0;
+  cell.notFinite += notFinite ? steps : 0;
 }
 
 function* cycle(stretch) {
-  for (let i = 2; i < stretch.length; i += 3) yield [stretch[i], stretch[i + 1], stretch[i + 2]];
+  const size = optimizer().firsts ? 6 : 3;
+  for (let i = 2; i < stretch.length; i += size) yield stretch.slice(i, i + size);
 }
 
 function period(stretch) {
@@ -61,13 +68,17 @@ function within(lane, first, last) {
   if (lane.cells) {
     const grain = data.optimizers[state.of].grain, steps = view().steps;
     for (let i = Math.floor((first - 1) / grain); i * grain < last && i < lane.cells.length; i++) {
-      const [without, dense, sparse, least, most] = lane.cells[i];
+      const [without, dense, sparse, least, most, compared = 0, unchanged = 0, ineffective = 0, notFinite = 0] = lane.cells[i];
       cell.steps += Math.min(grain, steps - i * grain);
       cell.without += without;
       cell.dense += dense;
       cell.sparse += sparse;
       cell.least = Math.min(cell.least, least);
       cell.most = Math.max(cell.most, most);
+      cell.compared += compared;
+      cell.unchanged += unchanged;
+      cell.ineffective += ineffective;
+      cell.notFinite += notFinite;
     }
     return cell;
   }
@@ -76,12 +87,12 @@ function within(lane, first, last) {
     const low = Math.max(first, stretch[0]), high = Math.min(last, stretch.last);
     if (low > high) continue;
     const turns = Math.floor((high - low + 1) / length);
-    if (turns) for (const [n, dense, sparse] of cycle(stretch)) add(cell, n * turns, dense, sparse);
+    if (turns) for (const [n, ...values] of cycle(stretch)) add(cell, n * turns, ...values);
     let rest = (high - low + 1) % length, start = (low - stretch[0]) % length;
     for (let turn = 0; turn < 2 && rest; turn++) {
-      for (const [n, dense, sparse] of cycle(stretch)) {
+      for (const [n, ...values] of cycle(stretch)) {
         const taken = Math.min(Math.max(0, n - start), rest);
-        if (taken) add(cell, taken, dense, sparse);
+        if (taken) add(cell, taken, ...values);
         start = Math.max(0, start - n);
         rest -= taken;
       }
@@ -97,12 +108,12 @@ function segments(lane, first, last, most) {
     const stretch = lane[i], length = period(stretch);
     let begin = stretch[0] + Math.max(0, Math.floor((first - stretch[0]) / length)) * length;
     while (begin <= Math.min(last, stretch.last)) {
-      for (const [n, dense, sparse] of cycle(stretch)) {
+      for (const [n, ...values] of cycle(stretch)) {
         const low = Math.max(begin, first), high = Math.min(begin + n - 1, last), before = found.at(-1);
         begin += n;
         if (low > high) continue;
-        if (before && before[2] === dense && before[3] === sparse) before[1] = high;
-        else if (found.push([low, high, dense, sparse]) > most) return null;
+        if (before && values.every((each, at) => each === before[at + 2])) before[1] = high;
+        else if (found.push([low, high, ...values]) > most) return null;
       }
     }
   }
@@ -158,10 +169,31 @@ function say(cell, kind) {
   return `${number(cell.least)} to ${number(cell.most)} in a step: ${total}`;
 }
 
+// What updates did to the weights: the mark of a cell, empty if they changed and were finite.
+
+function markOf(cell) {
+  const [unchanged, hardly, notFinite] = data.words.marks;
+  if (cell.notFinite) return notFinite;
+  if (!cell.ineffective) return "";
+  return cell.ineffective === cell.steps - cell.without ? unchanged : hardly;
+}
+
+function sayWeights(cell, first) {
+  const { compared, unchanged, ineffective, notFinite, steps } = cell;
+  if (!compared) return "not compared";
+  const among = (n) => (compared === 1 ? "" : n === compared ? " in each step" : ` in ${number(n)} of the ${some(compared, "step")}`);
+  const parts = [unchanged ? `unchanged${among(unchanged)}` : `changed${among(compared)}`];
+  if (unchanged && !ineffective) parts[0] += compared === 1 ? ", as nothing updated it" : ", none of which updated it";
+  if (notFinite) parts.push(`not finite${among(notFinite)}`);
+  if (first) parts.push(`not finite for the first time after step ${number(first + data.first - 1)}`);
+  if (compared < steps) parts.push(`${some(steps - compared, "step")} not compared`);
+  return parts.join("; ");
+}
+
 function cellsOf(members, row, from, to) {
   const lane = laneOf(members[0][PATTERN]), total = totalLane(), shift = data.first - 1;
   const all = total.all ??= within(total, 1, view().steps), rare = all.without * 2 < all.steps;
-  const least = (2 * (to - from + 1)) / Math.max(200, $("heat").clientWidth);
+  const least = thinnest(from, to);
   const size = grid(from, to), exact = segments(lane, from, to, COLUMNS);
   let pieces = [];
   if (exact) {
@@ -175,7 +207,7 @@ function cellsOf(members, row, from, to) {
       pieces.push([low, Math.min(low + size - 1, view().steps)]);
   }
   const name = (members[0][0] || "(no name)") + (members.length > 1 ? ` and ${number(members.length - 1)} more alike` : "");
-  const cells = [];
+  const cells = [], notFinite = optimizer().firsts?.[view().lanes[members[0][PATTERN]]];
   for (const [first, last] of pieces) {
     const cell = within(lane, first, last), kind = classify(lane, cell, first, last), before = cells.at(-1);
     const wide = Math.max(0, least - (last - first + 1)) / 2; // what is odd must not be too thin to see
@@ -185,9 +217,16 @@ function cellsOf(members, row, from, to) {
       variable: name, on: view().name, updates: say(cell, kind),
       steps: first === last ? number(first + shift) : `${number(first + shift)}-${number(last + shift)}`,
     });
+    if (data.effects) {
+      const begins = first <= notFinite && notFinite <= last ? notFinite : 0;
+      const weights = optimizer().firsts ? sayWeights(cell, begins) : "not compared";
+      Object.assign(cells.at(-1), { weights, mark: markOf(cell), at: begins + shift, begins });
+    }
   }
   return cells;
 }
+
+const thinnest = (from, to) => (2 * (to - from + 1)) / Math.max(200, $("heat").clientWidth); // 2 pixels, in steps
 
 const grid = (from, to) => { // the steps of a column
   const { grain } = optimizer();
@@ -256,7 +295,8 @@ async function drawHeat() {
     color.legend.title = ["updates of a variable", `per ${view().per}`];
     color.legend.columns = 1;
   }
-  spec.layer[1].mark.stroke = theme().text;
+  if (data.effects) drawMarks(spec);
+  spec.layer.at(-1).mark.stroke = theme().text;
   const made = await show($("heat"), spec);
   listen(made);
   $("from").value = from + shift;
@@ -273,6 +313,43 @@ async function drawHeat() {
         : from === 1 && to === view().steps;
   }
   $("honest").textContent = honest(from, to);
+}
+
+// The cells of a row, in which neighbours are one that have the same `what`: no lines between them.
+function joined(cells, what) {
+  const found = [];
+  for (const { row, state, odd, mark, a, b } of cells) {
+    const before = found.at(-1);
+    if (before && before[what] === { state, mark }[what]) before.b = b;
+    else found.push({ row, state, odd, mark, a, b });
+  }
+  return found;
+}
+
+function drawMarks(spec) { // bars for what updates did to the weights, crosses where they were not finite first
+  const { marks, edges } = theme(), { marks: all, first } = data.words, shown = rowsOfCells.flat();
+  spec.datasets.hits = spec.datasets.cells;
+  spec.datasets.cells = rowsOfCells.flatMap((cells) => joined(cells, "state")).sort((a, b) => a.odd - b.odd);
+  spec.datasets.marks = rowsOfCells.flatMap((cells) => joined(cells, "mark")).filter((each) => each.mark)
+    .map((each) => {
+      const more = Math.max(0, 3 * thinnest(state.from, state.to) - (each.b - each.a)) / 2; // between its edges
+      return { ...each, a: each.a - more, b: each.b + more };
+    });
+  spec.datasets.firsts = shown.filter((each) => each.begins).map(({ row, at }) => ({ row, at, mark: first }));
+  const present = new Set(spec.datasets.marks.map((each) => each.mark));
+  const [, thin, thick, crosses] = spec.layer;
+  for (const { encoding, mark } of [thin, thick]) {
+    mark.stroke = edges[encoding === thin.encoding ? 0 : 1];
+    encoding.fill.scale = { domain: all.filter((each) => present.has(each)), range: marks.filter((_, at) => present.has(all[at])) };
+    if (!present.size) encoding.fill.legend = null;
+    else if (narrow($("heat"))) encoding.fill.legend.columns = 1;
+  }
+  Object.assign(crosses.mark, { fill: theme().text, stroke: edges[1] });
+  if (!spec.datasets.firsts.length) crosses.encoding.shape.legend = null;
+  if (narrow($("heat"))) {
+    spec.config = { legend: { layout: { top: { direction: "vertical" } } } };
+    if (crosses.encoding.shape.legend) crosses.encoding.shape.legend.title = null;
+  }
 }
 
 function honest(from, to) {
@@ -330,7 +407,7 @@ const move = (part) => {
 function at(cell) { // show which cell the keyboard or a finger is at
   cursor = [cell.row, rowsOfCells[cell.row].findIndex((each) => each.first === cell.first)];
   $("cell").textContent = `${cell.variable}, step${cell.first === cell.last ? "" : "s"} ${cell.steps}, `
-    + `${cell.on}: ${cell.updates}`;
+    + `${cell.on}: ${cell.updates}${cell.weights ? `. Weights: ${cell.weights}` : ""}`;
   drawn.get($("heat")).data("cursor", [{ row: cell.row, a: cell.a, b: cell.b }]).run();
 }
 
