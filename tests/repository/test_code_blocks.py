@@ -23,7 +23,7 @@ PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rgl
 
 NOT_RUN = {
     "docs/how-to/keras-on-pytorch.md": 3,  # Keras on PyTorch, in a process of its own
-    "docs/performance.md": 1,  # an hour of benchmarks
+    "docs/performance.md": 2,  # an hour of benchmarks, and those of Keras on PyTorch
     "docs/reports.md": 1,  # a cell of a notebook
     "docs/testing.md": 1,  # what a failing test prints
 }

@@ -39,7 +39,8 @@ class _Call(NamedTuple):
     method: str
     apply: ApplyMethod | None
     gradients: tuple[_Gradient | None, ...]
-    variables: tuple[ref[Any], ...]
+    variables: tuple[int, ...]
+    """The ids of the variables: an older Dynamo hands over no objects, and guards an `id`."""
 
 
 class _Step(Frame):
@@ -56,6 +57,10 @@ class _Step(Frame):
 
 _calls: list[_Call] = []
 _numbers: dict[tuple[Any, ...], int] = {}
+_variables: dict[int, list[ref[Any]]] = {}
+"""By the number of a call its variables, from when it ran first."""
+_applies: dict[tuple[int, str], ApplyMethod | None] = {}
+"""The methods of which there is a traced one, by the id of their class: it is kept."""
 _making = threading.Lock()
 _steps = threading.local()
 _FUNCTION = "torch.compile"
@@ -92,6 +97,7 @@ def _also_compiled(
 ) -> Callable[..., Any]:
     """The traced `method` named `name` of the class `base`, for compiled code, too."""
     original = getattr(base, name)
+    _applies[id(base), name] = apply
     handed = _handed_to_step if apply is None else _handed_to_many if apply.many else _handed_to_one
 
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +105,8 @@ def _also_compiled(
             return method(self, *args, **kwargs)
         gradients, variables = handed(self, name, args, kwargs)
         sparse = tuple([None if g is None else getattr(g, "is_sparse", False) for g in gradients])
-        number = _number(self, base, name, apply, sparse, *variables)
+        known = tuple([id(variable) for variable in variables])
+        number = _number(id(self), id(base), name, sparse, known)
         if number < 0:
             return original(self, *args, **kwargs)
         if apply is None:
@@ -146,40 +153,34 @@ def _handed_to_step(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def _number(
-    optimizer: Any,
-    base: type,
+    optimizer: int,
+    base: int,
     name: str,
-    apply: ApplyMethod | None,
     sparse: tuple[bool | None, ...],
-    *variables: Any,
+    variables: tuple[int, ...],
 ) -> int:
-    """The number of a call; -1 if it is not traced."""
-    binding = bindings.get(id(optimizer))
+    """The number of a call, which is of objects with these ids; -1 if it is not traced."""
+    binding = bindings.get(optimizer)
+    alive = None if binding is None else binding.optimizer()
     if binding is None or binding.recorder.broken:
         return -1
-    if type(optimizer) is not traced_classes[id(base)]:  # but of a class derived from it
+    if type(alive) is not traced_classes[base]:  # but of a class derived from it
         return -1
     try:
+        apply = _applies.get((base, name))
         if apply is None and not binding.settled:
-            binding.bring_in_nested(optimizer, binding)
+            binding.bring_in_nested(alive, binding)
         gradients = tuple(None if each is None else _Gradient(each) for each in sparse)
-        call = _Call(ref(optimizer), name, apply, gradients, tuple(map(ref, variables)))
-        key = id(optimizer), name, sparse, tuple(map(id, variables))
+        key = optimizer, base, name, sparse, variables
         with _making:
             number = _numbers.get(key)
-            if number is None or not _is_of_same(_calls[number], call):
+            if number is None or _calls[number].optimizer() is not alive:
                 number = _numbers[key] = len(_calls)
-                _calls.append(call)
+                _calls.append(_Call(ref(alive), name, apply, gradients, variables))
         return number
     except Exception as error:
         binding.recorder.fault(error)
         return -1
-
-
-def _is_of_same(known: _Call, call: _Call) -> bool:
-    """Whether the objects of two calls whose ids are equal are the same ones."""
-    known_ones, ones = (known.optimizer, *known.variables), (call.optimizer, *call.variables)
-    return all(a() is b() for a, b in zip(known_ones, ones, strict=True))
 
 
 vars(_number)["_dynamo_marked_constant"] = True  # as `torch.compiler.assume_constant_result` does
@@ -204,7 +205,7 @@ def _enter(written: Any, number: int) -> None:
         if isinstance(around, _Step) and not around.handed and call.variables:
             around.handed = True
             method = _calls[around.number].method
-            pairs = list(zip(call.gradients, _alive(call), strict=False))
+            pairs = list(zip(call.gradients, _variables_of(number), strict=False))
             before = len(around.sites)
             for _ in recorder.requests(around, binding.index, method, pairs):
                 pass
@@ -234,8 +235,9 @@ def _applied(written: Any, number: int) -> None:
     call, binding = _called(number)
     if binding is None or call.apply is None:
         return
-    recorder, index, variables = binding.recorder, binding.index, _alive(call)
+    recorder, index = binding.recorder, binding.index
     try:
+        variables = _variables_of(number)
         if call.apply.many:
             frame = recorder.enter_apply_to_many(index, call.apply, call.gradients, variables)
         else:
@@ -257,8 +259,16 @@ def _called(number: int) -> tuple[_Call, Binding | None]:
     return call, None if binding is None or binding.recorder.broken else binding
 
 
-def _alive(call: _Call) -> list[Any]:
-    return [variable() for variable in call.variables]
+def _variables_of(number: int) -> list[Any]:
+    """The variables of a call, which its optimizer knows when it runs."""
+    found = [variable() for variable in _variables.get(number, ())]
+    call = _calls[number]
+    if len(found) != len(call.variables) or any(each is None for each in found):
+        optimizer: Any = call.optimizer()
+        known = {id(each): each for each in optimizer._trainable_variables}
+        found = [known[variable] for variable in call.variables]
+        _variables[number] = [ref(variable) for variable in found]
+    return found
 
 
 def _under_way() -> list[_Step]:
