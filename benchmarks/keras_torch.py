@@ -5,7 +5,7 @@
 A model of layers of 8 units is stepped by `optimizer.apply`, with gradients that are there already.
 `its own` is Keras's SGD, which updates all variables by one call; `derived` is a class derived from
 it, of which `update_step` is called for each variable. Dynamo breaks the graph in Keras's own SGD,
-which takes the learning rate as a number, and not in the others. What is measured is processor time.
+which takes the learning rate as a number, and not in the others. Times are processor time.
 """
 
 import argparse
