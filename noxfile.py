@@ -243,10 +243,14 @@ def torch(session: nox.Session, torch: str) -> None:
 def third_party(session: nox.Session) -> None:
     """Optimizers that others wrote, on the newest TensorFlow that TensorFlow Addons works with."""
     session.install("tensorflow==2.15.*", "tensorflow-addons==0.23.*", "-e", ".[test]")
-    session.install("keras-adamw==1.38", "adabelief-tf==0.2.1")
+    session.install("keras-adamw==1.38", "adabelief-tf==0.2.1", "gin-config==0.5.0")
+    session.install("transformers==4.57.*", "tensorflow-recommenders==0.7.7")
+    session.install("tensorflow-model-optimization==0.8.1")
+    # Of TF Models the optimizers are enough, which need gin-config alone.
+    session.install("--no-deps", "tf-models-official==2.15.0")
     # It asks for a NumPy that is older than TensorFlow 2.15 allows, and works with that one.
     session.install("--no-deps", "gradient-accumulator==0.5.2")
-    session.run("pytest", *(session.posargs or ("tests/third_party",)))
+    session.run("pytest", "-m", "long or not long", *(session.posargs or ("tests/third_party",)))
 
 
 @nox.session(python="3.11")

@@ -154,6 +154,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     from tracer.hooks import registry, wrapping
     from tracer.hooks.lines import line_of_caller
 
+    registry.wake(optimizer)
     known = registry.recorder_of(optimizer) is not None
     line = line_of_caller(optimizer)
     recorder = wrapping.join(optimizer, line, retrace=retrace, effects=effects)

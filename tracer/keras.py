@@ -115,6 +115,7 @@ class TraceCallback:
         """Wrap the optimizer."""
         from tracer.hooks import registry
 
+        registry.wake(self._model.optimizer)
         if self.effects or not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer, effects=self.effects)
         trace = self.trace

@@ -3,11 +3,16 @@
 import pytest
 from kills import kill
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.parametrize(
-    ("after", "early"), [(0.3, True), (1.5, True), (0.1, False), (1.3, False), (2.2, False)]
+    ("after", "early"),
+    [
+        pytest.param(0.3, True, marks=pytest.mark.long),
+        pytest.param(1.3, False, marks=pytest.mark.long),
+        pytest.param(1.5, True, marks=pytest.mark.sweep),
+        pytest.param(0.1, False, marks=pytest.mark.sweep),
+        pytest.param(2.2, False, marks=pytest.mark.sweep),
+    ],
 )
 def test_kill(after: float, early: bool) -> None:
     found = kill(after, early)

@@ -6,6 +6,7 @@ just those steps that do not update it. And NumPy compares the bytes of the weig
 each step that a program makes one at a time, with gradients that are zero, infinite and no number.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import tensorflow as tf
 from counts.test_truth_table import REFUSED, SKIPPED, WAYS, Rig, check, needs, replicas
 from libraries import keras2, keras3, needs_keras3
-from odometers import KINDS
+from odometers import KINDS, ODOMETERS
 
 import tracer
 from tracer.model.tally import tallies_of
@@ -496,3 +497,34 @@ def test_an_exported_step_goes_on(tmp_path: Any) -> None:
     trainer.step(tf.constant(0.0))
     trace = tracer.trace_of(trainer.optimizer)
     assert trace.count("unchanged", by="step") == {(2,): 1}
+
+
+@pytest.mark.sweep
+def test_threads_that_share_a_function_put_no_step_into_another_ones_place() -> None:
+    """Each call is one step that compares the weight once: so of no step more than one is said."""
+    for _ in range(40):
+        weight = tf.Variable(tf.zeros(3))
+        optimizer = tracer.wrap(ODOMETERS["v1"](), effects=True)
+
+        @tf.function
+        def step() -> None:
+            optimizer.apply_gradients([(tf.ones(3), weight)])  # noqa: B023 - called in this turn
+
+        step()
+        begin = threading.Barrier(4)
+
+        def train() -> None:
+            begin.wait()  # noqa: B023
+            for _ in range(100):
+                step()
+
+        threads = [threading.Thread(target=train) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        trace = tracer.trace_of(optimizer)
+        assert sum(trace.count("compared", by=()).values()) == trace.updates() == 401
+        for what in ("compared", "updates"):
+            by_step = trace.count(what, by="step")
+            assert max(by_step[number] for number in by_step if number[0]) == 1

@@ -384,8 +384,8 @@ def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
     "compiled",
     [
         {},
-        pytest.param({"jit_compile": True}, marks=pytest.mark.long),
-        pytest.param({"run_eagerly": True}, marks=pytest.mark.long),
+        pytest.param({"jit_compile": True}, marks=pytest.mark.sweep),
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.sweep),
     ],
     ids=str,
 )

@@ -6,15 +6,13 @@
 import endurance
 import pytest
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.parametrize(
     ("what", "kind", "number"),
     [
-        ("steps_in_one_loop", "legacy", 20_000),
-        ("graph_tracings", "v1", 200),
-        ("many_optimizers", "legacy", 40),
+        pytest.param("steps_in_one_loop", "legacy", 20_000, marks=pytest.mark.long),
+        pytest.param("graph_tracings", "v1", 200, marks=pytest.mark.sweep),
+        pytest.param("many_optimizers", "legacy", 40, marks=pytest.mark.sweep),
     ],
 )
 def test_long_runs(what: str, kind: str, number: int) -> None:

@@ -330,6 +330,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.wide(rest="sweep")
 @pytest.mark.parametrize(("strategy", "kind", "name", "built"), CELLS)
 def test_names_are_those_of_the_model(
     strategy: str, kind: str, name: str, built: str, tmp_path: Path
@@ -453,6 +454,7 @@ def built_by_fit() -> Any:
 
 
 @libraries.needs_keras3
+@pytest.mark.wide(rest="sweep")
 @pytest.mark.parametrize("kind", odometers.KINDS)
 @pytest.mark.parametrize(("strategy", "run"), [("default", "eager"), ("mirrored", "function")])
 @pytest.mark.parametrize("way", ["values", "what a tape watched"])
@@ -637,6 +639,7 @@ def test_a_class_derived_from_the_variable() -> None:
 # What users do with names.
 
 
+@pytest.mark.wide(rest="sweep")
 @pytest.mark.parametrize("kind", ["keras3", "keras2"])
 @pytest.mark.parametrize("wrapper", ["plain", "loss scale"])
 @pytest.mark.parametrize("strategy", ["default", "mirrored"])

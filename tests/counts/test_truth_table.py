@@ -1265,6 +1265,7 @@ def test_counts_of_an_optimizer_that_was_used_before(used_before: str, kind: str
     run_cell(used_before, kind, traced=False, late=True)
 
 
+@pytest.mark.wide(rest="sweep")
 @pytest.mark.parametrize("traced", [False, True], ids=["untraced", "traced"])
 @pytest.mark.parametrize(("refused", "kind"), cells(refused=True))
 def test_framework_refuses(refused: str, kind: str, traced: bool) -> None:
@@ -1274,9 +1275,14 @@ def test_framework_refuses(refused: str, kind: str, traced: bool) -> None:
         run_cell(refused, kind, traced=traced)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "graphs"), [("legacy", 300), ("keras2", 100), ("keras3", 100), ("v1", 100)]
+    ("kind", "graphs"),
+    [
+        pytest.param("keras3", 100, marks=pytest.mark.long),
+        pytest.param("legacy", 300, marks=pytest.mark.sweep),
+        pytest.param("keras2", 100, marks=pytest.mark.sweep),
+        pytest.param("v1", 100, marks=pytest.mark.sweep),
+    ],
 )
 def test_many_graphs(kind: str, graphs: int) -> None:
     """A graph for each step: 300 blocks of one execution are 300 steps, none lost."""

@@ -224,6 +224,11 @@ def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
     words = re.sub(r" +", " ", screen)
     assert f"[{pain.code}]: " in words
     assert pain.fix in words
+
+
+@pytest.mark.sweep  # it is known of each: see `test_it_is_said_and_nothing_of_its_twin`
+@pytest.mark.parametrize("name", SAID)
+def test_the_first_screen_of_a_healthy_run(name: str, tmp_path: Path) -> None:
     healthy = run([*TRACER, str(PAINS / f"{name}.py"), "healthy"], tmp_path)
     assert healthy.returncode == 0
     assert "What looks wrong" not in healthy.stderr

@@ -356,7 +356,7 @@ def _signatures() -> Iterator[Any]:
                     yield pytest.param(
                         *(kind, name, parameters),
                         id=f"{kind}-{name}-{parameters}",
-                        marks=[] if quick else pytest.mark.long,
+                        marks=[] if quick else pytest.mark.sweep,
                     )
 
 

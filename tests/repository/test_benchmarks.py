@@ -60,6 +60,8 @@ def test_only_the_first_block_walks_over_all_objects() -> None:
         ["1", "0"],
         ["10", "0"],
         ["100", "0"],
+        ["300", "0"],
+        ["300, each used in a block", "0"],
     ]
 
 

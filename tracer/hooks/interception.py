@@ -8,9 +8,10 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from types import CodeType
 from typing import Any, NamedTuple
 
-from tracer.hooks.registry import bindings, traced_classes
+from tracer.hooks.registry import bindings, traced_classes, waiting, wake
 from tracer.kinds import ApplyMethod
 from tracer.recorder.frames import Frame, FrameRole
 
@@ -43,6 +44,10 @@ def traced_method(
     return disguised(step_method if apply is None else apply_method, base, name)
 
 
+CODES = frozenset(each for each in traced_method.__code__.co_consts if isinstance(each, CodeType))
+"""The code of every traced step, group and apply method."""
+
+
 def method_beside(base: type, name: str) -> Callable[..., Any]:
     """`base`'s method `name`, which makes no step; the recorder is told that it is called."""
 
@@ -67,6 +72,9 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
 def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
     """The original of such a method, whose call is noted."""
     traced = traced_classes[id(base)]
+    original: Callable[..., Any] = getattr(super(traced, optimizer), name)
+    if id(optimizer) in waiting:
+        wake(optimizer)
     binding = bindings.get(id(optimizer))
     if binding is not None and type(optimizer) is traced and not binding.recorder.broken:
         try:
@@ -74,7 +82,6 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
                 binding.recorder.called_beside(binding.index, name)
         except Exception as error:
             binding.recorder.fault(error)
-    original: Callable[..., Any] = getattr(super(traced, optimizer), name)
     return original
 
 
@@ -108,6 +115,8 @@ def _begin_apply(
     base, name, _, apply = method
     traced = traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
+    if id(optimizer) in waiting:
+        wake(optimizer)
     binding = bindings.get(id(optimizer))
     if binding is None or binding.recorder.broken or apply is None:
         return original, None
@@ -159,6 +168,8 @@ class _Call(Frame):
         self.result: Any = None
         self.python = None  # until it has begun: it may be interrupted before
         self.seen = False  # by the recorder
+        if id(optimizer) in waiting:
+            wake(optimizer)
         binding = bindings.get(id(optimizer))
         if binding is None or binding.recorder.broken or type(optimizer) is not traced:
             return

@@ -9,7 +9,7 @@ imported yet is patched when it is; until then no TensorFlow is imported here.
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,6 +46,11 @@ class Recording:
         self._effects = effects
         self._comparing: dict[Recorder, bool] = {}  # and whether it was traced without that before
         self._since: dict[Recorder, Baseline | None] = {}
+        self._waiting: dict[int, ref[Any]] = {}  # the optimizers that it waits for, by id
+        self._groups: dict[int, list[ref[Any]]] | None = None  # those that belong together
+        self._quiet: set[Recorder] = set()  # of optimizers that it waits for: graphs count for them
+        self._order: dict[int, int] = {}  # of the optimizers that were alive when it began, by id
+        self._places: dict[Recorder, int] = {}  # in that order
         self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
@@ -61,10 +66,11 @@ class Recording:
         if self._end is not None:
             return self._end
         parts, unused = [], []
-        for recorder, since in list(self._since.items()):
-            if recorder not in self._asked and recorder.reader.nothing_since(since):
+        for recorder in sorted(list(self._since), key=self._place):
+            since = self._since[recorder]
+            counted = recorder.reader.data_since(since, empty=recorder in self._asked)
+            if counted is None:
                 continue
-            counted = recorder.reader.data_since(since)
             known = frozenset() if since is None else since.notes
             if recorder in self._asked or _ran(counted[0], known):
                 parts.append(counted)
@@ -89,6 +95,9 @@ class Recording:
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
+        from tracer.hooks import registry
+
+        registry.wake(optimizer)
         self._asked.add(self._hold(optimizer, effects=effects))
 
     def _meet(self, optimizer: Any, *, making: bool = False) -> None:
@@ -117,6 +126,8 @@ class Recording:
         recorder = hold(optimizer, effects=effects)
         if effects and not compared:
             self._comparing.setdefault(recorder, traced)
+        if not making and id(optimizer) in self._order:
+            self._places.setdefault(recorder, self._order[id(optimizer)])
         if recorder not in self._since:
             since = None if making else recorder.reader.baseline()
             if since is not None and not traced:  # what was found to be under way counts
@@ -128,17 +139,99 @@ class Recording:
 
     def _begin(self) -> None:
         alive = _optimizers()
-        if alive:
-            from tracer.hooks.family import family
-            from tracer.recorder.backends import at_one_moment
+        if not alive:
+            return
+        from tracer.recorder.backends import name_of
 
-            inner = {
-                id(n) for optimizer in alive for n, _ in family(optimizer) if n is not optimizer
-            }
-            with at_one_moment(filter(None, (kind_of(type(each)) for each in alive))):
-                for optimizer in alive:
-                    if id(optimizer) not in inner:
-                        self._meet(optimizer)
+        self._order = {id(optimizer): place for place, optimizer in enumerate(alive)}
+        kinds = [(each, kind_of(type(each))) for each in alive]
+        of_tensorflow = [
+            e for e, kind in kinds if kind is not None and name_of(kind) == "tensorflow"
+        ]
+        others = {id(each) for each in alive} - {id(each) for each in of_tensorflow}
+        self._meet_outermost([each for each in alive if id(each) in others])
+        if of_tensorflow:
+            self._begin_on_tensorflow(of_tensorflow)
+
+    def _begin_on_tensorflow(self, alive: Sequence[Any]) -> None:
+        """Meet those of which functions may run what no call tells of, and wait for the others."""
+        from tracer.hooks import waiting
+        from tracer.recorder.tensorflow import users
+
+        users.listen()
+        at_once = waiting.met_at_once(alive, effects=self._effects)
+        self._wait_for([each for each in alive if id(each) not in at_once])
+        if at_once:
+            with users.one_moment():
+                self._meet_outermost([each for each in alive if id(each) in at_once])
+
+    def _wait_for(self, optimizers: Sequence[Any]) -> None:
+        """Meet these when they are called first; what they do without Python is known by then."""
+        from tracer.hooks import registry, waiting
+
+        for optimizer in optimizers:
+            self._waiting[id(optimizer)] = ref(optimizer)
+            recorder = registry.recorder_of(optimizer)
+            if recorder is not None and recorder.used and recorder.counts_in_graphs:
+                self._quiet.add(recorder)
+                self._places.setdefault(recorder, self._order[id(optimizer)])
+                recorder.awaited = _graph_called
+            if waiting.wait(optimizer, _called_first):
+                self._wrapped.append(ref(optimizer))
+
+    def _meet_outermost(self, optimizers: Sequence[Any]) -> None:
+        """Trace these, each as the root of what is nested in it."""
+        from tracer.hooks.family import nested_in
+
+        inner = {id(nested) for optimizer in optimizers for nested in nested_in(optimizer)}
+        for optimizer in optimizers:
+            if id(optimizer) not in inner:
+                self._meet(optimizer)
+
+    def _meet_waiting(self, optimizer: Any) -> None:
+        """An optimizer is called for the first time: trace it, and what belongs to it."""
+        if not self.waits_for(optimizer):
+            return
+        from tracer.hooks import registry, waiting
+        from tracer.hooks.family import kind_to_trace
+        from tracer.recorder.backends import backend_of
+        from tracer.recorder.recorder import Recorder
+
+        try:
+            if self._groups is None:
+                others = (each() for each in list(self._waiting.values()))
+                self._groups = waiting.groups([each for each in others if each is not None])
+            group = [each() for each in self._groups.get(id(optimizer), [ref(optimizer)])]
+            members = [each for each in group if each is not None and self.waits_for(each)]
+            for member in members:
+                del self._waiting[id(member)]
+            self._meet_outermost(sorted(members, key=lambda each: self._order[id(each)]))
+        except Exception as error:
+            recorder = registry.recorder_of(optimizer)
+            if recorder is None:
+                recorder = Recorder(backend_of(kind_to_trace(optimizer)))
+            recorder.fault(error)
+            self._since.setdefault(recorder, None)
+
+    def _begin_to_count(self, recorder: "Recorder") -> None:
+        """A graph is about to run that counts for an optimizer which it waits for."""
+        if recorder in self._quiet and recorder not in self._since:
+            self._since[recorder] = recorder.reader.baseline()
+
+    def _place(self, recorder: "Recorder") -> int:
+        """Where its optimizer is among those that were there when the block began, or after."""
+        return self._places.get(recorder, len(self._order))
+
+    def waits_for(self, optimizer: Any) -> bool:
+        """Whether it is to be met when it is called first."""
+        known = self._waiting.get(id(optimizer))
+        return known is not None and known() is optimizer
+
+    def _needs(self, optimizer: Any) -> bool:
+        """Whether it has to stay traced."""
+        from tracer.hooks import registry
+
+        return self.waits_for(optimizer) or registry.recorder_of(optimizer) in self._since
 
     def _finish(self) -> None:
         alive = _optimizers()
@@ -150,7 +243,9 @@ class Recording:
             met |= {id(unmade()) for unmade in self._unmade}
             unseen = [each for each in alive if registry.recorder_of(each) is None]
             self._missed = {
-                type(each).__name__ for each in unseen if id(each) not in met and is_made(each)
+                type(each).__name__
+                for each in unseen
+                if id(each) not in met and not self.waits_for(each) and is_made(each)
             }
         self.end()
 
@@ -158,17 +253,30 @@ class Recording:
         """Freeze the trace, and unwrap what was not wrapped before."""
         self._end = self.trace()
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
-        if alive:
+        if alive or self._order:
             from tracer.hooks import registry, wrapping
 
-            for optimizer in alive:
-                if registry.is_traced(optimizer):
-                    wrapping.unwrap(optimizer)
+            with _lock:
+                others = list(_active)
+                for key in self._order:
+                    if not any(key in each._waiting for each in others):
+                        registry.waiting.pop(key, None)
+                for optimizer in alive:
+                    heir = next((each for each in others if each._needs(optimizer)), None)
+                    if heir is not None:  # of another thread, or it would have ended before
+                        heir._wrapped.append(ref(optimizer))
+                    elif registry.is_traced(optimizer):
+                        wrapping.unwrap(optimizer)
+                    else:
+                        registry.set_class(optimizer, registry.plain_class(type(optimizer)))
         for recorder, traced_before in self._comparing.items():
             recorder.compare(False, retrace=traced_before)  # else it is traced no more
         self._comparing.clear()
         self._since.clear()
         self._asked.clear()
+        self._waiting.clear()
+        self._quiet.clear()
+        self._places.clear()
 
 
 class _Refused(NamedTuple):
@@ -257,7 +365,31 @@ def _was_compiled(data: TraceData) -> bool:
 
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
-    return [each for each in _living.all() if kind_of(type(each)) is not None]
+    alive = _living.all()
+    classes = {id(type(each)): type(each) for each in alive}  # a class may forbid to be hashed
+    optimizers = {key for key, cls in classes.items() if kind_of(cls) is not None}
+    return [each for each in alive if id(type(each)) in optimizers]
+
+
+# Those that wait.
+
+
+def _called_first(optimizer: Any) -> None:
+    """An optimizer is called that blocks may wait for; other threads that call it wait here."""
+    from tracer.hooks import registry
+
+    with _lock:
+        for recording in list(_active):
+            recording._meet_waiting(optimizer)
+        registry.waiting.pop(id(optimizer), None)
+
+
+def _graph_called(recorder: "Recorder") -> None:
+    """A graph is about to run that counts for a recorder, whose optimizers blocks may wait for."""
+    with _lock:
+        for recording in list(_active):
+            recording._begin_to_count(recorder)
+        recorder.awaited = None
 
 
 # Those that are made later.

@@ -1,4 +1,4 @@
-"""Which optimizers are or were wrapped, and which classes trace.
+"""Which optimizers are or were wrapped, which wait to be, and which classes trace.
 
 Kept here and nowhere on the optimizer: anything assigned to it would be tracked, saved and
 restored. Optimizers and classes are known by their `id`, for they may compare and hash as they
@@ -6,7 +6,7 @@ like.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.recorder.recorder import Recorder
@@ -15,7 +15,7 @@ from tracer.recorder.recorder import Recorder
 class Binding:
     """What is known of an optimizer that is or was wrapped."""
 
-    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled")
+    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled", "traced")
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Binding:
         self.optimizer = ref(optimizer, lambda _: forget(key, None))
         self.recorder = recorder
         self.index = index
+        self.traced = False  # whether it is wrapped now
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
 
@@ -37,9 +38,29 @@ traced_classes: dict[int, type] = {}  # by the id of the class: a metaclass may 
 plain_classes: dict[int, type] = {}  # by the id of the traced class
 
 
+class Waiting(NamedTuple):
+    """An optimizer with a traced class that no recorder was told of yet: its first call is told."""
+
+    called: Callable[[Any], None]
+    """To be called with it before that."""
+    since: int
+    """The `unique_number` since which it has that class."""
+
+
+waiting: dict[int, Waiting] = {}  # what is left of one that is gone does no harm
+
+
+def wake(optimizer: object) -> None:
+    """What waits for the first call of `optimizer` waits no longer."""
+    known = waiting.get(id(optimizer))
+    if known is not None:
+        known.called(optimizer)
+
+
 def is_traced(optimizer: object) -> bool:
     """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
-    return id(type(optimizer)) in plain_classes and id(optimizer) in bindings
+    binding = bindings.get(id(optimizer))
+    return binding is not None and binding.traced and id(type(optimizer)) in plain_classes
 
 
 def recorder_of(optimizer: object) -> Recorder | None:

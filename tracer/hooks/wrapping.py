@@ -18,6 +18,8 @@ from tracer.hooks.registry import (
     plain_class,
     recorder_of,
     set_class,
+    waiting,
+    wake,
 )
 from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
@@ -58,6 +60,7 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
         binding.recorder.compare(True)
     if not is_traced(optimizer):
         binding.recorder.optimizers.older.begin(binding.index)
+        binding.traced = True
         set_class(optimizer, traced)
     return binding.recorder
 
@@ -69,10 +72,12 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
     have none then. Raises `ValueError` if the optimizer is not wrapped.
     """
+    wake(optimizer)
     if not is_traced(optimizer):
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
     for member, _ in family(optimizer):
         if is_traced(member):
+            bindings[id(member)].traced = False
             set_class(member, plain_class(type(member)))
             bindings[id(member)].recorder.end(bindings[id(member)].index)
     if retrace:
@@ -82,6 +87,7 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
 
 def trace_of(optimizer: object) -> Trace:
     """The trace of a wrapped optimizer so far: see `tracer.trace_of`."""
+    wake(optimizer)
     binding = bindings.get(id(optimizer))
     if binding is None:
         raise ValueError(
@@ -94,7 +100,7 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     members = list(family(optimizer))
     for member, kind in members:
         if not is_traced(member):
-            traced_class(type(member), kind)  # refuses before anything is wrapped
+            traced_class(plain_class(type(member)), kind)  # refuses before anything is wrapped
     recorder = _recorder_for([member for member, _ in members], members[0][1])
     for member, kind in members:
         binding = bindings.get(id(member))
@@ -103,11 +109,13 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
             if member is optimizer:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
-            recorder.begin(binding.index, retrace)
+            known = waiting.get(id(member))
+            recorder.begin(binding.index, retrace, None if known is None else known.since)
+            binding.traced = True
             own = [name for name in methods_of(kind) if name in own_attributes(member)]
             for name in own:
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
-            set_class(member, traced_class(type(member), kind))
+            set_class(member, traced_class(plain_class(type(member)), kind))
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
@@ -129,12 +137,8 @@ def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
 def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) -> Binding:
     base = plain_class(type(optimizer))
 
-    def name() -> str:
-        for attribute in ("name", "_name"):  # asked late: while `__init__` runs it has none yet
-            text = getattr(binding.optimizer(), attribute, None)
-            if isinstance(text, str) and text:
-                return text
-        return base.__name__
+    def name() -> str:  # asked late: while `__init__` runs it has none yet
+        return own_name(binding.optimizer()) or base.__name__
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     remarks = inspection.remarks_of(base, kind)
@@ -142,6 +146,15 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
     index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
     return binding
+
+
+def own_name(optimizer: Any) -> str:
+    """What an optimizer calls itself; empty if it has no name."""
+    for attribute in ("name", "_name"):
+        text = getattr(optimizer, attribute, None)
+        if isinstance(text, str) and text:
+            return text
+    return ""
 
 
 def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:

@@ -174,6 +174,10 @@ class Callers(Protocol):
     traced: Counter[tuple[int, int]]
     """How often each site was called while tracing, by the path of the call."""
 
+    @property
+    def in_datasets(self) -> bool:
+        """Whether a dataset runs a function, and whenever it is asked for an element."""
+
     def lines(self, path: int) -> tuple[Line, ...]:
         """The lines of a path; none if it is not known."""
 
@@ -283,8 +287,15 @@ class OlderFunctions(Protocol):
         method may update variables by itself.
         """
 
-    def begin(self, index: int) -> None:
-        """What is traced from now on with an optimizer is counted, until it is let go."""
+    def begin(self, index: int, since: int | None = None) -> None:
+        """What is traced from now on with an optimizer, or `since` then, is counted.
+
+        Until it is let go.
+        """
+
+    @property
+    def watching(self) -> bool:
+        """Whether there is anything of which calls are counted here."""
 
     def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
         """Look again for what was not finished when it was found."""

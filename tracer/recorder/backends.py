@@ -2,8 +2,6 @@
 
 import importlib
 import sys
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tracer.kinds import OptimizerKind
@@ -41,19 +39,6 @@ def _backend(name: str) -> Backend:
         module: Any = importlib.import_module(f"tracer.recorder.{name}.backend")
         known = _used[name] = module
     return known
-
-
-def at_one_moment(kinds: Iterable[OptimizerKind]) -> AbstractContextManager[None]:
-    """While optimizers of these kinds are met: what uses them is looked for once, if it has to be.
-
-    TensorFlow alone has functions that go on running what was traced before.
-    """
-    if all(name_of(kind) != "tensorflow" for kind in kinds):
-        return nullcontext()
-    from tracer.recorder.tensorflow import users
-
-    users.listen()
-    return users.one_moment()
 
 
 def canonical(variable: object) -> object:

@@ -44,6 +44,9 @@ class Source(NamedTuple):
 class Ledger(Protocol):
     """What counts, on one replica, what runs without Python."""
 
+    asks: bool
+    """Whether each function with a counter asks for its company."""
+
     def read(self) -> tuple[int, Sequence[tuple[CountedBlock, Reading]]]:
         """How many steps began, and the blocks; each keeps its place for good."""
 
@@ -125,6 +128,11 @@ class Counters(Generic[L, E]):
             if ledger is None:
                 ledger = self.ledgers[replica] = self._new_ledger(device, self._numbers[replica])
             return ledger
+
+    @property
+    def ask(self) -> bool:
+        """Whether each function with a counter asks for its company, and no Session has one."""
+        return not self.session_graphs and all(each.asks for each in self.ledgers.values())
 
     def take_number(self, replica: int) -> int:
         """The number of a step that begins outside of every graph."""

@@ -139,6 +139,11 @@ class Callers:
         self.paths = Paths(lambda code, line: None)
         self.traced: Counter[tuple[int, int]] = Counter()
 
+    @property
+    def in_datasets(self) -> bool:
+        """None runs a function."""
+        return False
+
     def lines(self, path: int) -> tuple[Line, ...]:
         """The lines of a path; none if it is not known."""
         return () if path == UNKNOWN else self.paths.rows[path]
@@ -278,8 +283,13 @@ class OlderFunctions:
     ) -> None:
         """Nothing is to be found."""
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, since: int | None = None) -> None:
         """All is counted from now on."""
+
+    @property
+    def watching(self) -> bool:
+        """Nothing is."""
+        return False
 
     def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
         """Nothing is to be found."""

@@ -55,8 +55,10 @@ class Living:
     ) -> None:
         self._heard = heard
         self._failed = failed
-        self._told: list[type] = []
+        self.told: list[type] = []
+        """The classes."""
         self._references: dict[int, ref[Any]] = {}
+        self._new: dict[int, ref[Any]] = {}
         self._complete = False
         self._looked_at: set[int] = set()
 
@@ -66,8 +68,8 @@ class Living:
         Copies, which are made without `__init__`, are looked for the next time. What is unpickled
         tells of itself, wherever it was pickled.
         """
-        if cls not in self._told:
-            self._told.append(cls)
+        if cls not in self.told:
+            self.told.append(cls)
             cls.__init__ = self._telling(cls.__init__)  # type: ignore[misc]
             cls.__reduce_ex__ = self._being_copied(cls.__reduce_ex__)  # type: ignore[method-assign]
             if not hasattr(cls, "__setstate__"):
@@ -79,10 +81,18 @@ class Living:
         """The living instances of the classes."""
         if not self._complete:
             self._complete = True
-            for each in instances(self._told):
+            for each in instances(self.told):
                 self._add(each)
         alive = [reference() for reference in list(self._references.values())]
         return [each for each in alive if each is not None]
+
+    def new(self) -> list[Any]:
+        """Those of them that this was not asked for before."""
+        self.all()
+        new = []
+        while self._new:
+            new.append(self._new.popitem()[1]())
+        return [each for each in new if each is not None]
 
     def _watch_copying(self, made: type) -> None:
         """Be told when one of this class is copied by a method of the class, or of one above it."""
@@ -97,8 +107,11 @@ class Living:
 
     def _add(self, made: Any) -> None:
         self._watch_copying(type(made))
-        key, forget = id(made), self._references.pop  # at exit the module's names are gone first
-        self._references[key] = ref(made, lambda _: forget(key, None))
+        key, known = id(made), self._references.get(id(made))
+        if known is None or known() is not made:
+            tables = self._references, self._new  # at exit the module's names are gone first
+            reference = ref(made, lambda _: [table.pop(key, None) for table in tables])
+            self._references[key] = self._new[key] = reference
 
     def _telling(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)

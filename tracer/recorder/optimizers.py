@@ -222,20 +222,21 @@ class Optimizers:
         if "load_own_variables" in called:
             yield Remark(NOT_LOADED, "load_own_variables")
 
-    def begin(self, index: int, retrace: bool) -> None:
+    def begin(self, index: int, retrace: bool, since: int | None = None) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
         The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
-        watched.
+        watched; unless there is none, and all is counted `since` then.
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
         iterations = self._backend.iterations_of(optimizer)
         if iterations is not None:
             self._started.setdefault(index, iterations)
-        own = index in self.with_own_step()
-        self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
-        self.older.begin(index)
+        if since is None:
+            own = index in self.with_own_step()
+            self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
+        self.older.begin(index, since)
 
     def settle(self) -> None:
         """Find the functions that were still being traced when what they run uncounted was found.

@@ -57,6 +57,10 @@ _Called = Mapping[tuple[int, int], Sequence[int]]
 eager mode, while tracing]."""
 
 
+Counted = tuple[TraceData, list[ref[Any] | None]]
+"""A trace, and for each variable in it the object, if there is one."""
+
+
 class Baseline(NamedTuple):
     """What had been counted at some moment, for a trace that counts from there."""
 
@@ -145,18 +149,25 @@ class Reader:
 
     def trace(self) -> Trace:
         """A frozen trace of everything up to the last complete step of each replica."""
-        data, objects = self.data_since(None)
+        data, objects = self.data()
         return Trace(data, Objects(index_of=finder(objects, self._backend.canonical)))
 
-    def data_since(self, baseline: Baseline | None) -> tuple[TraceData, list[ref[Any] | None]]:
+    def data(self) -> Counted:
+        """The trace of everything so far."""
+        with self._blocks.counters.lock:
+            return self._data(self._counted(), _THE_BEGINNING), list(self._variables.objects)
+
+    def data_since(self, baseline: Baseline | None, empty: bool) -> Counted | None:
         """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
 
-        With it, for each variable of the trace the object, if there is one.
+        None if there is nothing to say of that, unless an `empty` one is wanted.
         """
         with self._blocks.counters.lock:
             since = _THE_BEGINNING if baseline is None else baseline
-            data = self._data(self._counted(), since)
-            return data, list(self._variables.objects)
+            counts = self._counted()
+            if not empty and self._nothing_since(since, counts):
+                return None
+            return self._data(counts, since), list(self._variables.objects)
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
@@ -172,22 +183,20 @@ class Reader:
             events = len(self._blocks.tracings.events.kept)
             return Baseline(counts, calls, graphs, events, older, anew, iterations, said)
 
-    def nothing_since(self, baseline: Baseline | None) -> bool:
-        """Whether there is nothing to say of what came after `baseline`: a trace of it is empty."""
-        since = _THE_BEGINNING if baseline is None else baseline
-        older = self._optimizers.older
-        with self._blocks.counters.lock:
-            return not (
-                self._called_so_far() != since.calls
-                or _ran_so_far(self._counted()) != _ran_so_far(since.counts)
-                or older.calls != since.older
-                or older.traced_anew() != since.anew
-                or older.in_pipelines()
-                or self._optimizers.called_otherwise
-                or self._notes.keys() - since.notes
-            )
-
     # The lock of the counters is held by whoever calls these.
+
+    def _nothing_since(self, since: Baseline, counts: Counts) -> bool:
+        """Whether there is nothing to say of what came after, up to `counts`."""
+        older = self._optimizers.older
+        return not (
+            self._called_so_far() != since.calls
+            or _ran_so_far(counts) != _ran_so_far(since.counts)
+            or older.calls != since.older
+            or older.traced_anew() != since.anew
+            or older.in_pipelines()
+            or self._optimizers.called_otherwise
+            or self._notes.keys() - since.notes
+        )
 
     def _counted(self) -> Counts:
         """What was counted so far."""

@@ -23,7 +23,7 @@ call the recorder no more, and training goes on.
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
@@ -62,6 +62,8 @@ class Recorder:
         )
         self._notes: dict[str, None] = {}
         self.broken = False
+        self.awaited: Callable[[Recorder], None] | None = None
+        """Called with this recorder before a function runs that counts."""
         self.reader = Reader(
             backend=backend,
             optimizers=self.optimizers,
@@ -81,17 +83,37 @@ class Recorder:
         """Whether any call was seen."""
         return bool(self._sites.calls)
 
-    def begin(self, optimizer: int, retrace: bool) -> None:
+    def begin(self, optimizer: int, retrace: bool, since: int | None = None) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
-        If `retrace`, the functions that use it are traced anew at their next call.
+        If `retrace`, the functions that use it are traced anew at their next call. If it is known
+        that there is none that is not counted, it is traced `since` that `unique_number`.
         """
-        self.optimizers.begin(optimizer, retrace)
+        self.optimizers.begin(optimizer, retrace, since)
 
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
         self.optimizers.end(optimizer)
         self._blocks.end()
+
+    @property
+    def counts_in_graphs(self) -> bool:
+        """Whether there are counters in graphs, that move without Python."""
+        return bool(self._blocks.counters.ledgers)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether each execution, that is not under way now, comes after a call of `_called`, or
+        of a traced method.
+
+        A dataset is not asked for, nor a Session; who runs under a strategy may run it later.
+        """
+        return not (
+            self.optimizers.older.watching
+            or self.reader.where.strategy
+            or self._blocks.callers.in_datasets
+            or not self._blocks.counters.ask
+        )
 
     def forget_graphs(self) -> None:
         """Let each function with a counter in its graph be traced anew."""
@@ -296,6 +318,8 @@ class Recorder:
 
     def _called(self) -> None:
         """A function with a step in it is called."""
+        if self.awaited is not None:
+            self.awaited(self)
         self._turns.step()
         self._handing.called()
 

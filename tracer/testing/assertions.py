@@ -6,7 +6,7 @@ exception that leaves the block is left alone; nothing is asserted then. A trace
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -245,9 +245,10 @@ def assert_calls(
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
     """Assert that each variable is updated at least once in the block.
 
-    Takes a model or a layer, of which the trainable variables are meant, or variables. They are
-    looked up when the block ends, so the model may be built in it. A name is no answer to which
-    variables there should be: it raises `TypeError`.
+    Takes a model or a layer, of which the trainable variables are meant, or variables, or several
+    such things. They are looked up when the block ends, so the model may be built in it. A layer of
+    which all is frozen fails. A name is no answer to which variables there should be: it raises
+    `TypeError`.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -292,10 +293,12 @@ def _check_of_each(
             (name_of(variable), next(iter(_indices(trace, [variable])), None))
             for variable in _variables(model_or_variables, "trainable_variables")
         ]
+        for each in _each_given(model_or_variables) if trace.complete else ():
+            layers = frozen_in(each)
+            if layers and not _variables(each, "trainable_variables"):
+                return failure.of_no_variables(trace, _of_layer(each), layers)
         if not wanted and trace.complete:
-            return failure.of_no_variables(
-                trace, _of_layer(model_or_variables), frozen_in(model_or_variables)
-            )
+            return failure.of_no_variables(trace, _of_layer(model_or_variables), ())
         return why(trace, wanted)
 
     return check
@@ -496,6 +499,15 @@ def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
 def _knows(trace: Trace, name: str) -> bool:
     """Whether the trace holds a variable that is meant by `name`, a name or a glob."""
     return bool(_indices(trace, [name]))
+
+
+def _each_given(given: Any) -> Iterator[Any]:
+    """Each layer, model or variable that was given, by itself or in lists."""
+    if hasattr(given, "dtype") or shards_of(given) or _holds_variables(given):
+        yield given
+    else:
+        for item in given:
+            yield from _each_given(item)
 
 
 def _variables(given: Any, attribute: str) -> list[Any]:

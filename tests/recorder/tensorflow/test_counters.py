@@ -41,13 +41,13 @@ def _ops_added(make: Any, variables: int) -> tuple[int, set[str]]:
     "make",
     [
         legacy.Adam,
-        pytest.param(keras2.optimizers.Adam, marks=pytest.mark.long),
+        pytest.param(keras2.optimizers.Adam, marks=pytest.mark.sweep),
         keras.optimizers.Adam,
-        pytest.param(tf.compat.v1.train.AdamOptimizer, marks=pytest.mark.long),
+        pytest.param(tf.compat.v1.train.AdamOptimizer, marks=pytest.mark.sweep),
     ],
     ids=["legacy", "keras2", "keras3", "v1"],
 )
-@pytest.mark.parametrize("variables", [20, pytest.param(80, marks=pytest.mark.long)])
+@pytest.mark.parametrize("variables", [20, pytest.param(80, marks=pytest.mark.sweep)])
 def test_a_block_costs_the_same_however_many_variables(make: Any, variables: int) -> None:
     few, types = _ops_added(make, 4)
     many, _ = _ops_added(make, variables)

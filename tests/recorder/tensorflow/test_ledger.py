@@ -3,6 +3,7 @@
 import gc
 import itertools
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tracer.model.runs import Run
 from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import ledger
-from tracer.recorder.tensorflow.ledger import Ledger
+from tracer.recorder.tensorflow.ledger import Ledger, Row, chain
 
 
 class Machine:
@@ -173,6 +174,54 @@ def test_totals_are_exact_when_threads_share_a_function() -> None:
     assert {name: total for name, (total, _) in found.items()} == {"A": 800, "B": 800, "C": 536}
     for total, known in found.values():
         assert len(known) <= total
+
+
+def interleaved(random: np.random.Generator, steps: int, threads: int = 4) -> list[Row]:
+    """The rows of a counter that threads advance, each half way in what others do.
+
+    A thread takes a stamp, reads the counter, writes what it read to the ring, and adds what comes
+    of it: see `ledger`. Between any two of these another thread may go on.
+    """
+    counter, rows = np.zeros(5, np.int64), 0
+    ring = np.zeros((2 * steps, 5), np.int64)
+    taken = 0
+    under_way: list[Any] = [None] * threads
+
+    def thread(stamp: int) -> Iterator[None]:
+        nonlocal counter, rows
+        seen, place = counter.copy(), rows
+        yield
+        ring[place] = seen
+        yield
+        error = stamp - seen[0]
+        counter = counter + np.array([2 * error + seen[1], error, 1, error != 0, stamp**2])
+        yield
+        rows += error != 0
+
+    while taken < steps or any(under_way):
+        which = int(random.integers(threads))
+        if under_way[which] is None and taken < steps:
+            taken += 1
+            under_way[which] = thread(UNIT * taken)
+        elif under_way[which] is not None and next(under_way[which], "done") == "done":
+            under_way[which] = None
+    ended = [Row(*map(int, row)) for row in ring[:rows] if row[3] < counter[3]]
+    return [*ended, Row(*map(int, counter))]
+
+
+def test_no_step_is_named_that_another_one_was() -> None:
+    """Threads that share a function may hide what one of them added behind the others."""
+    random = np.random.default_rng(0)
+    hidden = 0
+    for _ in range(400):
+        rows = interleaved(random, 30)
+        named = [stamp for run in chain(rows) for stamp in expand(run)]
+        assert len(set(named)) == len(named)
+        assert set(named) <= {UNIT * step for step in range(1, 31)}
+        told = [row._replace(squares=None) for row in rows]
+        without = [stamp for run in chain(told) for stamp in expand(run)]
+        hidden += len(set(without)) < len(without)
+    assert hidden, "the squares are needed"
 
 
 def test_reading_while_a_graph_runs_is_never_torn() -> None:

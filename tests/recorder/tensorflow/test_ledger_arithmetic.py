@@ -87,6 +87,7 @@ class Ops:
     BitwiseOr = staticmethod(lambda x, y: tensor(x | y))
     Equal = staticmethod(lambda x, y: x == y)
     FloorMod = staticmethod(lambda x, y: tensor(x % y))
+    Mul = staticmethod(lambda x, y: tensor(x * y))
     NotEqual = staticmethod(lambda x, y: x != y)
     SelectV2 = staticmethod(lambda condition, t, e: tensor(t if condition else e))
     Sub = staticmethod(lambda x, y: tensor(x - y))

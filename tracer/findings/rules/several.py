@@ -20,18 +20,21 @@ _COMPARED = 100  # optimizers: of more than that no pairs are looked at
     title="two optimizers update the same variables in turns",
     why=(
         "Each follows a gradient of its own, and keeps moments that do not know what the other "
-        "one did. In a GAN it is the discriminator, which the generator's optimizer makes worse."
+        "one did. In a GAN it may be the discriminator, which the generator's optimizer makes "
+        "worse."
     ),
     advice=(
-        "Hand each optimizer its own variables; with compile, freeze the part "
-        "(`part.trainable = False`) before the model that only passes through it is compiled. If "
-        "both are meant to train it, there is nothing to do."
+        "If both are meant to train it, as a reconstruction and an adversary train one encoder, "
+        "there is nothing to do. If not, hand each optimizer its own variables; with compile, "
+        "freeze the part (`part.trainable = False`) before the model that only passes through it "
+        "is compiled."
     ),
     explanation=(
         "A warning if all that one of the optimizers updates is also updated by the other, which "
         "updates more. It is info if each has variables of its own, as two tasks that share an "
-        "encoder, or both have the same ones. An encoder that a reconstruction and an adversary "
-        "are meant to train is reported, too. Optimizers of which one begins after the other has "
+        "encoder, or both have the same ones. Which variables each updates is all that a trace "
+        "knows, so the encoder of an adversarial autoencoder, which two are meant to train, is "
+        "reported, too. Optimizers of which one begins after the other has "
         "ended, as the phases of a fine-tuning, are not reported, nor are steps of a `Session`."
     ),
     whole=True,
@@ -71,15 +74,18 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         "with it the bias correction of Adam and the place in a schedule."
     ),
     advice=(
-        "Make the optimizer, and compile, once, before the loop; to change the rate, assign to "
-        "optimizer.learning_rate."
+        "If each is meant to begin anew, as one for each task in continual learning, there is "
+        "nothing to do. If not, make the optimizer, and compile, once, before the loop; to change "
+        "the rate, assign to optimizer.learning_rate."
     ),
     explanation=(
         f"For {_RENEWED} optimizers or more of one class, rate and options, made in one "
         "line of the program, of which each begins after the one before has ended, and updates the "
         "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
         "are those of different models, nor where two in a row begin with the same weights, as "
-        "the folds of a validation. It is info where that is not known: in eager mode."
+        "the folds of a validation. It is info where that is not known: in eager mode. A trace "
+        "does not tell an epoch from a task, so a new optimizer for each task of continual "
+        "learning is reported, too."
     ),
     whole=True,
 )

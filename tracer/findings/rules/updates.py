@@ -414,7 +414,8 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
     ),
     explanation=(
         "Every gradient of the variable reached apply_gradients as `tf.IndexedSlices` and every "
-        "update was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` do "
+        "update was dense. What makes it dense before, as a regularizer of the whole table does, "
+        "is not seen. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` do "
         "this; `clipnorm`, `clipvalue` and `LossScaleOptimizer` do not, and none of them does in "
         "tf_keras 2.21, as the tests show. A sparse gradient does not mean that the other rows "
         "stay as they are: with Adam, Adamax, Nadam, and SGD with momentum, rows of earlier "

@@ -83,6 +83,11 @@ class Callers:
         self._spans_of_all: dict[int, Spans[Caller]] = {}
         self._lock = threading.RLock()
 
+    @property
+    def in_datasets(self) -> bool:
+        """Whether a dataset runs a function, and whenever it is asked for an element."""
+        return bool(self._at_any_time)
+
     # Where a call stands.
 
     def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:

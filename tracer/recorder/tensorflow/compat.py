@@ -33,7 +33,7 @@ from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
 from tracer.recorder.backend import Surroundings
-from tracer.recorder.instances import instances
+from tracer.recorder.instances import Living, instances
 from tracer.recorder.older import SESSION_GRAPH
 
 EagerTensor = ops.EagerTensor
@@ -430,8 +430,20 @@ def _shape(shape: Any) -> str:
 
 
 def session_graphs_alive() -> list[Any]:
-    """Every graph of a Session that is alive, that of no function."""
-    return [graph for graph in instances([ops.Graph]) if not isinstance(graph, FuncGraph)]
+    """Every graph of a Session that is alive and has ops, that of no function.
+
+    To find them takes a walk over all objects, unless `_graphs` is told of them.
+    """
+    graphs = _graphs.all() if _graphs.told else instances([ops.Graph])
+    return [each for each in graphs if not isinstance(each, FuncGraph) and each.get_operations()]
+
+
+def listen_to_graphs() -> None:
+    """Be told of each graph from now on, so that no walk over all objects looks for new ones."""
+    _graphs.tell_of(ops.Graph)
+
+
+_graphs = Living()
 
 
 def needed_by(fetched: Iterable[Any]) -> set[str]:

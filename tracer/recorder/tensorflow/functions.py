@@ -50,6 +50,14 @@ def concrete_functions(function: Any) -> list[Any]:
     return list(function._function_cache.values())
 
 
+def first_traced(function: Any) -> Any | None:
+    """What a `tf.function` was traced to first, which it keeps even if it forgets its graphs.
+
+    It never calls that again; the callbacks of Keras for TensorBoard look at its graph.
+    """
+    return getattr(function, "_concrete_variable_creation_fn", None)
+
+
 def ops_in(graph: Any) -> Iterator[Any]:
     """The ops in the graph of a function, in its branches and loops, and in what it calls:
     TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
@@ -92,7 +100,7 @@ def running_functions() -> list[Any]:
     call = polymorphic_function.Function._call.__code__
     trace = func_graph.func_graph_from_py_func.__code__
     running = []
-    for frame in sys._current_frames().values():
+    for frame in _innermost_frames():
         traced = False
         at: FrameType | None = frame
         while at is not None:
@@ -106,6 +114,33 @@ def running_functions() -> list[Any]:
     return running
 
 
+def anything_runs(codes: Set[CodeType]) -> bool:
+    """Whether a thread has called a function or traces one, or is in code with one of these."""
+    wanted = {
+        polymorphic_function.Function._call.__code__,
+        concrete_function.ConcreteFunction._call_impl.__code__,
+        func_graph.func_graph_from_py_func.__code__,
+        *codes,
+    }
+    at: FrameType | None
+    for at in _innermost_frames():
+        while at is not None:
+            if at.f_code in wanted:
+                return True
+            at = at.f_back
+    return False
+
+
+def _innermost_frames() -> list[FrameType]:
+    """Where each thread is; this one where the function was called that asks.
+
+    A frame that held itself would hold all that the program works with, until it is collected.
+    """
+    frames = sys._current_frames()
+    frames[threading.get_ident()] = sys._getframe(2)
+    return list(frames.values())
+
+
 def feeds_a_dataset(function: Any) -> bool:
     """Whether tf.data runs this function, and nobody is asked for what it captured
     (`data/ops/structured_function.py`).
@@ -117,7 +152,7 @@ def graphs_being_traced() -> list[Any]:
     """The graphs of functions, branches and loops that a thread is tracing now."""
     trace = func_graph.func_graph_from_py_func.__code__
     graphs = []
-    for frame in sys._current_frames().values():
+    for frame in _innermost_frames():
         at: FrameType | None = frame
         while at is not None:
             if at.f_code is trace:

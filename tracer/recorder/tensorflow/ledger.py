@@ -19,19 +19,21 @@ from the stamp of the step that it stands in. A step takes its number once, when
 there, and hands it to all that runs in it; so two steps that overlap in time stay two.
 
     clock   = [UNIT * next number, 0, rows]  numbers are taken by one atomic op, see `_take`
-    counter = [id, next, stride, total, ended]
+    counter = [id, next, stride, total, ended, squares]
     ring    = ROWS rows of counters          the last state of each run that ended
 
     error   = stamp - next                   0 as long as the block runs every `stride`
     ring[rows % ROWS] = counter              kept only if a run ends here, else overwritten
-    counter += [0, 2*error + stride, error, 1, error != 0]
+    counter += [0, 2*error + stride, error, 1, error != 0, stamp**2]
     clock   += [0, 0, error != 0]
 
 With `gap`, the distance to the last stamp, the update is `next = stamp + gap; stride = gap`, so
 every run's first stamp is its stride after the run before it ended. `ended` counts the runs that a
 counter has ended, and stands in each row: where a row was overwritten, or where several threads in
 one function wrote at once, the numbers have a gap, or the arithmetic does not hold. So no link of
-the chain can be lost unseen: see `chain`. Totals grow by constants through `AssignAddVariableOp`,
+the chain can be lost unseen: see `chain`. What a thread adds after others have written can look
+just as what a later stamp would have added, so `squares` holds each run against the stamps that
+there were. It and the total grow by what no other thread changes, through `AssignAddVariableOp`,
 which is atomic, so they are exact whoever runs the graph at the same time.
 """
 
@@ -72,6 +74,8 @@ class Row(NamedTuple):
     stride: int
     total: int
     ended: int
+    squares: int | None = None
+    """The sum of the squares of all stamps, modulo 2**64; None where none is kept."""
 
     @property
     def last(self) -> int:
@@ -115,8 +119,10 @@ class Ledger:
         self.alone = compat.constant(0)
         """The company of what is called outside of every step."""
         self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        self.asks = True
+        """Whether each function with a counter asks for its company."""
         self._clock = self._variable([(steps + 1) * UNIT, 0, 0])
-        self._ring = self._variable(np.zeros((self._size, 5), np.int64))
+        self._ring = self._variable(np.zeros((self._size, 6), np.int64))
         self._counters: list[_Counter] = []
         self._keys: list[Hashable] = []
         self._idle: dict[Hashable, list[_Counter]] = defaultdict(list)
@@ -135,6 +141,7 @@ class Ledger:
         if known is None:
             known = compat.call_time_capture(graph, self._name, ask, self.alone)
             if known is None:
+                self.asks = False
                 with graph.as_default():
                     return tf.constant(0, tf.int64)
             self._companies[graph] = ref(known)
@@ -229,7 +236,7 @@ class Ledger:
         if self._idle[key]:
             return self._idle[key].pop()
         number = len(self._counters)
-        counter = _Counter(number, self._variable([number, 0, 0, 0, 0]))
+        counter = _Counter(number, self._variable([number, 0, 0, 0, 0, 0]))
         self._counters.append(counter)
         self._keys.append(key)
         return counter
@@ -298,7 +305,7 @@ def _advance(size: int, counter: Any, clock: Any, ring: Any, stamp: Any) -> None
     state = _raw.ReadVariableOp(resource=counter, dtype=tf.int64)
     with compat.control_dependencies([state]):
         time = _raw.ReadVariableOp(resource=clock, dtype=tf.int64)
-    _, expected, stride, _, _ = _raw.Unpack(value=state, num=5)
+    _, expected, stride, _, _, _ = _raw.Unpack(value=state, num=6)
     _, _, rows = _raw.Unpack(value=time, num=3)
     error = _raw.Sub(x=stamp, y=expected)
     gap = _raw.AddV2(x=error, y=stride)
@@ -307,7 +314,8 @@ def _advance(size: int, counter: Any, clock: Any, ring: Any, stamp: Any) -> None
     with compat.control_dependencies([state, time]):
         write = _raw.ResourceScatterUpdate(resource=ring, indices=row, updates=state)
     with compat.control_dependencies([write] if write is not None else []):
-        forward = _raw.Pack(values=[zero, _raw.AddV2(x=gap, y=error), error, one, ended])
+        further, square = _raw.AddV2(x=gap, y=error), _raw.Mul(x=stamp, y=stamp)
+        forward = _raw.Pack(values=[zero, further, error, one, ended, square])
         write = _raw.AssignAddVariableOp(resource=counter, value=forward)
     with compat.control_dependencies([write] if write is not None else []):
         _raw.AssignAddVariableOp(resource=clock, value=_raw.Pack(values=[zero, zero, ended]))
@@ -341,23 +349,34 @@ def chain(rows: list[Row]) -> list[Run]:
     """The runs that end in `rows`; they are short of the total if detail was lost.
 
     A link of the chain is `last - count * stride == the last stamp before`. Where it does not hold,
-    or where the number of a row is missing, rows were overwritten or torn, and the executions since
-    the last good row have no step. The first row is written when a block runs in a step for the
-    first time. If it had run before, in no step, the arithmetic of the second row does not hold
-    without the first; so without it, where it holds, there was nothing in it.
+    where the number of a row is missing, or where the squares are those of other stamps, rows were
+    overwritten or torn, and the executions since the last good row have no step. The first row is
+    written when a block runs in a step for the first time. If it had run before, in no step, the
+    arithmetic of the second row does not hold without the first; so without it, where it holds,
+    there was nothing in it.
     """
     runs: list[tuple[int, int, int]] = []
-    last = total = ended = 0
+    last = total = ended = squares = 0
     for row in rows:
         count = row.total - total
         if count < 0 or row.ended < ended:  # torn: an older state after a newer one
             continue
         following = row.ended == ended or (row.ended == 1 and not ended)
         sound = following and row.last - count * row.stride == last
+        if row.squares is not None:
+            sound &= (row.squares - squares - _squares(row, count)) % 2**64 == 0
+            squares = row.squares
         if count and sound and (row.stride >= 0 or count == 1):
             runs.append((row.last, row.stride, count))
         last, total, ended = row.last, row.total, row.ended + 1
     return _distinct(runs)
+
+
+def _squares(row: Row, count: int) -> int:
+    """The sum of the squares of the last `count` stamps of the run that ends in `row`."""
+    below = count * (count - 1)  # twice the sum of the numbers below `count`
+    of_squares = below * (2 * count - 1) // 6
+    return row.last * (count * row.last - row.stride * below) + row.stride**2 * of_squares
 
 
 def _distinct(runs: list[tuple[int, int, int]]) -> list[Run]:

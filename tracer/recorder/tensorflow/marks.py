@@ -6,7 +6,7 @@ is set, and it is counted like the execution of a block: with a total, and with 
 arithmetic runs of stamps (see `ledger`, whose columns and arithmetic these are). All the bits that
 one step sets are advanced together, without a branch:
 
-    counters = [id, next, stride, total, ended] of each bit, in one variable
+    counters = [id, next, stride, total, ended, squares] of each bit, in one variable
     ring     = rows of counters                 the last state of each run that ended
     rows     = how many rows were written
 
@@ -14,7 +14,7 @@ one step sets are advanced together, without a branch:
     ended     = error != 0
     ring[...] = counters                        those that ended, in their order; the others meet in
                                                 the row after them, which is written anew next time
-    counters += bit * [0, 2*error + stride, error, 1, ended]
+    counters += bit * [0, 2*error + stride, error, 1, ended, stamp**2]
     rows     += sum(ended)
 
 The ring is not that of the ledger: what is irregular here must not cost the detail of the counts.
@@ -147,7 +147,7 @@ class _Ring:
     def __init__(self, size: int, device: str) -> None:
         self.size = size
         self.rows = _variable([0], device)
-        self.ring = _variable(np.zeros((size, 5)), device)
+        self.ring = _variable(np.zeros((size, 6)), device)
         self.drained = 0
         self.taken: dict[int, list[Row]] = defaultdict(list)
 
@@ -171,7 +171,7 @@ class _Counters:
         self.variables = variables
         self.first = first
         self.ring = ring
-        initial = np.zeros((bits_of(variables), 5))
+        initial = np.zeros((bits_of(variables), 6))
         initial[:, 0] = range(first, first + len(initial))
         self.states = _variable(initial, device)
 
@@ -278,7 +278,7 @@ def _advance(size: int, counters: Any, rows: Any, ring: Any, stamp: Any, bits: A
     states = _raw.ReadVariableOp(resource=counters, dtype=tf.int64)
     with compat.control_dependencies([states]):
         written = _raw.ReadVariableOp(resource=rows, dtype=tf.int64)
-    _, expected, stride, _, _ = _raw.Unpack(value=states, num=5, axis=1)
+    _, expected, stride, _, _, _ = _raw.Unpack(value=states, num=6, axis=1)
     marked = _raw.Cast(x=bits, DstT=tf.int64)
     zero = _raw.ZerosLike(x=marked)
     error = _raw.Mul(x=marked, y=_raw.Sub(x=stamp, y=expected))
@@ -292,7 +292,8 @@ def _advance(size: int, counters: Any, rows: Any, ring: Any, stamp: Any, bits: A
     with compat.control_dependencies([states, written]):
         write = _raw.ResourceScatterUpdate(resource=ring, indices=row, updates=states)
     with compat.control_dependencies([write] if write is not None else []):
-        columns = [zero, _raw.AddV2(x=gap, y=error), error, marked, ends]
+        squares = _raw.Mul(x=marked, y=_raw.Mul(x=stamp, y=stamp))
+        columns = [zero, _raw.AddV2(x=gap, y=error), error, marked, ends, squares]
         write = _raw.AssignAddVariableOp(resource=counters, value=_raw.Pack(values=columns, axis=1))
     with compat.control_dependencies([write] if write is not None else []):
         _raw.AssignAddVariableOp(resource=rows, value=number)

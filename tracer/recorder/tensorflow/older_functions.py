@@ -15,7 +15,7 @@ and while another function that calls it is traced.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -31,6 +31,7 @@ from tracer.recorder.tensorflow.functions import (
 )
 from tracer.recorder.tensorflow.own_variables import iterations_of, own_handles
 from tracer.recorder.tensorflow.users import (
+    Functions,
     being_written,
     functions_alive,
     look,
@@ -38,7 +39,7 @@ from tracer.recorder.tensorflow.users import (
     writes_in,
 )
 from tracer.recorder.tensorflow.variables import canonical
-from tracer.recorder.tensorflow.writes import traced_at, writes_of, written_by
+from tracer.recorder.tensorflow.writes import Write, traced_at, writes_of, written_by
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable, and do not set it, as an initializer does."""
@@ -61,9 +62,18 @@ class OlderFunctions:
         self.unsettled: set[int] = set()
         """The optimizers that are used in graphs that were not finished when they were found."""
 
-    def begin(self, index: int) -> None:
-        """What is traced from now on with an optimizer is counted, until it is let go."""
-        self._since.setdefault(index, compat.unique_number())
+    def begin(self, index: int, since: int | None = None) -> None:
+        """What is traced from now on with an optimizer, or `since` then, is counted.
+
+        Until it is let go.
+        """
+        self._since.setdefault(index, compat.unique_number() if since is None else since)
+
+    @property
+    def watching(self) -> bool:
+        """Whether there is any function, or graph of a Session, of which calls are counted here."""
+        watched = self._watched or self._in_pipelines or self.unsettled
+        return bool(watched or (self._in_sessions and any(self._in_sessions.values())))
 
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
@@ -86,9 +96,8 @@ class OlderFunctions:
         """Find what uses an optimizer that is alive."""
         if optimizer is None:
             return
-        methods = {*kind.step_methods, *(method.name for method in kind.apply_methods)}
         scope = name if kind.name == "v1" else ""
-        self.watch(index, optimizer, own_handles(optimizer), methods, scope, retrace)
+        self.watch(index, optimizer, own_handles(optimizer), _methods_of(kind), scope, retrace)
 
     def watch(
         self,
@@ -112,10 +121,7 @@ class OlderFunctions:
         handles = {id(handle) for handle in variables}
         functions = look()
         for function in functions.users_of(optimizer, variables, methods, scope):
-            writes = writes_in(function.graph, handles, scope)
-            if not writes:  # it names the optimizer
-                writes = list(writes_of(function.graph, None))
-            older = [write for write in writes if not self._counted(index, write.time)]
+            older = self.uncounted(index, function.graph, handles, scope)
             if not older:
                 continue
             graph = function.graph
@@ -137,6 +143,15 @@ class OlderFunctions:
             if any(not self._counted(index, write.time) for write in writes):
                 self.calls[Older(index, compat.function_name(compat.called_graph(graph)))] += 1
                 self.unsettled.add(index)
+
+    def uncounted(
+        self, index: int, graph: Any, handles: Collection[int], scope: str
+    ) -> list[Write]:
+        """What a function that uses an optimizer writes with it and is not counted: see `watch`."""
+        writes = writes_in(graph, handles, scope)
+        if not writes:  # it names the optimizer
+            writes = list(writes_of(graph, None))
+        return [write for write in writes if not self._counted(index, write.time)]
 
     def _counted(self, index: int, time: int) -> bool:
         """Whether what a graph got at this time is counted for an optimizer."""
@@ -237,6 +252,29 @@ class OlderFunctions:
             older = older._replace(caller=older.caller or caller)
             self.unsettled.add(older.optimizer)
         self.calls[older] += 1
+
+
+def uncounted_users(
+    functions: Functions,
+    optimizer: Any,
+    kind: OptimizerKind,
+    name: str,
+    known: tuple[Any, int] | None,
+) -> Iterator[Any]:
+    """Those of the functions that use an optimizer called `name`, and are not counted for it.
+
+    It is `known`, as the `OlderFunctions` of its recorder and its index, if it was ever traced.
+    """
+    scope = name if kind.name == "v1" else ""
+    variables = own_handles(optimizer)
+    handles = {id(handle) for handle in variables}
+    for function in functions.users_of(optimizer, variables, _methods_of(kind), scope):
+        if known is None or known[0].uncounted(known[1], function.graph, handles, scope):
+            yield function
+
+
+def _methods_of(kind: OptimizerKind) -> set[str]:
+    return {*kind.step_methods, *(method.name for method in kind.apply_methods)}
 
 
 class _Forgetful(NamedTuple):

@@ -8,7 +8,8 @@ any variable, or, for a v1 optimizer, if its ops have the optimizer's name.
 import functools
 import inspect
 import re
-from collections.abc import Collection, Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -16,9 +17,11 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from tracer.kinds import kind_of
 from tracer.recorder.instances import Living, instances
+from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.functions import (
     bound_to,
     concrete_functions,
+    first_traced,
     function_classes,
     is_concrete,
     newest_function,
@@ -51,6 +54,7 @@ def listen() -> None:
         _listening = True
         for cls in function_classes():
             _living.tell_of(cls)
+        compat.listen_to_graphs()
 
 
 def functions_alive() -> tuple[list[Any], list[Any]]:
@@ -70,6 +74,24 @@ def functions_alive() -> tuple[list[Any], list[Any]]:
         functions = [each for known in _known_functions[1] if (each := known()) is not None]
     concretes = [each for each in functions if is_concrete(each)]
     return concretes, [each for each in functions if not is_concrete(each)]
+
+
+def new_functions() -> list[Any]:
+    """Every living `ConcreteFunction` that writes and that this was not asked for before.
+
+    To be asked for if somebody listens.
+    """
+    new = (each for each in _living.new() if is_concrete(each))
+    return [each for each in new if written_by(each.graph).anything]
+
+
+def kept_for_nothing(known: Iterable[ReferenceType[Any]]) -> set[int]:
+    """The ids of those of the concrete functions that nobody can call any more.
+
+    Each is held by the `tf.function` alone that was traced to it first, and has forgotten it.
+    """
+    kept = {id(first_traced(each)) for each in functions_alive()[1]}
+    return {id(f()) for f in known if id(f()) in kept and sys.getrefcount(f()) == 2}
 
 
 _known_writes: WeakKeyDictionary[Any, dict[tuple[frozenset[int], str], list[Write]]]
@@ -95,9 +117,13 @@ def being_written(graph: Any, handles: Collection[int], scope: str) -> list[Writ
 class Functions:
     """The functions that are alive at one moment, asked which of them use an optimizer."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: Collection[Any] | None = None) -> None:
+        """Of the functions that were traced, `only` these are asked for, if they are given."""
         self.concretes, self.polymorphics = functions_alive()
+        if only is not None:
+            self.concretes = list(only)
         self._reached: dict[int, _Reached] = {}
+        self._asked_for = {id(each) for each in self.concretes}
         self._graphs_of = [(each, concrete_functions(each)) for each in self.polymorphics]
         self._by_handle: dict[int, list[Any]] = {}
         for function in self.concretes:
@@ -124,7 +150,9 @@ class Functions:
             writing = [
                 function
                 for function in graphs
-                if id(function) not in seen and written_by(function.graph).anything
+                if id(function) in self._asked_for
+                and id(function) not in seen
+                and written_by(function.graph).anything
             ]
             if writing and self._reach(polymorphic).uses(optimizer, names):
                 seen.update(map(id, writing))

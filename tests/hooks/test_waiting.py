@@ -1,0 +1,251 @@
+"""Optimizers that were made before a block are met at their first call in it: counts stay true."""
+
+import copy
+import gc
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from libraries import is_keras3, keras2, keras3, needs_keras3
+from odometers import ODOMETERS, Reading, read
+
+import tracer
+from tracer.hooks import registry, wrapping
+
+legacy = keras2.optimizers.legacy
+
+
+def _step(optimizer: Any, *weights: Any) -> None:
+    optimizer.apply_gradients([(tf.ones_like(weight), weight) for weight in weights])
+
+
+def _begin() -> None:
+    """The first block of a process walks over all objects."""
+    with tracer.record():
+        pass
+
+
+def test_a_block_meets_none_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that were used in functions before, counted or not, as long as nobody calls."""
+    unused, eager, in_graph = (legacy.SGD(1.0) for _ in range(3))
+    weight = tf.Variable([0.0])
+    run = tf.function(lambda: _step(in_graph, weight))
+    run()
+    with tracer.record():
+        run()
+    with tracer.record():
+        _step(eager, weight)
+    forgotten = legacy.SGD(1.0)
+    uncounted = tf.function(lambda: _step(forgotten, weight))
+    uncounted()
+    with tracer.record():
+        pass
+    mine = [unused, eager, in_graph, forgotten]
+    original = wrapping.join
+
+    def join(optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        assert all(optimizer is not each for each in mine), "it meets an optimizer"
+        return original(optimizer, *arguments, **options)
+
+    monkeypatch.setattr(wrapping, "join", join)
+    with tracer.record() as recording:
+        assert type(unused) is not legacy.SGD
+    assert recording.trace().optimizers == ()
+    monkeypatch.undo()
+    with tracer.record() as recording:
+        _step(eager, weight)
+        uncounted()
+        run()
+        run()
+    trace = recording.trace()
+    assert trace.count("updates", by="optimizer") == {("SGD",): 1, ("SGD#2",): 2, ("SGD#3",): 1}
+    assert trace.complete
+    assert registry.recorder_of(unused) is None
+    assert {type(each) for each in mine} == {legacy.SGD}
+
+
+def test_a_function_that_counts_and_whose_optimizer_is_gone() -> None:
+    weight = tf.Variable([0.0])
+
+    def function_of(holder: list[Any]) -> Any:
+        def step() -> None:
+            _step(holder[0], weight)
+
+        return tf.function(step)
+
+    holder = [ODOMETERS["legacy"]()]
+    run = function_of(holder)
+    with tracer.record():
+        run()
+    with tracer.record() as recording:
+        holder.clear()
+        gc.collect()
+        run()
+        run()
+    assert read(weight)[0] == Reading(3)
+    assert (recording.trace().updates(), recording.trace().complete) == (2, True)
+
+
+def test_a_dataset_that_counts_asks_nobody() -> None:
+    """It runs the function that it was made with, and no Python."""
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+
+    def step(element: Any) -> Any:
+        _step(optimizer, weight)
+        return element
+
+    tf.function(lambda: _step(optimizer, weight))()
+    with tracer.record() as recording:
+        data = tf.data.Dataset.range(3).map(step)
+        assert len(list(data)) == 3
+    assert recording.trace().updates() == 3
+    with tracer.record() as recording:
+        assert len(list(data)) == 3
+    assert weight.numpy() == [-7.0]
+    assert recording.trace().updates() == 3
+
+
+def test_a_block_that_begins_in_the_call_of_a_function_that_counts() -> None:
+    """Nobody is asked for what is left of it."""
+    optimizer, weight = ODOMETERS["legacy"](), tf.Variable([0.0])
+    blocks = ExitStack()
+    recordings: list[Any] = []
+
+    def begin() -> None:
+        recordings.append(blocks.enter_context(tracer.record()))
+
+    @tf.function
+    def steps(at: Any) -> None:
+        for each in tf.range(10):
+            _step(optimizer, weight)
+            if each == at:
+                tf.py_function(begin, [], [])
+
+    with tracer.record():
+        steps(tf.constant(-1))
+    with blocks:
+        steps(tf.constant(3))
+    assert read(weight)[0] == Reading(20)
+    (recording,) = recordings
+    assert 6 <= recording.trace().updates() <= 7  # the fourth may be updated before it, or after
+    assert recording.trace().complete
+
+
+def _nests() -> dict[str, Callable[[], tuple[Any, Any]]]:
+    def two(outer: Any, inner: Any) -> tuple[Any, Any]:
+        return outer(inner), inner
+
+    return {
+        "legacy": lambda: two(keras2.mixed_precision.LossScaleOptimizer, legacy.SGD(1.0)),
+        "keras2": lambda: two(
+            keras2.mixed_precision.LossScaleOptimizer, keras2.optimizers.SGD(1.0)
+        ),
+        "keras3": lambda: two(keras3.optimizers.LossScaleOptimizer, keras3.optimizers.SGD(1.0)),
+    }
+
+
+@pytest.mark.parametrize("first", ["outer", "inner"])
+@pytest.mark.parametrize("kind", ["legacy", "keras2", pytest.param("keras3", marks=needs_keras3)])
+def test_whichever_of_two_is_called_first_the_outer_one_is_the_root(kind: str, first: str) -> None:
+    outer, inner = _nests()[kind]()
+    weight = (keras3.Variable if is_keras3(outer) else tf.Variable)([0.0])
+    outer.build([weight]) if kind != "legacy" else None
+    _begin()
+    with tracer.record() as recording:
+        for optimizer in (outer, inner) if first == "outer" else (inner, outer):
+            _step(optimizer, weight)
+    trace = recording.trace()
+    assert (trace.updates(), trace.steps, trace.complete) == (2, 2, True)
+    assert [each.root for each in trace.optimizers] == [0, 0]
+    assert "LossScale" in trace.optimizers[0].class_name
+    assert not registry.is_traced(outer) and not registry.is_traced(inner)
+
+
+def test_many_threads_that_call_first() -> None:
+    optimizers = [ODOMETERS["legacy"]() for _ in range(4)]
+    weights = [[tf.Variable([0.0]) for _ in optimizers] for _ in range(8)]
+    barrier = threading.Barrier(len(weights))
+    _begin()
+
+    def train(mine: list[Any]) -> None:
+        barrier.wait()
+        for optimizer, weight in zip(optimizers, mine, strict=True):
+            _step(optimizer, weight)
+
+    with tracer.record() as outer, tracer.record() as inner:
+        threads = [threading.Thread(target=train, args=(mine,)) for mine in weights]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert all(read(weight)[0] == Reading(1) for mine in weights for weight in mine)
+    assert outer.trace().updates() == inner.trace().updates() == 32
+
+
+def test_blocks_of_two_threads_that_overlap() -> None:
+    """The one that began first ends first: the other one still waits, and gives the class back."""
+    used, waiting, weight = legacy.SGD(1.0), legacy.SGD(1.0), tf.Variable([0.0])
+    first, second = ExitStack(), ExitStack()
+    earlier = first.enter_context(tracer.record())
+    later = second.enter_context(tracer.record())
+    _step(used, weight)
+    first.close()
+    _step(used, weight)
+    _step(waiting, weight)
+    second.close()
+    assert earlier.trace().updates() == 1
+    assert later.trace().updates() == 3
+    _step(waiting, weight)
+    assert later.trace().updates() == 3
+    assert {type(used), type(waiting)} == {legacy.SGD}
+
+
+def test_what_is_asked_of_one_that_waits() -> None:
+    optimizer, other, weight = legacy.SGD(1.0), legacy.SGD(1.0), tf.Variable([0.0])
+    _begin()
+    with tracer.record() as recording:
+        assert tracer.trace_of(optimizer).steps == 0
+        _step(optimizer, weight)
+        tracer.unwrap(optimizer)
+        _step(optimizer, weight)
+        twin = copy.deepcopy(other)
+        assert type(twin) is legacy.SGD
+        tracer.wrap(other)
+        _step(other, weight)
+        with tracer.assert_updates(other, dense=1):
+            _step(other, weight)
+    assert recording.trace().updates() == 3
+
+
+def test_no_error_of_a_first_call_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    _begin()
+
+    def join(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    with tracer.record() as recording:
+        monkeypatch.setattr(wrapping, "join", join)
+        with pytest.warns(RuntimeWarning, match="a bug"):
+            _step(optimizer, weight)
+    assert weight.numpy() == [-1.0]
+    assert not recording.trace().complete
+    assert type(optimizer) is legacy.SGD
+
+
+def test_a_train_op_from_before_a_block() -> None:
+    """What a Session runs of it is said, for no Python is called."""
+    with tf.Graph().as_default():
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        weight = tf.compat.v1.get_variable("weight", [1])
+        train = optimizer.apply_gradients([(tf.ones([1]), weight)])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            _begin()
+            with tracer.record() as recording:
+                session.run(train)
+    assert not recording.trace().complete
+    assert "a Session ran updates once" in recording.trace().notes[0]

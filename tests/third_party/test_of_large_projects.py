@@ -1,0 +1,276 @@
+"""transformers, TF Models and TensorFlow Recommenders, with and without the tracer."""
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from odometers import LegacyOdometer, read
+from twins import STEPS, assert_twins
+
+import tracer
+
+if importlib.util.find_spec("official") is None:
+    reason = "the nox session third_party has them, on TensorFlow 2.15"
+    pytest.skip(reason, allow_module_level=True)
+
+legacy: Any = tf.keras.optimizers.legacy
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def imported(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(name)
+
+
+def optimizer_of(module: str, name: str) -> Callable[..., Any]:
+    """A class that a module has, which is imported when an optimizer is made."""
+    return lambda *args, **options: getattr(imported(module), name)(*args, **options)
+
+
+TRANSFORMERS = "transformers.optimization_tf"
+MODELS = "official.modeling.optimization"
+RECOMMENDERS = "tensorflow_recommenders.experimental.optimizers"
+
+PLAIN: dict[str, tuple[Callable[[], Any], bool]] = {
+    "transformers AdamWeightDecay": (
+        lambda: optimizer_of(TRANSFORMERS, "AdamWeightDecay")(
+            0.01, weight_decay_rate=0.1, exclude_from_weight_decay=["rows"]
+        ),
+        True,
+    ),
+    "transformers create_optimizer": (
+        lambda: optimizer_of(TRANSFORMERS, "create_optimizer")(
+            0.01, STEPS, 5, weight_decay_rate=0.1
+        )[0],
+        True,
+    ),
+    "Models AdamWeightDecay": (
+        lambda: optimizer_of(f"{MODELS}.legacy_adamw", "AdamWeightDecay")(
+            0.01, weight_decay_rate=0.1, exclude_from_weight_decay=["rows"]
+        ),
+        True,
+    ),
+    "Models LAMB": (
+        lambda: optimizer_of(f"{MODELS}.lamb", "LAMB")(0.01, weight_decay_rate=0.1),
+        False,  # its sparse update is as large as the rows, and assigned to the whole variable
+    ),
+    "Models LARS": (
+        lambda: optimizer_of(f"{MODELS}.lars", "LARS")(0.01, weight_decay_rate=0.1),
+        False,  # it says so itself, by `NotImplementedError`
+    ),
+    "Recommenders ClippyAdagrad": (
+        lambda: optimizer_of(RECOMMENDERS + ".clippy_adagrad", "ClippyAdagrad")(
+            0.1, export_clipping_factors=True
+        ),
+        True,
+    ),
+}
+"""How each is made, and whether it takes sparse gradients."""
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain(name: str) -> None:
+    make, sparse = PLAIN[name]
+    optimizer, trace = assert_twins(make, sparse=sparse)
+    assert trace.findings() == []
+    own = type(make())
+    assert trace.optimizers[0].class_name == f"{own.__module__}.{own.__qualname__}"
+    assert isinstance(optimizer, own)
+
+
+# In fit, with configs and checkpoints.
+
+EPOCHS, BATCHES = 3, 6
+
+
+def network(keras: Any) -> Any:
+    """Three layers, six variables."""
+    layers = keras.layers
+    return keras.Sequential(
+        [layers.Input((4,)), layers.Dense(6, activation="relu"), layers.Dense(5), layers.Dense(1)]
+    )
+
+
+def saved(folder: Path, **things: Any) -> dict[str, Any]:
+    """What a checkpoint of these has: the values by their keys, and the graph of objects."""
+    reader = tf.train.load_checkpoint(tf.train.Checkpoint(**things).write(str(folder / "saved")))
+    names = reader.get_variable_to_shape_map()
+    return {name: np.asarray(reader.get_tensor(name)) for name in names}
+
+
+def config_of(optimizer: Any) -> Any:
+    """Its config, or the error that says why it has none."""
+    try:
+        return optimizer.get_config()
+    except NotImplementedError as error:
+        return str(error)
+
+
+def fit_twins(
+    make: Callable[[Any], Any],
+    folder: Path,
+    *,
+    build: Callable[[Any], Any] = network,
+    keras: Any = tf.keras,
+    eagerly: bool = False,
+) -> tuple[Any, Any, Any]:
+    """Fit a model without the tracer and with it, and effects.
+
+    It must come to the same weights, slots, config and checkpoint, and have all effects.
+
+    Returns the second model, its optimizer, and the trace.
+    """
+    found = []
+    for traced in (False, True):
+        keras.utils.set_random_seed(1)
+        keras.backend.clear_session()
+        model = build(keras)
+        optimizer = make(model)
+        if traced:
+            tracer.wrap(optimizer, effects=True)
+        model.compile(optimizer, "mse", run_eagerly=eagerly)
+        data = np.random.default_rng(1).normal(size=(4 * BATCHES, 5)).astype("f4")
+        model.fit(data[:, :4], data[:, 4:], batch_size=4, epochs=EPOCHS, verbose=0)
+        found.append((config_of(optimizer), saved(folder, model=model, optimizer=optimizer)))
+    (one, without), (two, with_tracer) = found
+    assert str(one) == str(two)
+    assert without.keys() == with_tracer.keys()
+    for name, value in without.items():
+        np.testing.assert_array_equal(value, with_tracer[name], err_msg=name)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert trace.steps == EPOCHS * BATCHES
+    for variable in model.trainable_variables:
+        assert trace.updates(variable=variable) == EPOCHS * BATCHES
+        assert trace.count("compared", by=(), variable=variable) == {(): EPOCHS * BATCHES}
+    return model, optimizer, trace
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_in_fit(name: str, tmp_path: Path) -> None:
+    make, _ = PLAIN[name]
+    # transformers takes tf_keras where it is installed.
+    keras = (
+        imported("tf_keras")
+        if type(make()).__mro__[1].__module__.startswith("tf_keras")
+        else tf.keras
+    )
+    _, optimizer, trace = fit_twins(lambda model: make(), tmp_path, keras=keras)
+    assert int(optimizer.iterations) == trace.steps
+    assert trace.updates("dense") == 6 * trace.steps
+    assert trace.findings() == []
+
+
+def averaged(inner: Any, model: Any) -> Any:
+    optimizer = optimizer_of(f"{MODELS}.ema_optimizer", "ExponentialMovingAverage")(
+        inner, average_decay=0.9
+    )
+    optimizer.shadow_copy(model)
+    return optimizer
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_moving_average(eagerly: bool, tmp_path: Path) -> None:
+    """Its averages are written in a function of its own, which steps nothing."""
+    model, optimizer, trace = fit_twins(
+        lambda model: averaged(legacy.Adam(0.01), model), tmp_path, eagerly=eagerly
+    )
+    assert int(optimizer.iterations) == trace.steps
+    weights = model.get_weights()
+    optimizer.assign_average_vars(model.trainable_variables)
+    assert any((a != b).any() for a, b in zip(weights, model.get_weights(), strict=True))
+    assert trace.findings() == []
+
+
+def of_zeros(keras: Any) -> Any:
+    """A network in which each weight begins at 0, for an odometer."""
+    layers = [keras.layers.Dense(units, kernel_initializer="zeros") for units in (3, 1)]
+    return keras.Sequential([keras.layers.Input((4,)), *layers])
+
+
+def test_moving_average_of_an_odometer(tmp_path: Path) -> None:
+    model, _, trace = fit_twins(
+        lambda model: averaged(LegacyOdometer(), model), tmp_path, build=of_zeros
+    )
+    for variable in model.trainable_variables:
+        assert (trace.updates("dense", variable=variable), 0) == read(variable)[0]
+
+
+def composed(model: Any, *inner: Any) -> Any:
+    """The first has the first layer, the other one all others."""
+    first = model.layers[0].trainable_variables
+    parts = [lambda: first, lambda: model.trainable_variables[len(first) :]]
+    return optimizer_of(RECOMMENDERS + ".composite_optimizer", "CompositeOptimizer")(
+        list(zip(inner, parts, strict=True))
+    )
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_composite(eagerly: bool, tmp_path: Path) -> None:
+    """A step of both is one step, and each variable has its own optimizer."""
+    _, optimizer, trace = fit_twins(
+        lambda model: composed(model, legacy.Adagrad(0.1), legacy.Adam(0.01)),
+        tmp_path,
+        eagerly=eagerly,
+    )
+    outer, *inner = [each.name for each in trace.optimizers]
+    assert (outer, inner) == ("CompositeOptimizer", ["Adam", "Adagrad"])
+    assert trace.count("updates", by=("optimizer",)) == {("Adagrad",): 36, ("Adam",): 72}
+    assert [int(each.iterations) for each in optimizer.optimizers] == [18, 18]
+    assert trace.findings() == []
+
+
+def test_composite_of_odometers(tmp_path: Path) -> None:
+    model, _, trace = fit_twins(
+        lambda model: composed(model, LegacyOdometer("one"), LegacyOdometer("other")),
+        tmp_path,
+        build=of_zeros,
+    )
+    for variable in model.trainable_variables:
+        assert (trace.updates("dense", variable=variable), 0) == read(variable)[0]
+
+
+def test_moving_average_on_two_replicas() -> None:
+    """Each replica has its own copy of the weights, and its own updates of them."""
+    ends = []
+    for traced in (False, True):
+        tf.keras.utils.set_random_seed(1)
+        strategy = tf.distribute.MirroredStrategy(
+            ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+        )
+        with strategy.scope():
+            model = network(tf.keras)
+            inner = optimizer_of(f"{MODELS}.legacy_adamw", "AdamWeightDecay")(0.01)
+            optimizer = averaged(inner, model)
+        if traced:
+            tracer.wrap(optimizer)
+
+        @tf.function
+        def step(strategy: Any = strategy, optimizer: Any = optimizer, model: Any = model) -> None:
+            def on_replica() -> None:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(model(tf.ones((2, 4))) ** 2)
+                variables = model.trainable_variables
+                optimizer.apply_gradients(
+                    zip(tape.gradient(loss, variables), variables, strict=True)
+                )
+
+            strategy.run(on_replica)
+
+        for _ in range(5):
+            step()
+        ends.append([*model.get_weights(), *(each.numpy() for each in optimizer.variables())])
+    for left, right in zip(*ends, strict=True):
+        np.testing.assert_array_equal(left, right)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert trace.count("updates", by=("replica",)) == {(0,): 6 * 5, (1,): 6 * 5}
+    assert trace.steps == optimizer.iterations.numpy() == 5
+    assert trace.findings() == []
