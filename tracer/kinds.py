@@ -149,12 +149,3 @@ def kind_of(cls: type) -> OptimizerKind | None:
             if base.__module__ in kind.homes:
                 return kind
     return None
-
-
-def defines_beside(cls: type, kind: OptimizerKind, name: str) -> bool:
-    """Whether a class has a method of `BESIDE` that does something.
-
-    The `scale_loss` of the base class of Keras 3, which each loss goes through, gives it back.
-    """
-    owner = next((each for each in cls.__mro__ if name in vars(each)), None)
-    return owner is not None and not (name == "scale_loss" and owner.__name__ == kind.base)

@@ -406,6 +406,88 @@ def test_a_recording_of_effects() -> None:
     assert whole == 2
 
 
+def test_graphs_from_before_are_said_to_be_unknown() -> None:
+    """Some graphs cannot be traced again, and others shall not: what is not compared is said."""
+    weights = two_weights()
+    optimizer = tracer.wrap(Plain())
+    tracings = 0
+
+    @tf.function
+    def step(amount: Any) -> None:
+        nonlocal tracings
+        tracings += 1
+        optimizer.apply_gradients([(tf.fill([3], amount), w) for w in weights])
+
+    amount = tf.constant(0.0)
+    concrete = step.get_concrete_function(amount)
+    concrete(amount)
+    tracer.wrap(optimizer, effects=True, retrace=False)
+    concrete(amount)
+    step(amount)
+    assert tracings == 1
+    trace = tracer.trace_of(optimizer)
+    (note,) = trace.notes
+    assert not trace.complete and note.startswith("effects of 2 steps are not known")
+    tracer.unwrap(optimizer, retrace=True)
+    tracer.wrap(optimizer)
+    with tracer.record(effects=True) as recording:
+        step(amount)
+    assert tracings == 2
+    assert recording.trace().complete
+    assert recording.trace().count("compared", by="step") == {(1,): 2}
+
+
+def test_a_step_that_is_handed_something_else() -> None:
+    """Who knows nothing of the gradients cannot compare, and says so."""
+
+    class Apart(Plain):
+        def apply_gradients(self, gradients: Any, weights: Any = None, name: Any = None) -> Any:
+            return super().apply_gradients(zip(gradients, weights, strict=True))
+
+    optimizer = tracer.wrap(Apart(), effects=True)
+    optimizer.apply_gradients([tf.ones([3])], [tf.Variable(np.ones((3,), "float32"))])
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 1 and not trace.complete
+    assert trace.notes[0].startswith("a step method was handed no pairs")
+
+
+@pytest.mark.parametrize("shape", [[None], None])
+def test_a_shape_that_may_change(shape: Any) -> None:
+    """TensorFlow does not know it in a graph: the function runs, and nothing is said of it."""
+    weight = tf.Variable([[1.0]] if shape is None else [1.0], shape=tf.TensorShape(shape))
+
+    class Assigning(Plain):
+        def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+            return handle.assign(grad, read_value=False)
+
+    optimizer = tracer.wrap(Assigning(), effects=True)
+
+    @tf.function
+    def step(value: Any) -> None:
+        optimizer.apply_gradients([(value, weight)])
+
+    for value in ([1.0], [1.0, 1.0], [1.0]):
+        step(tf.constant(value))
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 3 and not trace.has_effects
+    (note,) = trace.notes
+    assert "is not compared" in note
+
+
+def test_who_finds_a_step_finds_its_effects() -> None:
+    """The counter of the step waits for the marks: a trace is read while the graph runs."""
+    weight = tf.Variable(np.ones((3,), "float32"))
+    optimizer = tracer.wrap(Plain(), effects=True)
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.ones([3]), weight)]) and None)
+    calls = [
+        op
+        for op in step.get_concrete_function().graph.get_operations()
+        if op.type == "StatefulPartitionedCall"
+    ]
+    *_, marks, counter = calls
+    assert marks in counter.control_inputs
+
+
 def test_a_session_has_no_effects() -> None:
     with tf.Graph().as_default():
         weight = tf.compat.v1.get_variable("w", [3], initializer=tf.compat.v1.ones_initializer())

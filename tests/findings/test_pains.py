@@ -22,6 +22,7 @@ import tracer
 from tracer.api import CallTrace
 from tracer.findings.catalogue import Finding
 from tracer.model.records import Program
+from tracer.recorder.tensorflow.own_variables import values_of
 
 PAINS = Path(__file__).parent / "pains"
 
@@ -211,6 +212,90 @@ def test_a_critic_alone_says_nothing_of_the_generator_it_was_frozen_for() -> Non
     trace = tracer.trace_of(critic.optimizer)
     assert trace.updates() == 2 * 4
     assert not trace.findings()
+
+
+def test_a_step_that_raises_half_way() -> None:
+    """It counts with what ran of it, and is not the one before itself."""
+    first, second = tf.Variable([1.0, 2.0], name="first"), tf.Variable([1.0], name="second")
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.1))
+    optimizer.build([first, second])
+    for _ in range(2):
+        optimizer.apply([tf.ones(2), tf.ones(1)], [first, second])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        optimizer.apply([tf.ones(2), tf.ones(3)], [first, second])
+    (finding,) = bad(tracer.trace_of(optimizer))
+    assert (finding.code, finding.variables) == ("apply-raised", ("second",))
+    assert "after step 2" in finding.text
+    optimizer.apply([tf.ones(2), tf.ones(1)], [first, second])
+    assert not bad(tracer.trace_of(optimizer))
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_loss_scale_without_an_optimizer_of_its_own(healthy: bool) -> None:
+    weight = keras3.Variable(np.full(3, 2.0, "f4"), name="weight")
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.25, loss_scale_factor=1024.0))
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight.value**2)
+            if healthy:
+                loss = optimizer.scale_loss(loss)
+        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+    assert np.allclose(weight.numpy(), 2.0 * (0.5 if healthy else 1 - 0.5 / 1024) ** 3)
+    findings = bad(tracer.trace_of(optimizer))
+    assert [each.code for each in findings] == ["loss-not-scaled"] * (not healthy)
+    assert all("by its loss_scale_factor, 1,024," in each.text for each in findings)
+
+
+def test_what_fit_did_not_use_is_said_once() -> None:
+    """Of a loss scale, and not of what it scales too; and not in a later block again."""
+    weight = keras3.Variable(np.ones(3, "f4"), name="weight")
+    with tracer.record() as recording:
+        outer = keras3.mixed_precision.LossScaleOptimizer(keras3.optimizers.Adam())
+        outer.build([weight])
+        outer.finalize_variable_values([weight])  # as at the end of `fit`
+    (finding,) = bad(recording.trace())
+    assert finding.code == "never-used" and "LossScaleOptimizer" in finding.text
+    tracer.wrap(outer)
+    with tracer.record() as recording:
+        pass
+    assert not recording.trace().findings()
+
+
+@pytest.mark.long
+def test_a_callback_that_freezes_a_layer() -> None:
+    """tf_keras trains what was trainable at `compile`, whatever is frozen while it fits."""
+    layers = [
+        keras2.layers.Input((3,)),
+        keras2.layers.Dense(2, name="base"),
+        keras2.layers.Dense(1),
+    ]
+    model = keras2.Sequential(layers)
+    kernel = model.get_layer("base").kernel
+    model.compile(tracer.wrap(keras2.optimizers.SGD(0.01)), "mse")
+    frozen = []
+
+    class Freezing(keras2.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                frozen.append(kernel.numpy())
+                model.get_layer("base").trainable = False
+
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), epochs=3, verbose=0, callbacks=[Freezing()])
+    assert np.any(kernel.numpy() != frozen[0])
+    (finding,) = bad(tracer.trace_of(model.optimizer))
+    assert finding.code == "frozen-but-updated"
+    assert finding.variables == ("base/kernel", "base/bias")
+
+
+def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() -> None:
+    random = np.random.default_rng(1)
+
+    def numbered(bias: float) -> int | None:
+        kernel = tf.Variable(random.normal(size=(3, 2)))
+        return values_of([kernel, tf.Variable([bias, 2 * bias])])
+
+    assert numbered(0.0) == numbered(0.0)
+    assert len({numbered(0.0), numbered(0.5), numbered(0.5)}) == 3
 
 
 @pytest.mark.long

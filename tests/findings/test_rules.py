@@ -104,6 +104,12 @@ def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> 
     return traces.changed(made, effects=seen)
 
 
+def emptied(made: CallTrace) -> CallTrace:
+    """The same with a kernel that has no elements."""
+    kernel, bias = made.variables
+    return traces.changed(made, variables=(msgspec.structs.replace(kernel, shape=(0, 4)), bias))
+
+
 ACCUMULATING = (
     block([step(), request(0, 1)], Run(1, 1, 20), graphs=1),
     block([update(0, 1)], Run(4, 4, 5), is_step=False, graphs=1),
@@ -177,6 +183,13 @@ CASES: dict[str, Callable[[], CallTrace]] = {
         effect("not_finite", (1,), Run(8, 1, 13)), effect("not_finite", (0,), Run(9, 1, 12))
     ),
     "weights that were NaN": lambda: watched(effect("not_finite", (0, 1), Run(1, 1, 20))),
+    "weights that were NaN when they were looked at first": lambda: traces.changed(
+        watched(),
+        effects=(
+            effect("compared", (0, 1), Run(5, 1, 16)),
+            effect("not_finite", (0,), Run(5, 1, 16)),
+        ),
+    ),
     "a learning rate of 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 20))),
     "a layer that is cut off": lambda: watched(effect("unchanged", (0,), Run(1, 1, 20))),
     "a layer that dies": lambda: watched(effect("unchanged", (0,), Run(2, 9, 1), Run(12, 1, 9))),
@@ -495,6 +508,8 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
     "a layer that is still now and then": lambda: watched(effect("unchanged", (0,), Run(1, 2, 10))),
     "a layer that is still at the end": lambda: watched(effect("unchanged", (0,), Run(17, 1, 4))),
+    "a loss scale of 1": lambda: told(NOT_SCALED, initial_scale=1.0, dynamic_scale=1.0),
+    "a weight without elements": lambda: emptied(watched(effect("unchanged", (0,), Run(1, 1, 20)))),
     "made trainable, no step yet": lambda: thawed("base/kernel", steps=0),
     "healthy": lambda: trace(TRAINED, optimizers=(optimizer(built=True, iterations=10),)),
     "two replicas": lambda: trace(

@@ -225,6 +225,22 @@ def test_blocks_nest() -> None:
     assert (outer.trace().updates(), inner.trace().updates()) == (3, 1)
 
 
+def test_blocks_overlap() -> None:
+    """As those of two threads: the first that ends leaves to the other what that one needs."""
+    optimizer, weight = tf.compat.v1.train.GradientDescentOptimizer(1.0), tf.Variable([1.0])
+    blocks = [tracer.record(effects=True) for _ in range(2)]
+    first, second = (block.__enter__() for block in blocks)
+    for block in blocks:
+        optimizer.apply_gradients([(tf.ones(1), weight)])
+        block.__exit__(None, None, None)
+    assert first.trace().steps == 1
+    assert second.trace().steps == 2
+    assert second.trace().count("compared", by=()) == {(): 2}
+    assert type(optimizer) is tf.compat.v1.train.GradientDescentOptimizer
+    tracer.wrap(optimizer).apply_gradients([(tf.ones(1), weight)])
+    assert tracer.trace_of(optimizer).count("compared", by=()) == {(): 2}
+
+
 def test_an_error_in_the_block_leaves_nothing_traced() -> None:
     optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
     with tracer.record():

@@ -221,7 +221,7 @@ def test_what_is_asked_of_one_that_waits() -> None:
 
 
 def test_no_error_of_a_first_call_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    optimizer, weight = keras2.optimizers.SGD(1.0), tf.Variable([0.0])
     _begin()
 
     def join(*_: object, **__: object) -> None:
@@ -233,7 +233,7 @@ def test_no_error_of_a_first_call_reaches_the_program(monkeypatch: pytest.Monkey
             _step(optimizer, weight)
     assert weight.numpy() == [-1.0]
     assert not recording.trace().complete
-    assert type(optimizer) is legacy.SGD
+    assert type(optimizer) is keras2.optimizers.SGD
 
 
 def test_a_train_op_from_before_a_block() -> None:

@@ -14,7 +14,7 @@ from tracer.model.names import Objects
 from tracer.model.records import Effect, Graph, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
-from tracer.testing import expressions
+from tracer.testing import expressions, weights
 from tracer.testing.assertions import Check, expect_updates
 
 
@@ -61,6 +61,22 @@ def still(trace: CallTrace) -> CallTrace:
     """The same with a kernel that no step changed."""
     effect = Effect(0, 0, "unchanged", (0,), 10, (Run(1, 1, 10),))
     return traces.changed(trace, effects=(*trace.data.effects[:1], effect))
+
+
+def test_each_replica_must_change_what_can_change() -> None:
+    def of(*effects: Effect, shape: tuple[int, ...] = (8, 4)) -> str:
+        made = traces.with_effects()
+        kernel = msgspec.structs.replace(made.variables[0], shape=shape)
+        made = traces.changed(made, variables=(kernel, made.variables[1]), effects=effects)
+        made = traces.changed(made, replicas=traces.replicas(2))
+        return weights.of_changed(made, [("dense/kernel", 0)])
+
+    compared = [Effect(0, replica, "compared", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]
+    still = [Effect(0, replica, "unchanged", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]
+    assert of(*compared) == ""
+    assert "no bit changed on replica 1" in of(*compared, still[1])
+    assert "no bit changed\n" in of(*compared, *still) + "\n"
+    assert of(*compared, *still, shape=(0, 4)) == ""
 
 
 def unused(name: str) -> CallTrace:

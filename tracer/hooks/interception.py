@@ -78,6 +78,8 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
     binding = bindings.get(id(optimizer))
     if binding is not None and type(optimizer) is traced and not binding.recorder.broken:
         try:
+            if not binding.settled:
+                binding = binding.bring_in_nested(optimizer, binding)
             if _matters(name, optimizer, given):
                 binding.recorder.called_beside(binding.index, name)
         except Exception as error:

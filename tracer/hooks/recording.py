@@ -57,6 +57,7 @@ class Recording:
         self._refused: list[_Refused] = []
         self._unmade: list[ref[Any]] = []
         self._end: Trace | None = None
+        _open.append(self)
 
     def trace(self) -> Trace:
         """What ran since the block began; after the block always the same trace.
@@ -250,14 +251,18 @@ class Recording:
         self.end()
 
     def end(self) -> None:
-        """Freeze the trace, and unwrap what was not wrapped before."""
+        """Freeze the trace, and unwrap what was not wrapped before.
+
+        What another recording still holds, as in another thread, is left to that one.
+        """
         self._end = self.trace()
+        _open.remove(self)
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
         if alive or self._order:
             from tracer.hooks import registry, wrapping
 
             with _lock:
-                others = list(_active)
+                others = list(_open)
                 for key in self._order:
                     if not any(key in each._waiting for each in others):
                         registry.waiting.pop(key, None)
@@ -270,13 +275,25 @@ class Recording:
                     else:
                         registry.set_class(optimizer, registry.plain_class(type(optimizer)))
         for recorder, traced_before in self._comparing.items():
-            recorder.compare(False, retrace=traced_before)  # else it is traced no more
+            other = _compares_too(recorder)
+            if other is not None:
+                other._comparing[recorder] = traced_before
+            else:
+                recorder.compare(False, retrace=traced_before)  # else it is traced no more
         self._comparing.clear()
         self._since.clear()
         self._asked.clear()
         self._waiting.clear()
         self._quiet.clear()
         self._places.clear()
+
+
+def _compares_too(recorder: "Recorder") -> Recording | None:
+    """A recording that goes on and has the same variables compared."""
+    for each in list(_open):
+        if each._effects and recorder in each._since:
+            return each
+    return None
 
 
 class _Refused(NamedTuple):
@@ -409,6 +426,8 @@ def _failed(optimizer: Any) -> None:
 
 _lock = threading.RLock()
 _active: list[Recording] = []
+_open: list[Recording] = []
+"""Those that have not ended; those in `_active` are also told of new optimizers."""
 _living = Living(_heard, _failed)
 _watching: set[str] = set()
 

@@ -18,7 +18,7 @@ from tracer.hooks.registry import (
     set_class,
     traced_classes,
 )
-from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind, defines_beside
+from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.backends import name_of
 from tracer.recorder.frames import FrameRole
 
@@ -74,7 +74,7 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
         seen = torch_compiled.class_seen
     members["__class__"] = property(seen, partial(_follow, kind))
     for name in BESIDE:
-        if defines_beside(base, kind, name):
+        if hasattr(base, name):
             members[name] = method_beside(base, name)
     members |= _transparency(base)
     try:

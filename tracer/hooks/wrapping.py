@@ -45,7 +45,7 @@ def join(
     _wrap(optimizer, made, retrace)
     recorder = bindings[id(optimizer)].recorder
     if effects:
-        recorder.compare(True)
+        recorder.compare(True, retrace=retrace)
     return recorder
 
 

@@ -6,6 +6,7 @@ classes here are what the objects that it makes have to do. `tracer.recorder.hos
 frameworks where each execution is a call of Python, from which others may take what is the same.
 """
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -311,3 +312,16 @@ class OlderFunctions(Protocol):
 
     def other_now(self) -> list[Older]:
         """Those of them that no longer write to all of the variables that they wrote to before."""
+
+
+def number_of(values: Sequence[Any]) -> int | None:
+    """A number made of the values of variables, which are arrays; None if there are none.
+
+    If all elements of some are the same, as before the first step those of a bias are, it is made
+    of these: who makes all weights anew, at random, makes them as they were.
+    """
+    even = [value for value in values if value.min() == value.max()]
+    number = 0
+    for value in even or values:
+        number = zlib.crc32(value.tobytes(), number)
+    return number if values else None

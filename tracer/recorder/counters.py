@@ -90,6 +90,8 @@ class ReplicaCounts(NamedTuple):
     torn: frozenset[int]
     calm: bool
     effects: Mapping[Source, Reading] = {}
+    compared: Sequence[range] = ()
+    """The steps of which effects were asked for."""
 
     @property
     def past(self) -> int:
@@ -116,10 +118,28 @@ class Counters(Generic[L, E]):
         """The same, if it was asked for at any time."""
         self.session_graphs: Counter[CountedBlock] = Counter()
         """How often each block was traced into a graph of a Session."""
+        self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
+        """By replica, from which step on they were asked for, and no more; None if they still are.
+        """
         self._new_ledger = new_ledger
         self._numbers: Counter[int] = Counter()  # taken before there was a ledger
         self._empty: dict[int, set[int]] = defaultdict(set)
         self._torn: dict[int, set[int]] = defaultdict(set)
+
+    def compare(self, wanted: bool, new_effects: Callable[[], E]) -> bool:
+        """Compare the variables of each step, or no more; returns whether that is new."""
+        with self.lock:
+            if wanted == (self.effects is not None):
+                return False
+            if self.compared is None:
+                self.compared = new_effects()
+            now = {each: self.next_number(each) for each in {*self._numbers, *self.ledgers}}
+            if wanted:
+                self._compared.append((now, None))
+            else:
+                self._compared[-1] = self._compared[-1][0], now
+            self.effects = self.compared if wanted else None
+            return True
 
     def ledger(self, replica: int, device: str) -> L:
         """The ledger of a replica, which is made on `device` if there is none."""
@@ -188,7 +208,13 @@ class Counters(Generic[L, E]):
             mine = frozenset(numbers[replica] for numbers in running if replica in numbers)
             empty, torn = frozenset(self._empty[replica]), frozenset(self._torn[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
-            counts[replica] = ReplicaCounts(steps, blocks, mine, empty, torn, calm, effects)
+            compared = [
+                range(begin.get(replica, 1), steps + 1 if end is None else end.get(replica, 1))
+                for begin, end in self._compared
+            ]
+            counts[replica] = ReplicaCounts(
+                steps, blocks, mine, empty, torn, calm, effects, compared
+            )
         return counts
 
     def variables(self) -> dict[str, Any]:

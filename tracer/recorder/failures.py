@@ -41,7 +41,7 @@ class Failures:
     """The steps of one root optimizer that raised, each kind once."""
 
     def __init__(self) -> None:
-        self._after: dict[_Known, int] = {}
+        self._after: dict[_Known, tuple[int, int]] = {}
 
     def add(
         self,
@@ -52,10 +52,11 @@ class Failures:
         updating: int | None,
         function: str,
         after: int,
+        begun: int,
     ) -> None:
         """A step raised that was handed these variables, on the one that it was `updating` then.
 
-        `after` steps had run.
+        It came `after` so many others; `begun` counts it too, if a part of it ran.
         """
         if not isinstance(error, Exception):
             return  # Ctrl-C, or the end of the program
@@ -69,7 +70,7 @@ class Failures:
             variables = [updating]
         known = _Known(method, text[:_LONGEST], cause, tuple(dict.fromkeys(variables)), function)
         if known in self._after or len(self._after) < _MOST:
-            self._after[known] = after
+            self._after[known] = after, begun
 
     def records(self, names: Sequence[str], steps: int) -> tuple[Failure, ...]:
         """What a trace says of them, when so many `steps` have run."""
@@ -81,9 +82,9 @@ class Failures:
                 tuple(names[index] for index in known.variables),
                 after,
                 known.function,
-                steps <= after,
+                steps <= begun,
             )
-            for known, after in list(self._after.items())
+            for known, (after, begun) in list(self._after.items())
         )
 
 

@@ -112,8 +112,9 @@ class Frame:
     """What an apply method updates, in a graph or where `held` is of it."""
     held: Any
     """What the variable held before, for a look whether the method writes: see `Assigning`."""
-    held_at_begin: list[Any] | None
-    """What the variables held that a step was handed, where effects are asked for: `Effects`."""
+    held_at_begin: dict[int, Any] | None
+    """What the variables held that a step was handed, by the ids of their handles, where effects
+    are asked for: `Effects`."""
     gradient: Any
     """The first gradient that it was handed in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes

@@ -79,6 +79,8 @@ class Optimizers:
         """The iterations of each when its first step began; None if it had none yet."""
         self._states: dict[int, _State] = {}
         self._called: dict[int, set[str]] = {}  # of `BESIDE`
+        self.calls_beside = 0
+        """How often one of these methods was called."""
         self._files: dict[int, set[str]] = {}
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
@@ -145,11 +147,7 @@ class Optimizers:
     def called_beside(self, index: int, method: str) -> None:
         """One of the methods of `tracer.kinds.BESIDE` was called."""
         self._called.setdefault(index, set()).add(method)
-
-    @property
-    def called_otherwise(self) -> bool:
-        """Whether one of these methods was ever called."""
-        return bool(self._called)
+        self.calls_beside += 1
 
     def first_step_ended(
         self, variables: Sequence[Variable], objects: Sequence[Any], traced: bool

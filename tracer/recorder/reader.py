@@ -32,6 +32,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.recorder import readout
 from tracer.recorder.backend import (
     Backend,
@@ -45,7 +46,7 @@ from tracer.recorder.counters import NOTHING_COUNTED, CountedBlock, Counts, Repl
 from tracer.recorder.failures import Failures
 from tracer.recorder.figures import OTHERS, Figures, Key
 from tracer.recorder.frames import CallsUnderWay
-from tracer.recorder.older import Older
+from tracer.recorder.older import SESSION_GRAPH, Older
 from tracer.recorder.optimizers import OfRoot, Optimizers
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
@@ -75,6 +76,8 @@ class Baseline(NamedTuple):
     """How many such functions of each name had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
+    calls_beside: int = 0
+    """How often methods were called that make no step."""
     notes: frozenset[str] = frozenset()
     """What a trace would have said by then."""
 
@@ -181,7 +184,8 @@ class Reader:
             iterations = self._optimizers.iterations()
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
             events = len(self._blocks.tracings.events.kept)
-            return Baseline(counts, calls, graphs, events, older, anew, iterations, said)
+            beside = self._optimizers.calls_beside
+            return Baseline(counts, calls, graphs, events, older, anew, iterations, beside, said)
 
     # The lock of the counters is held by whoever calls these.
 
@@ -194,7 +198,7 @@ class Reader:
             or older.calls != since.older
             or older.traced_anew() != since.anew
             or older.in_pipelines()
-            or self._optimizers.called_otherwise
+            or self._optimizers.calls_beside != since.calls_beside
             or self._notes.keys() - since.notes
         )
 
@@ -274,6 +278,7 @@ class Reader:
         """What of `counts` came after the baseline."""
         sites, callers, paths = self._sites_as_seen(), self._blocks.callers, _PathsOfTrace()
         ended: dict[int, readout.Ended] = {}
+        not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, NOTHING_COUNTED)
             past, blocks = old.past, []
@@ -282,17 +287,19 @@ class Reader:
                 now = readout.since(reading, known, past)
                 for path, part in callers.parts(block, key, now, counted.steps, past):
                     blocks.append((_key_of(block, sites, paths.index(path)), part))
-            ended[replica] = readout.settle(
-                readout.Begun(
-                    counted.steps - past,
-                    blocks,
-                    {number - past for number in counted.under_way if number > past},
-                    {number - past for number in counted.empty if number > past},
-                    sum(number > past for number in counted.torn),
-                    counted.calm,
-                    list(_effects_since(counted, old)),
-                )
+            begun = readout.Begun(
+                counted.steps - past,
+                blocks,
+                {number - past for number in counted.under_way if number > past},
+                {number - past for number in counted.empty if number > past},
+                sum(number > past for number in counted.torn),
+                counted.calm,
+                list(_effects_since(counted, old)),
             )
+            asked = [range(each.start - past, each.stop - past) for each in counted.compared]
+            here = [each for each in blocks if each[0].function != SESSION_GRAPH]
+            not_compared += readout.not_compared(begun._replace(blocks=here), asked)
+            ended[replica] = readout.settle(begun)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
@@ -301,6 +308,8 @@ class Reader:
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
         effects = list(readout.effects_of(self._optimizers.root, ended, replicas))
         notes += readout.effects_lost(ended)
+        if not_compared:
+            notes.append(_not_compared(not_compared))
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
@@ -380,6 +389,13 @@ _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
     "it applies them by itself, or by an optimizer made later; such updates are not counted"
 )
+
+
+def _not_compared(number: int) -> str:
+    return (
+        f"effects of {some(number, 'step')} are not known: {'it' if number == 1 else 'they'} ran "
+        "in graphs that were traced before effects were asked for, and could not be traced again"
+    )
 
 
 def _remarks(where: Surroundings) -> list[str]:

@@ -511,6 +511,21 @@ def effects_of(
             yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
 
 
+def not_compared(begun: Begun, asked: Sequence[range]) -> int:
+    """How many of the steps that ended were not compared, though that was asked for them."""
+    own = [run for key, reading in begun.blocks if key.step for run in reading.runs.get(0, ())]
+    seen = [reading for (what, _), reading in begun.effects if what == "compared"]
+    runs = [run for reading in seen for run in reading.runs.get(0, ())]
+    lost = sum(reading.lost for reading in seen)
+    return max(0, _steps_in(own, asked) - _steps_in(runs, asked) - lost)
+
+
+def _steps_in(runs: Iterable[Run], spans: Sequence[range]) -> int:
+    return sum(
+        within.total for run in runs for span in spans if (within := run.only(span)) is not None
+    )
+
+
 def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
     """A note for each replica on which it is not known in which steps some effects were."""
     for replica, ended in sorted(replicas.items()):

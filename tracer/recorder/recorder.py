@@ -302,6 +302,8 @@ class Recorder:
             return
         graph = frame.place.graph
         function = "" if graph is None else self.backend.function_around(graph)
+        begun = self._step_count()
+        own = min(frame.numbers.values()) if frame.numbers else begun + 1
         self._failures.add(
             method,
             error,
@@ -309,7 +311,8 @@ class Recorder:
             list(self._handed(frame.sites)),
             frame.failing,
             function,
-            self._step_count(),
+            own - 1,
+            begun,
         )
 
     def called_beside(self, optimizer: int, method: str) -> None:

@@ -29,7 +29,7 @@ NOT_LOADED = "state-not-loaded"
 
 _BY_HAND = {
     EMA_UNUSED: r"_model_variables_moving_average|SwapEMAWeights",
-    LOSS_NOT_SCALED: r"\.(loss_scale|dynamic_scale|initial_scale)\b",
+    LOSS_NOT_SCALED: r"\.(loss_scale|loss_scale_factor|dynamic_scale|initial_scale)\b",
 }
 """How a program does by itself what it does not call a method for."""
 
@@ -110,7 +110,7 @@ def unused(
     unread = keeps_averages and "finalize_variable_values" not in called
     if unread and not _mentioned(EMA_UNUSED, files):
         yield Remark(EMA_UNUSED, "finalize_variable_values")
-    if "LossScale" not in type(optimizer).__name__:
+    if "LossScale" not in type(optimizer).__name__ and own.get("loss_scale_factor") in (None, 1):
         return
     if kind.name == "keras3":
         missing = "scale_loss" not in called

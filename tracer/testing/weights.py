@@ -1,5 +1,6 @@
 """Why steps did not do to the weights what was expected, in text. It takes a trace with effects."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from tracer.model.effects import OBSERVATIONS, require_effects, selected
@@ -45,15 +46,24 @@ def of_effects(trace: Trace, expected: Expected) -> str:
 
 
 def of_changed(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
-    """Why not each variable, a name and its index in the trace, was changed; empty if each was."""
+    """Why not each variable, a name and its index in the trace, was changed; empty if each was.
+
+    On each replica that was handed it; what has no elements cannot change.
+    """
     what = f"changes: expected at least 1 of each of {some(len(wanted), 'variable')}"
     missed = []
     for name, index in wanted:
-        compared, unchanged = (
-            0 if index is None else _total(trace, each, index) for each in ("compared", "unchanged")
+        if index is not None and 0 in trace.variables[index].shape:
+            continue
+        looked, same = (
+            Counter() if index is None else _by_replica(trace, each, index)
+            for each in ("compared", "unchanged")
         )
-        if compared == unchanged:
-            note = "no bit changed" if compared else "never handed over"
+        still = [replica for replica, number in looked.items() if number == same[replica]]
+        if still or not looked:
+            compared, unchanged = looked.total(), same.total()
+            on = f" on replica {trace.replicas[still[0]].id}" if compared != unchanged else ""
+            note = f"no bit changed{on}" if compared else "never handed over"
             updated = 0 if index is None else trace.updates(variable=trace.variables[index].name)
             if compared and not updated:
                 note = "never updated"
@@ -118,8 +128,13 @@ def _steps(runs: Iterable[Run]) -> str:
 
 
 def _total(trace: Trace, what: str, index: int) -> int:
-    return sum(
-        effect.total
-        for effect in trace.data.effects
-        if effect.what == what and index in effect.variables
-    )
+    return _by_replica(trace, what, index).total()
+
+
+def _by_replica(trace: Trace, what: str, index: int) -> Counter[int]:
+    """How often it was seen of the variable on each replica."""
+    totals: Counter[int] = Counter()
+    for effect in trace.data.effects:
+        if effect.what == what and index in effect.variables:
+            totals[effect.replica] += effect.total
+    return totals

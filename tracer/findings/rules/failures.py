@@ -133,8 +133,10 @@ def _quoted(failure: Failure, said: str) -> str:
     """The first sentence of what the framework said, where it is known what that means."""
     if failure.cause == "other":
         return ""
-    end = ": " if failure.cause == "none" else ". "  # a list of all variables
-    return f' "{said.partition(end)[0].rstrip(".")}"'
+    if failure.cause == "none":
+        said = said.partition(": ")[0]  # a list of all variables comes next
+    said = re.sub(r", value=.*", ">", said)  # of the variable, in eager mode
+    return f' "{said.partition(". ")[0].rstrip(".")}"'
 
 
 def _because(failure: Failure, said: str) -> str:

@@ -21,11 +21,11 @@ from tracer.model.wording import listed, some
     advice="Compute the gradients of optimizer.scale_loss(loss), inside of the GradientTape.",
     explanation=(
         "`model.fit` scales the loss; a `train_step` or loop of your own has to do it. The "
-        "`apply` of Keras 3's LossScaleOptimizer always divides, so that `scale_loss` was never "
-        "called is a warning; so is `get_unscaled_gradients` without `get_scaled_loss` in "
-        "tf_keras. Without either of them tf_keras only skips what is not finite, which is info. "
-        "Nothing is said of a program that reads the scale itself, as by "
-        "`optimizer.dynamic_scale`."
+        "`apply` of Keras 3's LossScaleOptimizer always divides, and so does that of any optimizer "
+        "with a `loss_scale_factor`, so that `scale_loss` was never called is a warning; so is "
+        "`get_unscaled_gradients` without `get_scaled_loss` in tf_keras. Without either of them "
+        "tf_keras only skips what is not finite, which is info. Nothing is said of a program that "
+        "reads the scale itself, as by `optimizer.dynamic_scale`."
     ),
 )
 def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
@@ -34,7 +34,12 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
         return
     for optimizer, method, divides in _remarked(evidence, "loss-not-scaled"):
         scale = optimizer.settings.get("initial_scale")
+        factor = optimizer.settings.get("loss_scale_factor")
+        if scale == 1 == optimizer.settings.get("dynamic_scale", 1):
+            continue  # which changes nothing
         times = f" by its scale, {scale:,.0f} at first," if isinstance(scale, int | float) else ""
+        if not times and isinstance(factor, int | float):
+            times = f" by its loss_scale_factor, {factor:,g},"
         yield Case(
             "warning",
             f"{class_of(optimizer)}.{divides} divided each gradient{times} and nobody called "

@@ -300,7 +300,7 @@ def never_used(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "warning",
             f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
-            "the optimizer made no step: the train_step never calls apply_gradients.",
+            "the optimizer made no step: the train_step never calls its apply_gradients.",
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )

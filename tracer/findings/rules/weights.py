@@ -56,8 +56,8 @@ class _Moves(NamedTuple):
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
         "variable that a step is handed is looked at when the step has ended; the finding names "
         "the first step after which one held an infinite value or NaN, and the variables that did "
-        "so first. If it is the first step of all, they may have been so before, as those of a "
-        "checkpoint."
+        "so first. If it is the first step that was looked at, they may have been so before, as "
+        "those of a checkpoint."
     ),
 )
 def not_finite(evidence: Evidence) -> Iterator[Case]:
@@ -70,19 +70,21 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
     at_first = sorted({of.variable for of, step in begins.items() if step == first})
     everyone = sorted({of.variable for of in begins})
     replicas = {of.replica for of, step in begins.items() if step == first}
-    compared = {of.variable for of in _runs(evidence, "compared")}
+    looked = _runs(evidence, "compared")
+    compared = {of.variable for of in looked}
+    since = min((run.first for runs in looked.values() for run in runs), default=0)
     when = f"after step {first:,}" if first else "after some steps"
     text = f"{subject(evidence, at_first)} held infinite or NaN values {when}"
-    if first == 1:
-        text += ", the first one, or before it"
+    if first and first == since:
+        text += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
     if len(everyone) > len(at_first):
         text += f", and {len(everyone):,} of {some(len(compared), 'variable')} did so in the end"
     yield Case(
         "error",
         f"{text}.",
         "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
-        "data of the first step."
-        if first == 1
+        "data of that step."
+        if first and first == since
         else "",
         names_of(evidence, everyone),
         first or None,
@@ -154,8 +156,11 @@ def unchanged(evidence: Evidence) -> Iterator[Case]:
             "warning",
             f"{subject(evidence, fact.variables)} {has} not changed since step {fact.step:,}: "
             f"{some_between(fact.numbers[0], 'update')} changed nothing.",
-            variables=names_of(evidence, fact.variables),
-            step=fact.step,
+            "Print the learning rate: a schedule may have come to 0. If it has not, the gradient "
+            "is 0 (a layer that is cut off, a loss at its minimum), or too small beside the weight "
+            "for its type.",
+            names_of(evidence, fact.variables),
+            fact.step,
         )
 
 
@@ -165,7 +170,8 @@ def _moves(evidence: Evidence) -> dict[_Of, _Moves]:
     moves = {}
     known: dict[tuple[tuple[Run, ...], ...], _Moves] = {}  # most variables have the same
     for of, compared in seen["compared"].items():
-        if evidence.trace.variables[of.variable].argument:
+        variable = evidence.trace.variables[of.variable]
+        if variable.argument or 0 in variable.shape:  # without elements it cannot change
             continue
         updated = tuple(_updated(evidence, of))
         still, broken = seen["unchanged"].get(of, ()), seen["not_finite"].get(of, ())

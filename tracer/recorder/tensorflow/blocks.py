@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any
 
 from tracer.recorder.counters import CountedBlock, Counters
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying
+from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying, outermost
 from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
@@ -88,14 +88,7 @@ class Blocks:
 
     def compare(self, wanted: bool) -> bool:
         """Compare the variables of each step, or no more; returns whether that is new."""
-        counters = self.counters
-        with counters.lock:
-            if wanted == (counters.effects is not None):
-                return False
-            if counters.compared is None:
-                counters.compared = Effects(self._note)
-            counters.effects = counters.compared if wanted else None
-            return True
+        return self.counters.compare(wanted, lambda: Effects(self._note))
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it.
@@ -104,6 +97,11 @@ class Blocks:
         """
         alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
+        if self.counters.effects is not None and self._is_unhanded(frame):
+            self._note(
+                "a step method was handed no pairs of a gradient and a variable, so effects on "
+                "what it updated are not known: it is not compared"
+            )
         if graph is None and not frame.distributed:
             block = CountedBlock(frame.replica, "", alone, tuple(frame.sites), self._path_to(frame))
             self._ran(block, frame)
@@ -130,6 +128,16 @@ class Blocks:
                 self.callers.counted_by(replica, use.number, inside.whole)
             else:
                 self._count_in_session(block, frame)
+
+    def _is_unhanded(self, frame: Frame) -> bool:
+        """Whether it updates something in a step that was handed nothing."""
+        step = outermost(frame)
+        roles = {self._sites.sites[number].role for number in frame.sites}
+        return (
+            step.role == "step"
+            and not roles.isdisjoint(("update", "vain"))
+            and all(self._sites.sites[number].role != "request" for number in step.sites)
+        )
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
@@ -171,11 +179,12 @@ class Blocks:
             stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, frame.start)
-        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         effects = self.counters.effects if block.step else None
-        if effects is not None:
+        if effects is not None:  # before the block: who finds that it ended finds these, too
             device = self._devices.get(block.replica, "")
             effects.count(frame, block.replica, device, stamp, work)
+            work = compat.updates_since(graph, frame.start)
+        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
             steps_so_far = self.counters.steps
             step = self._handed(block, frame) if block.step else None

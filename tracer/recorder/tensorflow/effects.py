@@ -55,15 +55,16 @@ class Effects:
     def _hold(self, frame: Frame, index: int, variable: Any) -> None:
         held = frame.held_at_begin
         if held is None:
-            held = frame.held_at_begin = []
+            held = frame.held_at_begin = {}
         for replica, own in _copies(variable, frame):
-            if not isinstance(own, compat.ResourceVariable) or not marks.comparable(own.dtype):
+            if not isinstance(own, compat.ResourceVariable) or not marks.comparable(own):
                 self._note(
                     f"effects on a variable of the type {getattr(own.dtype, 'name', own.dtype)} "
-                    f"({type(own).__name__}) are not known: it is not compared"
+                    f"and the shape {own.shape} ({type(own).__name__}) are not known: it is not "
+                    "compared"
                 )
-            elif all(each.handle is not own.handle for each in held):
-                held.append(marks.hold(index, replica, own))
+            elif id(own.handle) not in held:
+                held[id(own.handle)] = marks.hold(index, replica, own)
 
     # A step has ended, which a block counts; on the thread that made the call.
 
@@ -72,8 +73,6 @@ class Effects:
     ) -> None:
         """Add the count to the current graph, in which the ops `work` are the updates."""
         held = _of_replica(frame, replica)
-        if not held:
-            return
         with compat.control_dependencies(work):
             bits = marks.questions(held)
         with self._making:
@@ -84,8 +83,6 @@ class Effects:
     def seen(self, frame: Frame, replica: int) -> list[Source]:
         """What is to be logged of a step in eager mode."""
         held = _of_replica(frame, replica)
-        if not held:
-            return []
         variables = tuple(each.variable for each in held)
         bits = [bool(each) for each in marks.questions(held)]
         both = zip(variables, bits[: len(held)], bits[len(held) :], strict=True)
@@ -134,7 +131,7 @@ def _sources(variables: tuple[int, ...]) -> Iterable[Source]:
 
 def _of_replica(frame: Frame, replica: int) -> list[marks.Held]:
     """What the step held on a replica, in the order of the variables: many steps share counters."""
-    held = [each for each in frame.held_at_begin or () if each.replica == replica]
+    held = [each for each in (frame.held_at_begin or {}).values() if each.replica == replica]
     return sorted(held, key=lambda each: each.variable)
 
 

@@ -179,7 +179,8 @@ class Handing:
             return
         state = _state_kept_meanwhile(model)
         layers = [layer for each in known.trained if (layer := each()) is not None]
-        trainable = {id(layer) for layer in layers if state.get(layer, layer.trainable)}
+        # What a callback of `fit` freezes is so itself; what was before it, in `state` alone.
+        trainable = {id(layer) for layer in layers if layer.trainable and state.get(layer, True)}
         if not known.begun:
             # What tf_keras trains is what was trainable at `compile`, whatever the program sees.
             compiled = {id(layer) for layer in layers if layer.trainable}

@@ -65,14 +65,17 @@ class Held(NamedTuple):
     handle: Any
     dtype: Any
     device: str
-    fixed: bool
-    """Whether its shape cannot change."""
     value: Any
 
 
-def comparable(dtype: Any) -> bool:
-    """Whether it is known how the bits of this type are compared."""
-    return dtype in (*_FLOATING, *_COMPLEX, *_WHOLE, tf.bool)
+def comparable(own: Any) -> bool:
+    """Whether it is known how the bits of this variable are compared.
+
+    Not those of one whose shape may change: Grappler takes the shape of what is written to it later
+    in the graph for that of what was read before (TensorFlow 2.21, `tf.shape` of such a read).
+    """
+    known = own.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE, tf.bool)
+    return known and bool(own.shape.is_fully_defined())
 
 
 def hold(variable: int, replica: int, own: Any) -> Held:
@@ -82,9 +85,8 @@ def hold(variable: int, replica: int, own: Any) -> Held:
     training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
     """
     dtype, device = tf.as_dtype(own.dtype).base_dtype, str(own.device or "")
-    fixed = bool(own.shape.is_fully_defined())
     value = _read(own.handle, dtype, device)
-    return Held(variable, replica, own.handle, dtype, device, fixed, value)
+    return Held(variable, replica, own.handle, dtype, device, value)
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
@@ -96,7 +98,7 @@ def questions(held: Sequence[Held]) -> list[Any]:
     for each in held:
         now = _read(each.handle, each.dtype, each.device)
         with compat.device(each.device), compat.stop_recording():
-            unchanged.append(_raw.LogicalNot(x=_differ(each.value, now, each.fixed)))
+            unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
             not_finite.append(_infinite(now))
     return [*unchanged, *not_finite]
 
@@ -106,17 +108,16 @@ def _read(handle: Any, dtype: Any, device: str) -> Any:
         return _raw.ReadVariableOp(resource=handle, dtype=dtype)
 
 
-def _differ(before: Any, after: Any, fixed: bool) -> Any:
+def _differ(before: Any, after: Any) -> Any:
     """Whether any bit differs: NaN is not equal to itself, and 0.0 is to -0.0."""
     if before.dtype in _COMPLEX:
-        real = _differ(_part(before, _raw.Real), _part(after, _raw.Real), fixed)
-        imaginary = _differ(_part(before, _raw.Imag), _part(after, _raw.Imag), fixed)
+        real = _differ(_part(before, _raw.Real), _part(after, _raw.Real))
+        imaginary = _differ(_part(before, _raw.Imag), _part(after, _raw.Imag))
         return _raw.LogicalOr(x=real, y=imaginary)
     if before.dtype != tf.bool:
         kind = _UNSIGNED[before.dtype.size]
         before, after = (_raw.Bitcast(input=each, type=kind) for each in (before, after))
-    # What has another shape now differs, and is no error.
-    return _any(_raw.NotEqual(x=before, y=after, incompatible_shape_error=fixed))
+    return _any(_raw.NotEqual(x=before, y=after))
 
 
 def _part(value: Any, of: Any) -> Any:
@@ -134,10 +135,7 @@ def _infinite(value: Any) -> Any:
 
 
 def _any(bits: Any) -> Any:
-    if bits.shape.rank is not None:
-        axes = tf.constant(list(range(bits.shape.rank)), tf.int32)
-    else:
-        axes = tf.range(tf.rank(bits))
+    axes = tf.constant(list(range(bits.shape.rank)), tf.int32)
     return _raw.Any(input=bits, axis=axes, keep_dims=False)
 
 

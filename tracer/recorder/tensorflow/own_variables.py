@@ -1,10 +1,10 @@
 """The variables that an optimizer keeps for itself, as TensorFlow has them, and what they hold."""
 
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from tracer.recorder.backend import number_of
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
 
@@ -37,14 +37,13 @@ _ENOUGH = 8  # variables
 
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
-    number = seen = 0
+    values: list[Any] = []
     with suppress(Exception), compat.outside_of_graphs():
         for variable in variables:
             size = variable.shape.num_elements()
-            if size is not None and size <= _SMALL and seen < _ENOUGH:
-                number = zlib.crc32(variable.numpy().tobytes(), number)
-                seen += 1
-        return number if seen else None
+            if size is not None and 0 < size <= _SMALL and len(values) < _ENOUGH:
+                values.append(variable.numpy())
+        return number_of(values)
     return None
 
 

@@ -1,6 +1,5 @@
 """PyTorch's answers: see `tracer.recorder.backend.Backend`, which this module is."""
 
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from tracer.model.names import plain_name
 from tracer.model.records import Kind, Variable
 from tracer.recorder import host
+from tracer.recorder.backend import number_of
 from tracer.recorder.host import (
     Blocks as new_blocks,
     Handing as new_handing,
@@ -70,13 +70,9 @@ def canonical(variable: Any) -> Any:
 
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
-    number = seen = 0
     with suppress(Exception):
-        for each in map(_tensor_of, variables):
-            if each.numel() <= _SMALL and seen < _ENOUGH:
-                number = zlib.crc32(each.detach().cpu().numpy().tobytes(), number)
-                seen += 1
-        return number if seen else None
+        small = [each for each in map(_tensor_of, variables) if 0 < each.numel() <= _SMALL]
+        return number_of([each.detach().cpu().numpy() for each in small[:_ENOUGH]])
     return None
 
 
