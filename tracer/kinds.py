@@ -17,6 +17,8 @@ class ApplyMethod:
     name: str
     kind: Literal["dense", "sparse"] | None
     """What its gradients are; None where the gradient itself must be asked."""
+    many: bool = False
+    """Whether it takes many variables at once: a sequence of them, and one of their gradients."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,12 @@ KINDS = (
         ("keras.src.optimizers.base_optimizer",),
         ("apply_gradients", "apply"),
         ("_distributed_tf_update_step",),
-        (ApplyMethod("update_step", None),),
+        (
+            ApplyMethod("update_step", None),
+            # Of the optimizers that Keras makes for PyTorch (`backend/torch/optimizers`): they call
+            # it and not `update_step`, but those of a program call `update_step` there, too.
+            ApplyMethod("_parallel_update_step", None, many=True),
+        ),
     ),
     OptimizerKind(
         "v1",

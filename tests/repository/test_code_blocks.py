@@ -30,7 +30,8 @@ PAGES = [
 
 NOT_RUN = {
     "docs/how-to/keras-on-jax.md": 4,  # `backends/jax/test_page.py` runs them, on JAX
-    "docs/performance.md": 1,  # an hour of benchmarks
+    "docs/how-to/keras-on-pytorch.md": 3,  # Keras on PyTorch, in a process of its own
+    "docs/performance.md": 2,  # an hour of benchmarks, and those of Keras on PyTorch
     "docs/reports.md": 1,  # a cell of a notebook
     "docs/testing.md": 1,  # what a failing test prints
 }

@@ -38,7 +38,10 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
         _DUPLICATES: ("grad", "var", "indices"),
     },
     "keras2": {"update_step": ("gradient", "variable")},
-    "keras3": {"update_step": ("gradient", "variable", "learning_rate")},
+    "keras3": {
+        "update_step": ("gradient", "variable", "learning_rate"),
+        "_parallel_update_step": ("grads", "variables", "learning_rate"),
+    },
     "v1": {
         "_apply_dense": ("grad", "var"),
         "_apply_sparse": ("grad", "var"),
@@ -99,7 +102,8 @@ def _remarks(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
             function = _own_function(cls, apply.name, own)
             if function is not None:
                 yield from side_effects_of(function)
-                yield from moved_and_used(function, kind, own)
+                if not apply.many:
+                    yield from moved_and_used(function, kind, own)
 
 
 def _ships(cls: type) -> bool:

@@ -41,7 +41,7 @@ def traced_method(
         finally:
             _end_apply(call, result, failed)
 
-    return _disguised(step_method if apply is None else apply_method, base, name)
+    return disguised(step_method if apply is None else apply_method, base, name)
 
 
 CODES = frozenset(each for each in traced_method.__code__.co_consts if isinstance(each, CodeType))
@@ -54,10 +54,10 @@ def method_beside(base: type, name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
 
-    return _disguised(method, base, name)
+    return disguised(method, base, name)
 
 
-def _disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
     """`method` with the name, the module, the text and the signature of `base`'s."""
     original = inspect.getattr_static(base, name)
     method.__name__ = name
@@ -130,7 +130,9 @@ def _begin_apply(
         pair = args if len(args) > 1 else _in_order(original, args, kwargs)
         if len(pair) < 2:  # the framework will refuse it
             return original, None
-        return original, binding.recorder.enter_apply(binding.index, apply, pair[0], pair[1])
+        recorder = binding.recorder
+        enter = recorder.enter_apply_to_many if apply.many else recorder.enter_apply
+        return original, enter(binding.index, apply, pair[0], pair[1])
     except Exception as error:
         binding.recorder.fault(error)
         return original, None

@@ -10,7 +10,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -149,34 +149,24 @@ class Recording:
             for optimizer in torch_optim.watched():
                 self._meet(optimizer)
         alive = _optimizers()
-        others = [each for each in alive if not _is_of_tensorflow(each)]
-        alive = [each for each in alive if _is_of_tensorflow(each)]
-        if others:
-            self._meet_others(others)
-        if not alive:
-            return
+        self._order = {id(optimizer): place for place, optimizer in enumerate(alive)}
+        on_tensorflow = [each for each in alive if _is_of_tensorflow(each)]
+        if on_tensorflow:
+            self._begin_on_tensorflow(on_tensorflow)
+        # Only TensorFlow tells in time of what runs without Python: no other can wait.
+        self._meet_outermost([each for each in alive if not _is_of_tensorflow(each)])
+
+    def _begin_on_tensorflow(self, alive: Sequence[Any]) -> None:
+        """Meet those of which functions may run what no call tells of, and wait for the others."""
         from tracer.hooks import waiting
         from tracer.recorder.tensorflow import users
 
         users.listen()
-        self._order = {id(optimizer): place for place, optimizer in enumerate(alive)}
         at_once = waiting.met_at_once(alive, effects=self._effects)
         self._wait_for([each for each in alive if id(each) not in at_once])
         if at_once:
             with users.one_moment():
                 self._meet_outermost([each for each in alive if id(each) in at_once])
-
-    def _meet_others(self, optimizers: Sequence[Any]) -> None:
-        """Trace these at once: only TensorFlow tells of what runs without Python in time."""
-        from tracer.hooks.family import family
-
-        inner: set[int] = set()
-        for optimizer in optimizers:
-            with suppress(UnsupportedOptimizer):  # `_meet` will say so
-                inner |= {id(each) for each, _ in family(optimizer) if each is not optimizer}
-        for optimizer in optimizers:
-            if id(optimizer) not in inner:
-                self._meet(optimizer)
 
     def _wait_for(self, optimizers: Sequence[Any]) -> None:
         """Meet these when they are called first; what they do without Python is known by then."""
@@ -194,7 +184,7 @@ class Recording:
 
     def _meet_outermost(self, optimizers: Sequence[Any]) -> None:
         """Trace these, each as the root of what is nested in it."""
-        from tracer.hooks.waiting import nested_in
+        from tracer.hooks.family import nested_in
 
         inner = {id(nested) for optimizer in optimizers for nested in nested_in(optimizer)}
         for optimizer in optimizers:

@@ -48,7 +48,7 @@ def straight_methods(cls: type, kind: OptimizerKind) -> frozenset[str]:
 
     What a framework does for duplicate indices is to call the method without them.
     """
-    names = [apply.name for apply in kind.apply_methods]
+    names = [apply.name for apply in kind.apply_methods if not apply.many]
     found = {name for name in names if _is_straight(cls, name)}
     for name in names:
         inherited = _of_a_framework(inspect.getattr_static(cls, name, None))

@@ -4,6 +4,7 @@ To the program it is the class that it stands for: see `traced_class` and `_tran
 """
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from tracer.hooks.registry import (
     traced_classes,
 )
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
+from tracer.recorder.backends import name_of
 from tracer.recorder.frames import FrameRole
 
 _making = threading.RLock()
@@ -60,11 +62,17 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
-        "__class__": property(lambda self: plain_class(type(self)), partial(_follow, kind)),
     }
+    seen: Callable[[Any], type] = _class_seen
     for name, (role, apply) in methods_of(kind).items():
         if hasattr(base, name):
             members[name] = traced_method(base, name, role, apply)
+    if name_of(kind) == "torch":
+        from tracer.hooks import torch_compiled  # Keras runs on PyTorch
+
+        members |= torch_compiled.members(base, kind, members)
+        seen = torch_compiled.class_seen
+    members["__class__"] = property(seen, partial(_follow, kind))
     for name in BESIDE:
         if hasattr(base, name):
             members[name] = method_beside(base, name)
@@ -78,6 +86,10 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     for name in vars(traced).keys() - members.keys() - _OF_ABC:
         type.__delattr__(traced, name)  # written by `__init_subclass__`, say, as it was to `base`
     return traced
+
+
+def _class_seen(optimizer: object) -> type:
+    return plain_class(type(optimizer))
 
 
 _OF_ABC = {"__abstractmethods__", "_abc_impl"}

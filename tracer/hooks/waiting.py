@@ -7,12 +7,12 @@ are under way, for graphs of a Session. Optimizers with such are met at once: se
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
 from tracer.errors import UnsupportedOptimizer
-from tracer.hooks.family import family, kind_to_trace
+from tracer.hooks.family import kind_to_trace, nested_in
 from tracer.hooks.interception import CODES
 from tracer.hooks.registry import (
     Binding,
@@ -87,16 +87,6 @@ def groups(optimizers: Sequence[Any]) -> dict[int, list[ref[Any]]]:
                 for each in other:
                     found[id(each())] = group
     return found
-
-
-def nested_in(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that are nested in one; none in one that cannot be traced."""
-    try:
-        for member, _ in family(optimizer):
-            if member is not optimizer:
-                yield member
-    except UnsupportedOptimizer:
-        return
 
 
 def _may_wait(optimizer: Any) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
 
-SUPPORTED = ("jax", "tensorflow", "torch_optim")
+SUPPORTED = ("jax", "tensorflow", "torch", "torch_optim")
 """The backends of Keras 3 whose optimizers can be traced."""
 
 

@@ -43,6 +43,7 @@ class Frame:
         "gradient",
         "held",
         "held_at_begin",
+        "many",
         "numbers",
         "parent",
         "path",
@@ -63,6 +64,9 @@ class Frame:
         "variable",
     )
 
+    function = ""
+    """What a program calls the compiled code that the call is in, if it is all in such code, where
+    it is no call of Python; a class derived from this one may say it."""
     recorder: Any
     """The recorder that it is told to, which imports this module."""
     role: FrameRole
@@ -89,6 +93,8 @@ class Frame:
     """Of an outermost step: the variable on which an apply method raised."""
     gathers: bool
     """Whether it is a group in the graph of its step: calls made from here are its parent's."""
+    many: list[int]
+    """Of a call of an apply method for many variables: the site of each; not set of any other."""
     site: int | None
     sites: list[int]
     result: Any

@@ -224,7 +224,7 @@ class Blocks:
         step = frame.parent is None and frame.role == "step"
         if frame.path == UNKNOWN:
             self.find_path(frame, sys._getframe(1))
-        block = CountedBlock(frame.replica, "", step, tuple(frame.sites), frame.path)
+        block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
             self.counters.log(block, stamp)

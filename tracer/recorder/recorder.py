@@ -23,7 +23,7 @@ call the recorder no more, and training goes on.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
@@ -134,8 +134,13 @@ class Recorder:
 
     # Calls.
 
-    def enter(self, frame: Frame, optimizer: int, method: str, role: FrameRole) -> None:
-        """A call of a step or group method begins."""
+    def enter(
+        self, frame: Frame, optimizer: int, method: str, role: FrameRole, caller: Any = None
+    ) -> None:
+        """A call of a step or group method begins.
+
+        `caller` is Python's frame that makes it, if it is not that which called the method.
+        """
         stack = self._calls_under_way.stack()
         if stack and role == "step":
             self._drop_interrupted()
@@ -148,7 +153,7 @@ class Recorder:
                 self._sites.traced(frame.site)
             elif frame.parent is None:
                 self._turns.step()
-                self._blocks.find_path(frame, sys._getframe(2))
+                self._blocks.find_path(frame, caller or sys._getframe(2))
             self._calls_under_way.steps.append(frame)
             if frame.distributed and not self.reader.where.strategy:
                 self.reader.where = self.backend.surroundings()
@@ -185,14 +190,9 @@ class Recorder:
                     step.applying = True
                     step.pending = known[1]
                     return step
-        frame = Frame()
-        frame.recorder = self
-        frame.python = _method_running(sys._getframe(1))
-        frame.result = None
-        self.backend.locate(frame, "apply", stack, self._calls_under_way)
-        parent = frame.parent
+        frame = self._apply_frame(stack, sys._getframe(1))
+        role = _role_in(frame.parent)
         kind = apply.kind or self.backend.kind_of_gradient(gradient)
-        role: Role = "apply" if parent is not None and applying(parent) else "update"
         site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
         if site is None:
             return None
@@ -206,12 +206,63 @@ class Recorder:
         stack.append(frame)
         return frame
 
+    def enter_apply_to_many(
+        self, optimizer: int, apply: ApplyMethod, gradients: Any, variables: Any
+    ) -> Frame | None:
+        """A call of an apply method begins that takes all these gradients and their variables.
+
+        Returns the frame to leave it by; None if they are no sequences, which the framework will
+        refuse.
+        """
+        if not (isinstance(gradients, Sequence) and isinstance(variables, Sequence)):
+            return None
+        stack = self._calls_under_way.stack()
+        frame = self._apply_frame(stack, sys._getframe(1))
+        role, name, replica = _role_in(frame.parent), apply.name, frame.replica
+        kind_of, known_ones = self.backend.kind_of_gradient, self._sites.of_objects
+        frame.many = many = []
+        for gradient, variable in zip(gradients, variables, strict=False):
+            kind = kind_of(gradient)
+            known = known_ones.get((id(variable), name, role, kind, replica, optimizer))
+            if known is not None and known[0]() is variable:  # as `_site_of` finds it, but faster
+                many.append(known[1])
+                continue
+            site = self._site_of(frame, optimizer, name, role, kind, variable)
+            if site is not None:
+                many.append(site)
+        stack.append(frame)
+        return frame
+
+    def _apply_frame(self, stack: list[Frame], helper: Any) -> Frame:
+        """The new frame of the call of an apply method, which calls `helper`, a frame of Python."""
+        frame = Frame()
+        frame.recorder = self
+        frame.python = _method_running(helper)
+        frame.result = None
+        self.backend.locate(frame, "apply", stack, self._calls_under_way)
+        return frame
+
+    def _leave_many(self, frame: Frame, failed: bool) -> None:
+        """A call ends that `enter_apply_to_many` began: which updates ran if it failed, none knows.
+
+        They count as failed then, as that of a single variable does.
+        """
+        if failed:
+            for site in frame.many:
+                self._sites.failed(site)
+        else:
+            frame.sites += frame.many
+        self.leave(frame, failed)
+
     def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
         """A call of an apply method ends; `frame` is what `enter_apply` returned."""
         if failed:
             self._fail_in_apply(frame)
         if frame.role == "apply":
             frame.result, frame.python = result, None
+            if frame.site is None:
+                self._leave_many(frame, failed)
+                return
             if not failed and frame.site is not None:
                 self._note_writing(frame, frame.site)
             self.leave(frame, failed)
@@ -497,6 +548,11 @@ class Recorder:
     def children(self) -> dict[str, Any]:
         """The counters' variables, for an exported function that captures them."""
         return self._blocks.counters.variables()
+
+
+def _role_in(parent: Frame | None) -> Role:
+    """What a call of an apply method is that is made from `parent`."""
+    return "apply" if parent is not None and applying(parent) else "update"
 
 
 def _method_running(helper: Any) -> Any:

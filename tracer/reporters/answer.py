@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.empty import every, reason, reason_for_all
 from tracer.model.labels import of_torch, program_lines, replica_names
@@ -11,6 +12,8 @@ from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some, times
 from tracer.reporters.layout import shown
+
+_OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
 
 def question(trace: Trace) -> str:
@@ -207,13 +210,18 @@ def _calls(tally: Tally) -> str:
     if not any(totals):
         if not chosen:
             return "Python did not call one either."
-        ran = any(tally.total(measures.of_methods([index])) for index in chosen)
-        return f"{body} not called {'while the tracer watched' if ran else 'either'}."
+        if not any(tally.total(measures.of_methods([index])) for index in chosen):
+            return f"{body} not called either."
+        if any(block.context == "graph" for block in tally.blocks) and not graphs:
+            return f"{body} not called: what ran is compiled."
+        return f"{body} not called while the tracer watched."
     least = "" if tally.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
     while_tracing = f"while tracing {some(graphs, 'graph')}{within or _never(graphs, idle)}"
     if not tracing:
+        if {tally.trace.methods[index].name for index in chosen} <= _OF_MANY:
+            return f"{called}, {_all(eager)}eagerly, counted once for each variable of a call."
         return f"{called}, {_all(eager)}eagerly, and each call is one execution."
     if not eager:
         return f"{called}, {_all(tracing)}{while_tracing}."

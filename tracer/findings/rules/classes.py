@@ -17,6 +17,7 @@ _LABELS = {
 }
 _SIGNATURES = {
     "update_step": "`update_step(self, gradient, variable, learning_rate)`",
+    "_parallel_update_step": "`_parallel_update_step(self, grads, variables, learning_rate)`",
     "_resource_apply_dense": "`_resource_apply_dense(self, grad, var, apply_state=None)`",
     "_resource_apply_sparse": (
         "`_resource_apply_sparse(self, grad, var, indices, apply_state=None)`"

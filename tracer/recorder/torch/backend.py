@@ -18,12 +18,11 @@ from tracer.recorder.host import (
     function_around,
     in_eager,
     is_restored,
-    locate,
     may_have_run,
-    surroundings,
     tensor_of,
     update_replica_id,
 )
+from tracer.recorder.torch.ranks import locate, surroundings
 
 __all__ = [
     "canonical",

@@ -1,0 +1,299 @@
+"""Calls in code that `torch.compile` compiles: operators in its graphs report them.
+
+Dynamo runs no line of a method that it traces, and what it compiles calls no method. So the traced
+classes for PyTorch have methods that put operators into the graph: one where a step begins and one
+where it ends, and one for each call of an apply method. An operator has the number of a `_Call`, of
+what stood there when the code was compiled, and tells the recorder when it runs what a method tells
+it that Python calls. All of them say that they write to one tensor: so they keep their order, and
+none is left out as useless. Where Dynamo breaks a graph, each part has its own operators.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch._dynamo import trace_rules
+
+from tracer.hooks.interception import disguised
+from tracer.hooks.registry import Binding, bindings, plain_class, traced_classes
+from tracer.kinds import ApplyMethod, OptimizerKind
+from tracer.recorder.frames import Frame, outermost
+
+for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
+    trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
+
+
+class _Gradient(NamedTuple):
+    """What is known of a gradient that is a tensor in compiled code."""
+
+    is_sparse: bool
+
+
+class _Call(NamedTuple):
+    """A call of a method as it was compiled."""
+
+    optimizer: ref[Any]
+    method: str
+    apply: ApplyMethod | None
+    gradients: tuple[_Gradient | None, ...]
+    variables: tuple[int, ...]
+    """The ids of the variables: an older Dynamo hands over no objects, and guards an `id`."""
+
+
+class _Step(Frame):
+    """A step that runs in compiled code."""
+
+    __slots__ = ("compiled", "function", "handed", "number")
+
+    compiled: int
+    """How many of its sites were noted here; others are calls of Python, between such code."""
+    handed: bool
+    """Whether the gradients that it was handed have been noted."""
+    number: int
+
+
+_calls: list[_Call] = []
+_numbers: dict[tuple[Any, ...], int] = {}
+_variables: dict[int, list[ref[Any]]] = {}
+"""By the number of a call its variables, from when it ran first."""
+_applies: dict[tuple[int, str], ApplyMethod | None] = {}
+"""The methods of which there is a traced one, by the id of their class: it is kept."""
+_making = threading.Lock()
+_steps = threading.local()
+_FUNCTION = "torch.compile"
+_written = torch.zeros(1, dtype=torch.int8)
+"""What the operators say that they write to."""
+
+
+def members(
+    base: type, kind: OptimizerKind, methods: Mapping[str, Callable[..., Any]]
+) -> dict[str, Any]:
+    """The traced `methods` of `base`, by name, as code that is compiled can hold them, too."""
+    found: dict[str, Any] = {
+        name: disguised(_also_compiled(methods[name], base, name, None), base, name)
+        for name in kind.step_methods
+    }
+    for apply in kind.apply_methods:
+        if apply.name in methods:
+            method = _also_compiled(methods[apply.name], base, apply.name, apply)
+            found[apply.name] = disguised(method, base, apply.name)
+    return found
+
+
+def class_seen(optimizer: object) -> type:
+    """What a traced optimizer says of its class: the plain one, but to Dynamo the traced one.
+
+    Dynamo may look for methods in what `__class__` says, and would pass the traced class by.
+    """
+    cls = type(optimizer)
+    return plain_class(cls) if torch._guards.CompileContext.try_get() is None else cls
+
+
+def _also_compiled(
+    method: Callable[..., Any], base: type, name: str, apply: ApplyMethod | None
+) -> Callable[..., Any]:
+    """The traced `method` named `name` of the class `base`, for compiled code, too."""
+    original = getattr(base, name)
+    _applies[id(base), name] = apply
+    handed = _handed_to_step if apply is None else _handed_to_many if apply.many else _handed_to_one
+
+    def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            return method(self, *args, **kwargs)
+        gradients, variables = handed(self, name, args, kwargs)
+        sparse = tuple([None if g is None else getattr(g, "is_sparse", False) for g in gradients])
+        known = tuple([id(variable) for variable in variables])
+        number = _number(id(self), id(base), name, sparse, known)
+        if number < 0:
+            return original(self, *args, **kwargs)
+        if apply is None:
+            torch.ops.tracer.enter(_written, number)
+        result = original(self, *args, **kwargs)
+        if apply is None:
+            torch.ops.tracer.leave(_written, number)
+        else:
+            torch.ops.tracer.applied(_written, number)
+        return result
+
+    return compiled
+
+
+# What Dynamo traces: the gradients and the variables that a call is handed.
+
+
+def _handed_to_one(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
+    gradient = args[0] if args else kwargs["gradient"]
+    variable = args[1] if len(args) > 1 else kwargs["variable"]
+    return [gradient], [variable]
+
+
+def _handed_to_many(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
+    gradients = args[0] if args else kwargs["grads"]
+    variables = args[1] if len(args) > 1 else kwargs["variables"]
+    return gradients, variables
+
+
+def _handed_to_step(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """None of an `apply_gradients`: its pairs may come from an iterator, and `apply` gets them."""
+    if name != "apply":
+        return [], []
+    gradients = args[0] if args else kwargs["grads"]
+    variables = args[1] if len(args) > 1 else kwargs.get("trainable_variables")
+    if variables is None:
+        variables = optimizer._trainable_variables
+    if not (isinstance(gradients, list | tuple) and isinstance(variables, list | tuple)):
+        return [], []
+    return gradients, variables
+
+
+# What runs while Dynamo traces.
+
+
+def _number(
+    optimizer: int,
+    base: int,
+    name: str,
+    sparse: tuple[bool | None, ...],
+    variables: tuple[int, ...],
+) -> int:
+    """The number of a call, which is of objects with these ids; -1 if it is not traced."""
+    binding = bindings.get(optimizer)
+    alive = None if binding is None else binding.optimizer()
+    if binding is None or binding.recorder.broken:
+        return -1
+    if type(alive) is not traced_classes[base]:  # but of a class derived from it
+        return -1
+    try:
+        apply = _applies.get((base, name))
+        if apply is None and not binding.settled:
+            binding.bring_in_nested(alive, binding)
+        gradients = tuple(None if each is None else _Gradient(each) for each in sparse)
+        key = optimizer, base, name, sparse, variables
+        with _making:
+            number = _numbers.get(key)
+            if number is None or _calls[number].optimizer() is not alive:
+                number = _numbers[key] = len(_calls)
+                _calls.append(_Call(ref(alive), name, apply, gradients, variables))
+        return number
+    except Exception as error:
+        binding.recorder.fault(error)
+        return -1
+
+
+vars(_number)["_dynamo_marked_constant"] = True  # as `torch.compiler.assume_constant_result` does
+
+
+# What runs when the compiled code runs.
+
+
+def _enter(written: Any, number: int) -> None:
+    call, binding = _called(number)
+    if binding is None:
+        return
+    recorder = binding.recorder
+    try:
+        frame = _Step()
+        frame.recorder, frame.number, frame.handed = recorder, number, False
+        frame.compiled, frame.function = 0, ""
+        frame.result, frame.python = None, _around(sys._getframe(1))
+        recorder.enter(frame, binding.index, call.method, "step", frame.python)
+        _under_way().append(frame)
+        around = outermost(frame)
+        if isinstance(around, _Step) and not around.handed and call.variables:
+            around.handed = True
+            method = _calls[around.number].method
+            pairs = list(zip(call.gradients, _variables_of(number), strict=False))
+            before = len(around.sites)
+            for _ in recorder.requests(around, binding.index, method, pairs):
+                pass
+            around.compiled += len(around.sites) - before
+    except Exception as error:
+        recorder.fault(error)
+
+
+def _leave(written: Any, number: int) -> None:
+    under_way = _under_way()
+    while under_way:  # those above it were ended by an error
+        frame = under_way.pop()
+        if frame.number == number:
+            frame.python = None
+            parent, wholly = frame.parent, frame.compiled == len(frame.sites)
+            frame.function = _FUNCTION if wholly else ""
+            try:
+                frame.recorder.leave(frame, False)
+                if wholly and isinstance(parent, _Step):
+                    parent.compiled += frame.compiled + 1
+            except Exception as error:
+                frame.recorder.fault(error)
+            return
+
+
+def _applied(written: Any, number: int) -> None:
+    call, binding = _called(number)
+    if binding is None or call.apply is None:
+        return
+    recorder, index = binding.recorder, binding.index
+    try:
+        variables = _variables_of(number)
+        if call.apply.many:
+            frame = recorder.enter_apply_to_many(index, call.apply, call.gradients, variables)
+        else:
+            frame = recorder.enter_apply(index, call.apply, call.gradients[0], variables[0])
+        if frame is not None:
+            step = frame if frame.role == "step" else frame.parent
+            before = len(step.sites) if step is not None else 0
+            recorder.leave_apply(frame, None, False)
+            if isinstance(step, _Step):
+                step.compiled += len(step.sites) - before
+    except Exception as error:
+        recorder.fault(error)
+
+
+def _called(number: int) -> tuple[_Call, Binding | None]:
+    """A call, and what its optimizer is bound to; None if it is not traced any more."""
+    call = _calls[number]
+    binding = bindings.get(id(call.optimizer()))
+    return call, None if binding is None or binding.recorder.broken else binding
+
+
+def _variables_of(number: int) -> list[Any]:
+    """The variables of a call, which its optimizer knows when it runs."""
+    found = [variable() for variable in _variables.get(number, ())]
+    call = _calls[number]
+    if len(found) != len(call.variables) or any(each is None for each in found):
+        optimizer: Any = call.optimizer()
+        known = {id(each): each for each in optimizer._trainable_variables}
+        found = [known[variable] for variable in call.variables]
+        _variables[number] = [ref(variable) for variable in found]
+    return found
+
+
+def _under_way() -> list[_Step]:
+    """The compiled steps under way on this thread."""
+    try:
+        under_way: list[_Step] = _steps.under_way
+    except AttributeError:
+        under_way = _steps.under_way = []
+    return under_way
+
+
+def _around(python: Any) -> Any:
+    """Python's frame of what was compiled, above those of PyTorch and of what it generated."""
+    while python is not None and _is_of_torch(python):
+        python = python.f_back
+    return python
+
+
+def _is_of_torch(python: Any) -> bool:
+    name = python.f_globals.get("__name__") or "torch"  # what it generates may have no module
+    return str(name).partition(".")[0] == "torch" or "eval_with_key" in python.f_code.co_filename
+
+
+_library = torch.library.Library("tracer", "DEF")  # which takes them along when it goes
+for _name, _run in (("enter", _enter), ("leave", _leave), ("applied", _applied)):
+    _library.define(f"{_name}(Tensor(a!) written, int number) -> ()")
+    _library.impl(_name, _run, "CPU")
+    torch.library.register_fake(f"tracer::{_name}", lambda written, number: None, lib=_library)
