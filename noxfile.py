@@ -216,7 +216,13 @@ def lowest(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or PYTHON))
 
 
-WITHOUT_TENSORFLOW = ("hypothesis>=6.100", "jinja2>=3.1", "jsonschema>=4.20", "pytest>=9.0")
+WITHOUT_TENSORFLOW = (
+    "hypothesis>=6.100",
+    "jinja2>=3.1",
+    "jsonschema>=4.20",
+    "pytest>=9.0",
+    "sybil>=9.3",
+)
 """What the tests of the other backends need."""
 
 
@@ -237,6 +243,14 @@ def torch(session: nox.Session, torch: str) -> None:
     session.install(version, "keras", "numpy", "-e", ".", *WITHOUT_TENSORFLOW)
     tests = ("tests/backends/torch_optim", "tests/backends/keras_torch")
     session.run("pytest", *(session.posargs or (*tests, *EACH)))
+
+
+@nox.session(python="3.11")
+def trainers(session: nox.Session) -> None:
+    """Lightning, Accelerate and the trainer of transformers, with PyTorch's own optimizers."""
+    session.install("torch", "lightning>=2.5", "accelerate>=1.9", "transformers>=4.50", "-e", ".")
+    session.install(*WITHOUT_TENSORFLOW)
+    session.run("pytest", *(session.posargs or ("tests/backends/torch_optim", "-m", "sweep")))
 
 
 @nox.session(python="3.11")

@@ -75,7 +75,7 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
     if name not in backends.SUPPORTED:
         raise UnsupportedOptimizer(
             f"cannot trace {described(optimizer)}: Keras runs on the {name} backend; "
-            "set KERAS_BACKEND to tensorflow or torch before keras is imported"
+            "set KERAS_BACKEND to tensorflow, jax or torch before keras is imported"
         )
     return kind
 

@@ -19,7 +19,7 @@ from torch._dynamo import trace_rules
 
 from tracer.hooks.interception import disguised
 from tracer.hooks.registry import Binding, bindings, plain_class, traced_classes
-from tracer.kinds import ApplyMethod, OptimizerKind
+from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.frames import Frame, outermost
 
 for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
@@ -80,7 +80,24 @@ def members(
         if apply.name in methods:
             method = _also_compiled(methods[apply.name], base, apply.name, apply)
             found[apply.name] = disguised(method, base, apply.name)
+    found |= {name: _beside(methods[name], base, name) for name in BESIDE if name in methods}
     return found
+
+
+def _beside(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+    """The `method` of `base` that makes no step and tells of its calls, for compiled code, too.
+
+    There it tells as the code is compiled: whether it is called is all that is asked of it.
+    """
+    original = getattr(base, name)
+
+    def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            return method(self, *args, **kwargs)
+        _note_beside(id(self), id(base), name)
+        return original(self, *args, **kwargs)
+
+    return disguised(compiled, base, name)
 
 
 def class_seen(optimizer: object) -> type:
@@ -184,6 +201,17 @@ def _number(
 
 
 vars(_number)["_dynamo_marked_constant"] = True  # as `torch.compiler.assume_constant_result` does
+
+
+def _note_beside(optimizer: int, base: int, name: str) -> int:
+    """Note that such a method is called of the object with this id; returns 0."""
+    binding = bindings.get(optimizer)
+    if binding is not None and type(binding.optimizer()) is traced_classes[base]:
+        binding.recorder.called_beside(binding.index, name)
+    return 0
+
+
+vars(_note_beside)["_dynamo_marked_constant"] = True
 
 
 # What runs when the compiled code runs.

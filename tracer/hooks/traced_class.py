@@ -67,15 +67,15 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     for name, (role, apply) in methods_of(kind).items():
         if hasattr(base, name):
             members[name] = traced_method(base, name, role, apply)
+    for name in BESIDE:
+        if hasattr(base, name):
+            members[name] = method_beside(base, name)
     if name_of(kind) == "torch":
         from tracer.hooks import torch_compiled  # Keras runs on PyTorch
 
         members |= torch_compiled.members(base, kind, members)
         seen = torch_compiled.class_seen
     members["__class__"] = property(seen, partial(_follow, kind))
-    for name in BESIDE:
-        if hasattr(base, name):
-            members[name] = method_beside(base, name)
     members |= _transparency(base)
     try:
         traced: type = type(base)(base.__name__, (base,), members)
