@@ -45,7 +45,7 @@ def test_an_untraced_optimizer_has_no_trace() -> None:
 
 
 @needs_keras3
-@pytest.mark.parametrize("backend", ["numpy", "jax"])
+@pytest.mark.parametrize("backend", ["numpy", "openvino"])
 def test_another_keras_backend_is_refused(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
     with pytest.raises(tracer.UnsupportedOptimizer, match=f"{backend} backend; set KERAS_BACKEND"):
