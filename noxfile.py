@@ -218,7 +218,6 @@ def lowest(session: nox.Session) -> None:
 
 WITHOUT_TENSORFLOW = (
     "hypothesis>=6.100",
-    "jinja2>=3.1",
     "jsonschema>=4.20",
     "pytest>=9.0",
     "sybil>=9.3",
@@ -229,9 +228,9 @@ WITHOUT_TENSORFLOW = (
 @nox.session(python="3.11")
 @nox.parametrize("jax", ["0.6", "newest"])
 def jax(session: nox.Session, jax: str) -> None:
-    """Keras 3 and optax on one JAX, without TensorFlow."""
+    """Keras 3 on one JAX, without TensorFlow."""
     version = "jax" if jax == "newest" else f"jax=={jax}.*"
-    session.install(version, "keras", "optax", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.install(version, "keras", "-e", ".[html]", *WITHOUT_TENSORFLOW)
     session.run("pytest", *(session.posargs or ("tests/backends/jax", *EACH)))
 
 
@@ -240,7 +239,7 @@ def jax(session: nox.Session, jax: str) -> None:
 def torch(session: nox.Session, torch: str) -> None:
     """PyTorch's own optimizers, and Keras 3 on one PyTorch, without TensorFlow."""
     version = "torch" if torch == "newest" else f"torch=={torch}.*"
-    session.install(version, "keras", "numpy", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.install(version, "keras", "numpy", "-e", ".[html]", *WITHOUT_TENSORFLOW)
     tests = ("tests/backends/torch_optim", "tests/backends/keras_torch")
     session.run("pytest", *(session.posargs or (*tests, *EACH)))
 

@@ -11,6 +11,8 @@ import pytest
 
 import tracer
 
+pytest.importorskip("torch")  # which other processes import
+
 PROGRAM = Path(__file__).parents[2] / "programs" / "torch_ranks.py"
 
 
