@@ -150,11 +150,13 @@ class Recording:
                 self._meet(optimizer)
         alive = _optimizers()
         self._order = {id(optimizer): place for place, optimizer in enumerate(alive)}
-        on_tensorflow = [each for each in alive if _is_of_tensorflow(each)]
+        classes = {id(type(each)): type(each) for each in alive}  # hundreds may be of one
+        on_tensorflow = {key for key, cls in classes.items() if _is_of_tensorflow(cls)}
         if on_tensorflow:
-            self._begin_on_tensorflow(on_tensorflow)
-        # Only TensorFlow tells in time of what runs without Python: no other can wait.
-        self._meet_outermost([each for each in alive if not _is_of_tensorflow(each)])
+            self._begin_on_tensorflow([each for each in alive if id(type(each)) in on_tensorflow])
+        if len(on_tensorflow) < len(classes):
+            # Only TensorFlow tells in time of what runs without Python: no other can wait.
+            self._meet_outermost([each for each in alive if id(type(each)) not in on_tensorflow])
 
     def _begin_on_tensorflow(self, alive: Sequence[Any]) -> None:
         """Meet those of which functions may run what no call tells of, and wait for the others."""
@@ -383,11 +385,11 @@ def _was_compiled(data: TraceData) -> bool:
     )
 
 
-def _is_of_tensorflow(optimizer: Any) -> bool:
-    """Whether TensorFlow runs what an optimizer does."""
+def _is_of_tensorflow(cls: type) -> bool:
+    """Whether TensorFlow runs what the optimizers of a class do."""
     from tracer.recorder.backends import name_of
 
-    kind = kind_of(type(optimizer))
+    kind = kind_of(cls)
     return kind is not None and name_of(kind) == "tensorflow"
 
 
