@@ -334,6 +334,12 @@ class OlderFunctions(Protocol):
         """Those of them that no longer write to all of the variables that they wrote to before."""
 
 
+SMALL = 4096
+"""How many elements a variable may have whose value is looked at."""
+ENOUGH = 8
+"""How many variables are looked at."""
+
+
 def number_of(values: Sequence[Any]) -> int | None:
     """A number made of the values of variables, which are arrays; None if there are none.
 

@@ -1,6 +1,5 @@
 """What the variables of Keras hold on JAX: arrays, which may be given away or not there."""
 
-import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -8,19 +7,15 @@ from typing import Any
 import jax
 import numpy as np
 
-_SMALL = 4096  # elements
-_ENOUGH = 8  # variables
+from tracer.recorder.backend import ENOUGH, SMALL, number_of
 
 
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
-    number = seen = 0
     with suppress(Exception):
-        for each in map(array_of, variables):
-            if each is not None and each.size <= _SMALL and seen < _ENOUGH:
-                number = zlib.crc32(np.asarray(each).tobytes(), number)
-                seen += 1
-        return number if seen else None
+        arrays = [each for each in map(array_of, variables) if each is not None]
+        small = [each for each in arrays if 0 < each.size <= SMALL]
+        return number_of([np.asarray(each) for each in small[:ENOUGH]])
     return None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tracer.recorder.backend import number_of
+from tracer.recorder.backend import ENOUGH, SMALL, number_of
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
 
@@ -31,17 +31,13 @@ def number_in(variable: Any) -> float | None:
         return number
 
 
-_SMALL = 4096  # elements
-_ENOUGH = 8  # variables
-
-
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
     values: list[Any] = []
     with suppress(Exception), compat.outside_of_graphs():
         for variable in variables:
             size = variable.shape.num_elements()
-            if size is not None and 0 < size <= _SMALL and len(values) < _ENOUGH:
+            if size is not None and 0 < size <= SMALL and len(values) < ENOUGH:
                 values.append(variable.numpy())
         return number_of(values)
     return None

@@ -9,7 +9,7 @@ import torch
 from tracer.model.names import plain_name
 from tracer.model.records import Kind, Variable
 from tracer.recorder import host
-from tracer.recorder.backend import number_of
+from tracer.recorder.backend import ENOUGH, SMALL, number_of
 from tracer.recorder.host import (
     Blocks as new_blocks,
     Handing as new_handing,
@@ -47,9 +47,6 @@ __all__ = [
     "versions",
 ]
 
-_SMALL = 4096  # elements
-_ENOUGH = 8  # variables
-
 
 def kind_of_gradient(gradient: Any) -> Kind:
     """`sparse` for a sparse tensor, `none` for None, else `dense`."""
@@ -71,8 +68,8 @@ def canonical(variable: Any) -> Any:
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
     with suppress(Exception):
-        small = [each for each in map(_tensor_of, variables) if 0 < each.numel() <= _SMALL]
-        return number_of([each.detach().cpu().numpy() for each in small[:_ENOUGH]])
+        small = [each for each in map(_tensor_of, variables) if 0 < each.numel() <= SMALL]
+        return number_of([each.detach().cpu().numpy() for each in small[:ENOUGH]])
     return None
 
 
