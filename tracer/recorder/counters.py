@@ -110,6 +110,8 @@ class Counters(Generic[L, E]):
     def __init__(self, new_ledger: Callable[[str, int], L]) -> None:
         """`new_ledger` makes one on a device, for a replica with so many steps so far."""
         self.lock = threading.RLock()
+        self.stepped: Callable[[], None] = lambda: None
+        """Called with each step of a program of which no call is seen, but what it tells."""
         self.ledgers: dict[int, L] = {}
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: E | None = None
@@ -185,6 +187,13 @@ class Counters(Generic[L, E]):
             if log is None:
                 log = self.logs[block] = HostLog()
             log.add(stamp)
+
+    def moved(self, optimizer: Any) -> int | None:
+        """How far the steps say that an optimizer's own count of them moved; None if they do not.
+
+        It may move in a state that only the program knows.
+        """
+        return None
 
     def steps(self) -> int:
         """How many steps began, on the replica with the most."""

@@ -190,9 +190,16 @@ class Optimizers:
                 )
 
     def records(
-        self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot
+        self,
+        names: Sequence[str],
+        before: Mapping[int, Iterations],
+        root: OfRoot,
+        told: Callable[[Any], int | None],
     ) -> Iterator[Optimizer]:
-        """What a trace says of each; `before` is what `iterations` gave when the trace began."""
+        """What a trace says of each; `before` is what `iterations` gave when the trace began.
+
+        `told` gives how far the steps of one say that its own count of them moved.
+        """
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
             if optimizer is not None:
@@ -205,7 +212,7 @@ class Optimizers:
                 traced.kind.name,
                 self.root,
                 dict(traced.settings),
-                self._moved(index, optimizer, before.get(index)),
+                self._moved(index, optimizer, before.get(index), told),
                 (*traced.remarks, *self._of_results(index), *self._of_use(index, state)),
                 traced.made,
                 **of._asdict(),
@@ -291,8 +298,26 @@ class Optimizers:
                 counts[index] = Iterations(steps, index in self.stepping)
         return counts
 
-    def _moved(self, index: int, optimizer: Any, before: Iterations | None) -> int | None:
-        """How far its own count of its steps has moved since `before`, or since it was wrapped."""
+    def _moved(
+        self,
+        index: int,
+        optimizer: Any,
+        before: Iterations | None,
+        told: Callable[[Any], int | None],
+    ) -> int | None:
+        """How far its own count of its steps has moved since `before`, or since it was wrapped.
+
+        If its variable stands still, the count may be in a state that the program keeps.
+        """
+        moved = self._moved_by_itself(index, optimizer, before)
+        if moved == 0 and (elsewhere := told(optimizer)):
+            return elsewhere if before is None else None
+        return moved
+
+    def _moved_by_itself(
+        self, index: int, optimizer: Any, before: Iterations | None
+    ) -> int | None:
+        """The same, as its variable has it."""
         now = self._backend.iterations_of(optimizer)
         if now is None:
             return None

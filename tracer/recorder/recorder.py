@@ -60,6 +60,7 @@ class Recorder:
             fault=self.fault,
             called=self._called,
         )
+        self._blocks.counters.stepped = self._turns.step
         self._notes: dict[str, None] = {}
         self.broken = False
         self.awaited: Callable[[Recorder], None] | None = None

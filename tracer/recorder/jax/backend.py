@@ -14,7 +14,6 @@ from tracer.recorder.host import (
     counts_in_functions,
     is_restored,
     may_have_run,
-    tensor_of,
     update_replica_id,
 )
 from tracer.recorder.jax import compat
@@ -51,6 +50,11 @@ def kind_of_gradient(gradient: Any) -> Kind:
     if gradient is None:
         return "none"
     return "sparse" if hasattr(gradient, "todense") else "dense"
+
+
+def tensor_of(gradient: Any) -> Any:
+    """The gradient itself: an array, or what stands for one while a program is traced."""
+    return gradient
 
 
 def device_of(variable: Any) -> str:

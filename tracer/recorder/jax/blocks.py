@@ -27,6 +27,7 @@ from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
 from tracer.recorder.jax.older import functions_with
 from tracer.recorder.jax.programs import Program, Programs, Work
+from tracer.recorder.jax.tracings import Tracings
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 
@@ -145,6 +146,7 @@ class Blocks(host.Blocks):
             called=called,
         )
         self.programs = self.counters = Programs(sites, note, fault)
+        self.tracings: Tracings = Tracings()
         self._alone: dict[Program, Callable[..., Any]] = {}
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
@@ -181,19 +183,35 @@ class Blocks(host.Blocks):
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers)
+        program = self._count_in_program(work, numbers)
+        self._note_tracing(frame, program, failed)
 
-    def _count_in_program(self, work: Work, numbers: list[Any]) -> None:
+    def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
+        """Say for what arguments, and by whom, the program is traced that the block is in."""
+        path = UNKNOWN
+        caller = compat.caller_of_jax(sys._getframe(1))
+        if caller is not None:
+            path = self.callers.paths.above(caller)
+        with self.counters.lock:
+            tracing = self.tracings.of(frame.place.graph, path, self.counters.steps())
+            tracing.programs.append(program)
+            tracing.failed |= failed
+            if program.work.role == "step":
+                sites = [self._sites.sites[number] for number in program.work.sites]
+                handed = frozenset(each.variable for each in sites if each.role == "request")
+                tracing.add_step(frame.place.graph, handed, frame.gradient)
+
+    def _count_in_program(self, work: Work, numbers: list[Any]) -> Program:
         """Add the op of a block to the program that is traced."""
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
         if axes:  # the program says what each device does: each is a replica
             primitive.count(program, jax.lax.axis_index(axes), *numbers)
-            return
+            return program
         mesh = _mesh_of_processes()
         if mesh is None:
             primitive.count(program, *numbers)
-            return
+            return program
         mine = [
             number
             for number, device in enumerate(mesh.devices.flat)
@@ -201,6 +219,7 @@ class Blocks(host.Blocks):
         ]
         program.tell_only(mine[0])
         primitive.count_on_each_device(program, mesh, *numbers)
+        return program
 
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""

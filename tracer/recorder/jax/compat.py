@@ -155,6 +155,52 @@ def function_name(trace: Any) -> str:
     return described.partition(" at ")[0] or "program"
 
 
+def function_place(trace: Any) -> str:
+    """The name of the function that is being traced and where it is defined: `step at train.py:9`."""
+    about = getattr(getattr(trace, "frame", None), "debug_info", None)
+    return str(getattr(about, "func_src_info", "") or "program")
+
+
+def outermost(trace: Any) -> Any:
+    """The outermost program that `trace` is a part of; itself where JAX does not say it."""
+    around = trace
+    while around is not None and not isinstance(around, _EvalTrace):
+        if isinstance(around, DynamicJaxprTrace):
+            trace = around
+        around = getattr(around, "parent_trace", None)
+    return trace
+
+
+def arguments_of(trace: Any) -> dict[str, str]:
+    """What a program is traced for: `{"state['a']": "float32[2, 3]"}`, with an item for each array.
+
+    A number of Python, which JAX traces as an array, is `float32[] of Python`.
+    """
+    frame = getattr(trace, "frame", None)
+    names = getattr(getattr(frame, "debug_info", None), "arg_names", None) or ()
+    found: dict[str, str] = {}
+    for number, variable in enumerate(getattr(frame, "invars", ())):
+        name = names[number] if number < len(names) and names[number] else f"argument {number}"
+        aval = variable.aval
+        sizes = ", ".join(map(str, getattr(aval, "shape", ())))
+        weak = " of Python" if getattr(aval, "weak_type", False) else ""
+        found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}"
+    return found
+
+
+def caller_of_jax(frame: Any) -> Any:
+    """The frame that called what JAX traces: above the outermost one of JAX; None if there is none.
+
+    `frame` is the innermost one.
+    """
+    caller = None
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("jax."):
+            caller = frame.f_back
+        frame = frame.f_back
+    return caller
+
+
 def wait_for(array: Any) -> None:
     """Wait until an array is computed; not for one that is gone, or that failed."""
     with suppress(Exception):

@@ -64,6 +64,8 @@ class Program:
         """
         self.work = work
         self.total = 0
+        self.runs = 0
+        """How often it was executed on its first replica, however many members that has."""
         self.logs: dict[tuple[int, tuple[tuple[int, ...], ...]], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
@@ -128,6 +130,8 @@ class Programs(Counters[Any, Any]):
         """What was traced."""
         self.latest: dict[int, int] = {}
         """How far the steps that were told say that each optimizer's own count of steps is."""
+        self._earliest: dict[int, int] = {}
+        """How far they said that it was before the first of them."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
         self._note = note
@@ -156,6 +160,7 @@ class Programs(Counters[Any, Any]):
         work = program.work
         with self.lock:
             program.total += len(rows)
+            program.runs += replica == 0
             if work.role == "part":
                 waiting = self._waiting[replica]
                 waiting.append(_Waiting(program, rows))
@@ -163,13 +168,21 @@ class Programs(Counters[Any, Any]):
                     self.log(self._block_of(waiting.pop(0), replica), 0)
                 return
             after = max(row.after for row in rows)
+            self._earliest.setdefault(work.clock, min(row.before for row in rows))
             self.latest[work.clock] = max(after, self.latest.get(work.clock, after))
             stamp = 0
             if work.role == "step":
+                self.stepped()
                 number = self.take_number(replica)
                 stamp = UNIT * number
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+
+    def moved(self, optimizer: Any) -> int | None:
+        """How far the steps say that an optimizer's own count of them moved; None if none did."""
+        clock = id(getattr(optimizer, "_iterations", None))
+        latest = self.latest.get(clock)
+        return None if latest is None else latest - self._earliest[clock]
 
     def lowered(self, platform: str) -> None:
         """A program with a block in it is compiled for a platform, or exported if it is empty."""

@@ -1,0 +1,181 @@
+"""Which functions were traced to programs, for what arguments, and how much of them ran.
+
+Python knows nothing of a jitted function that JAX has a program for. But where a step is traced,
+the trace of JAX knows the function, and what each of its arguments is. A tracing is that of the
+outermost function, as far as JAX says which that is: from 0.7 on.
+"""
+
+import time
+from collections.abc import Hashable, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from tracer.recorder.figures import OTHERS, Cause, Event, Figures, Key, TotalOf
+from tracer.recorder.jax import compat
+from tracer.recorder.jax.programs import Program
+
+MOST = 256
+"""How many signatures are told apart: a function may be traced anew in each step, without end."""
+_EVENTS = 1000
+"""How many tracings are kept as events, the first ones."""
+_FEW = 3
+
+Leaves = dict[str, str]
+"""The arrays that a function is traced for, by the names of the arguments that they are in."""
+
+
+class _Tracing:
+    """One function that is traced, with the blocks in it."""
+
+    def __init__(self, function: str, leaves: Leaves, after: int) -> None:
+        self.function = function
+        self.signature = signature_of(leaves)
+        self.after = after
+        self.programs: list[Program] = []
+        self.failed = False
+        self.step_calls = 0
+        self.parted = False
+        self._steps: WeakKeyDictionary[Any, list[_Handed]] = WeakKeyDictionary()
+
+    def add_step(self, trace: Any, variables: Hashable, gradient: Any) -> None:
+        """A step method was called in `trace`: a branch of a condition has one of its own."""
+        handed = _Handed(variables, gradient)
+        steps = self._steps.setdefault(trace, [])
+        if steps:
+            self.parted |= steps[-1].is_parted_from(handed)
+        steps.append(handed)
+        self.step_calls = max(self.step_calls, len(steps))
+
+    def add_to(self, figures_of: dict[Key, Figures]) -> None:
+        """Add what is known of it by now."""
+        key = Key(self.function, self.signature, 0)
+        if key not in figures_of and len(figures_of) >= MOST:
+            key = key._replace(signature=OTHERS)
+        figures = figures_of.setdefault(key, Figures(after=self.after))
+        idle = not any(program.total for program in self.programs)
+        steps = [each.runs for each in self.programs if each.work.role == "step"]
+        figures.tracings += 1
+        figures.idle += idle
+        figures.failed += idle and self.failed
+        figures.steps += sum(steps) if steps else max(each.runs for each in self.programs)
+        figures.step_calls = max(figures.step_calls, self.step_calls)
+        figures.parted |= self.parted
+        figures.after = min(figures.after, self.after)
+
+
+class _Handed:
+    """What a step was handed: which variables, and their first gradient, which is not kept."""
+
+    def __init__(self, variables: Hashable, gradient: Any) -> None:
+        self.variables = variables
+        self.gradient = None if gradient is None else ref(gradient)
+
+    def is_parted_from(self, other: "_Handed") -> bool:
+        """Whether the other one has other variables, or the same gradient."""
+        mine = None if self.gradient is None else self.gradient()
+        its = None if other.gradient is None else other.gradient()
+        return self.variables != other.variables or (mine is not None and mine is its)
+
+
+class _Events:
+    """The tracings, one by one."""
+
+    def __init__(self) -> None:
+        self.kept: list[Event] = []
+        self._known: dict[str, list[Leaves]] = {}
+
+    def begin(self, function: str, place: str, leaves: Leaves, path: int, after: int) -> None:
+        """A function that is defined at a `place` is traced."""
+        if len(self.kept) >= _EVENTS:
+            return
+        known = self._known.setdefault(place, [])
+        cause, detail = _why(leaves, known)
+        known.append(leaves)
+        signature = signature_of(leaves)
+        self.kept.append(
+            Event(function, signature, 0, path, cause, detail, after, time.time(), None)
+        )
+
+
+class Tracings:
+    """The tracings of one root optimizer; whoever adds holds the lock of its counters."""
+
+    def __init__(self) -> None:
+        self.events = _Events()
+        self._all: list[_Tracing] = []
+        self._now: WeakKeyDictionary[Any, _Tracing] = WeakKeyDictionary()
+
+    def of(self, trace: Any, path: int, after: int) -> _Tracing:
+        """The tracing that `trace` is a part of; the call that caused a new one came by `path`."""
+        outermost = compat.outermost(trace)
+        tracing = self._now.get(outermost)
+        if tracing is None:
+            function, leaves = compat.function_name(outermost), compat.arguments_of(outermost)
+            tracing = self._now[outermost] = _Tracing(function, leaves, after)
+            self._all.append(tracing)
+            self.events.begin(function, compat.function_place(outermost), leaves, path, after)
+        return tracing
+
+    def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
+        """The figures now, in the order of the first tracing of each."""
+        figures_of: dict[Key, Figures] = {}
+        for tracing in list(self._all):
+            tracing.add_to(figures_of)
+        return figures_of
+
+
+def signature_of(leaves: Leaves) -> str:
+    """What a function was traced for; of an argument with many arrays only how much that is.
+
+    >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
+    'x: float32[32, 4], train: bool[]'
+    >>> signature_of({f"state[{n}]": "float32[2, 3]" for n in range(4)})
+    'state: (4 arrays, 24 elements of float32)'
+    """
+    arguments: dict[str, Leaves] = {}
+    for name, leaf in leaves.items():
+        arguments.setdefault(name.partition("[")[0].partition(".")[0], {})[name] = leaf
+    parts = []
+    for name, own in arguments.items():
+        if len(own) <= _FEW:
+            parts += [f"{each}: {leaf}" for each, leaf in own.items()]
+        else:
+            kinds = "/".join(sorted({leaf.partition("[")[0] for leaf in own.values()}))
+            elements = sum(map(_elements, own.values()))
+            parts.append(f"{name}: ({len(own)} arrays, {elements} elements of {kinds})")
+    return ", ".join(parts)
+
+
+def _elements(leaf: str) -> int:
+    """How many elements an array has.
+
+    >>> _elements("float32[2, 3]")
+    6
+    """
+    number = 1
+    for size in leaf.partition("[")[2].partition("]")[0].split(", "):
+        number *= int(size) if size.isdigit() else 1
+    return number
+
+
+def _why(leaves: Leaves, known: Iterable[Leaves]) -> tuple[Cause, str]:
+    """Why a function is traced, of which there are programs for others."""
+    changes = [list(_changes(each, leaves)) for each in known]
+    if not changes:
+        return "first", ""
+    least = min(changes[::-1], key=len)
+    if not least:  # another function of this code, another static argument, or it was forgotten
+        return "unknown", ""
+    more = f"; and {len(least) - _FEW} more" if len(least) > _FEW else ""
+    return "argument", "; ".join(least[:_FEW]) + more
+
+
+def _changes(old: Leaves, new: Leaves) -> Iterable[str]:
+    """
+    >>> list(_changes({"x": "float32[4]"}, {"x": "float32[3]"}))
+    ['x: float32[4] -> float32[3]']
+    """
+    for name in dict.fromkeys([*old, *new]):
+        before, after = old.get(name, "nothing"), new.get(name, "nothing")
+        if before != after:
+            yield f"{name}: {before} -> {after}"
