@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+import rules_by_backend
 import traces
 from golden import assert_golden
 from hypothesis import given, settings, strategies as st
@@ -688,7 +689,10 @@ def test_an_unknown_code_lists_the_near_ones() -> None:
 
 def test_the_documentation_has_every_rule() -> None:
     head, title, _ = PAGE.read_text(encoding="utf-8").partition("## The rules\n\n")
-    assert title
+    begin, where, said = head.partition("## Where a rule finds anything\n\n")
+    assert title and where
+    assert rules_by_backend.ELSEWHERE.keys() == {each.code for each in RULES}
+    head = f"{begin}{where}{said.partition(chr(10) * 2)[0]}\n\n{rules_by_backend.table()}\n\n"
     assert_golden(PAGE, head + title + explanations.page(RULES))
     assert len({each.code for each in RULES}) == len(RULES)
     assert f" {len(RULES)} rules in all" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -290,11 +290,19 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     assert data.blocks[:2] == worker("").blocks
 
 
+def test_a_variable_that_is_gone_is_one_all_the_same() -> None:
+    one, held = _Object(), _Object()
+    references = [ref(one), ref(held)], [ref(one), ref(held)]
+    del one
+    data, _ = combine([(worker(""), each) for each in references], [])
+    assert [each.name for each in data.variables] == ["a", "b"]
+
+
 def test_variables_without_an_object_stay_apart() -> None:
-    gone = ref(_Object())  # nothing holds it any longer
-    data, objects = combine([(worker(""), [None, gone]), (worker(""), [None, gone])], [])
+    gone, other = ref(_Object()), ref(_Object())  # nothing holds them any longer
+    data, objects = combine([(worker(""), [None, gone]), (worker(""), [None, other])], [])
     assert [each.name for each in data.variables] == ["a", "b", "a#2", "b#2"]
-    assert objects == [None, gone, None, gone]
+    assert objects == [None, gone, None, other]
     assert data.complete
 
 

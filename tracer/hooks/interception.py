@@ -218,6 +218,8 @@ class _Call(Frame):
         if isinstance(pairs, Collection):
             for _ in self.recorder.requests(self, index, name, pairs):
                 pass
+            if self.recorder.optimizers.stateless:
+                self.recorder.look_before(self)
         elif isinstance(pairs, Iterator):
             watched = self.recorder.requests(self, index, name, pairs)
             if self.args:

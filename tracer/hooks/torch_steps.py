@@ -23,6 +23,7 @@ from tracer.hooks.registry import Binding
 from tracer.recorder.frames import Frame
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.blocks import Program
+from tracer.recorder.torch_optim.handing import Handing
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
 from tracer.recorder.torch_optim.under_way import ASKED, STEP, Step, drop_ended, here
 
@@ -94,6 +95,8 @@ class Watch:
             if here.steps:
                 drop_ended(python)
             step = Step(self, python)
+            if self.recorder.optimizers.stateless:
+                self._note_begin(optimizer)
             if self._may_stop or len(self.recorder.optimizers) > 1:
                 step.begun = _version_of(optimizer)
             if not _computes(given, named) and len(optimizer._optimizer_step_pre_hooks) == 1:
@@ -102,6 +105,12 @@ class Watch:
             here.steps.append(step)
         except Exception as error:
             self.recorder.fault(error)
+
+    def _note_begin(self, optimizer: Any) -> None:
+        """Note what the weights are before the first step, and whether it goes on with a state."""
+        self.recorder.optimizers.first_step_begins(parameters_of(optimizer.param_groups))
+        if optimizer.state:
+            self.recorder.optimizers.tell(self.index, state_loaded=True)
 
     def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType | None) -> None:
         """A step has ended."""
@@ -222,7 +231,9 @@ class Watch:
             variables = self.recorder.variables
             optimizer = self.optimizer()
             if isinstance(variables, Parameters) and optimizer is not None:
-                variables.meet(optimizer.param_groups)
+                models = variables.meet(optimizer.param_groups)
+                if isinstance(self.recorder.handing, Handing):
+                    self.recorder.handing.met(parameters, models)
             # One that is gone may leave its `id` to another one.
             self._alive = [ref(parameter, self._forget) for parameter in parameters]
         requests, updates = [], []
@@ -264,6 +275,7 @@ class Watch:
         frame.sites += step.requests or ()
         frame.sites += inside
         recorder.leave(frame, False)
+        recorder.handing.called()
 
 
 class Before:

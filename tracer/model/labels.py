@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from tracer.kinds import TORCH
 from tracer.model.records import Optimizer, Replica
@@ -44,6 +45,34 @@ def program_lines(trace: Trace) -> dict[int, str]:
 def of_torch(optimizers: Iterable[Optimizer]) -> bool:
     """Whether they are PyTorch's own, of which things have PyTorch's names."""
     return all(each.kind == TORCH for each in optimizers)
+
+
+Framework = Literal["tensorflow", "jax", "torch", "torch.optim"]
+"""What trains: TensorFlow, Keras on JAX, Keras on PyTorch, or PyTorch with an optimizer of its own.
+"""
+
+
+def framework(trace: Trace, optimizers: Iterable[Optimizer]) -> Framework:
+    """What trains with these optimizers: where it is not known, TensorFlow does."""
+    if of_torch(optimizers):
+        return "torch.optim"
+    imported = trace.environment
+    if "tensorflow" in imported:
+        return "tensorflow"
+    return "jax" if "jax" in imported else "torch" if "torch" in imported else "tensorflow"
+
+
+def finds_nan(trace: Trace, optimizers: Iterable[Optimizer]) -> str:
+    """What their users find infinite values and NaN with, where they begin."""
+    return {
+        "tensorflow": "tf.debugging.check_numerics",
+        "jax": 'jax.config.update("jax_debug_nans", True)',
+    }.get(framework(trace, optimizers), "torch.autograd.detect_anomaly()")
+
+
+def program_noun(trace: Trace, optimizers: Iterable[Optimizer]) -> str:
+    """What their users call what a function is traced to."""
+    return "program" if framework(trace, optimizers) == "jax" else "graph"
 
 
 def variable_noun(optimizers: Iterable[Optimizer]) -> str:

@@ -263,7 +263,7 @@ class _Variables:
     def __init__(self) -> None:
         self.all: list[Variable] = []
         self.references: list[Reference] = []
-        self._index_of: dict[int, int] = {}  # by the id of the object
+        self._index_of: dict[int, int] = {}  # by the id of the object, or of its weak reference
 
     def add(self, variables: Sequence[Variable], references: Sequence[Reference]) -> list[int]:
         """Add one trace's variables, and give back the index of each."""
@@ -272,7 +272,9 @@ class _Variables:
         for variable, reference in zip(variables, references, strict=True):
             new = len(self.all)
             held = None if reference is None else reference()
-            index = new if held is None else self._index_of.setdefault(id(held), new)
+            # Of what is gone by now Python had one weak reference, whoever asked for it.
+            known_by = id(reference if held is None else held)
+            index = new if reference is None else self._index_of.setdefault(known_by, new)
             if index == new:
                 plain = _plain(variable.name, names)
                 self.all.append(msgspec.structs.replace(variable, name=plain))

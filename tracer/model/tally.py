@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from tracer.model.labels import framework
 from tracer.model.measures import Measure, steps, tries, updates
 from tracer.model.records import (
     Block,
@@ -222,8 +223,10 @@ class Tally:
         """Whether graphs never ran, and each is the first of a function that was traced twice.
 
         TensorFlow traces a function that makes variables once to make them, and once more to run
-        it. A trace that does not tell its graphs apart is judged by their number.
+        it. A trace that does not tell its graphs apart is judged by their number. JAX does not.
         """
+        if framework(self.trace, self.optimizers) != "tensorflow":
+            return False
         idle = [each for each in self.trace.graphs if each.root == self.root and each.idle]
         if idle:
             return all(is_first_only(each) for each in idle)

@@ -15,7 +15,12 @@ from weakref import ref
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Line, Variable
-from tracer.recorder.backend import Iterations, Stepped, Surroundings
+from tracer.recorder.backend import (
+    Iterations,
+    Stepped,
+    Surroundings,
+    Tracings as TracingsOfBackend,
+)
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.figures import Event, Figures, Key, TotalOf
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
@@ -212,7 +217,7 @@ class Blocks:
         """See `tracer.recorder.backend.Backend.new_blocks`."""
         self.counters: Counters[Any, Any] = Counters(_no_ledger)
         self.callers = Callers()
-        self.tracings = Tracings()
+        self.tracings: TracingsOfBackend = Tracings()
         self.assigning = Assigning()
         self.threads: set[int] = set()
         self.called_by_apply_methods = False

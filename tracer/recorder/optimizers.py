@@ -83,6 +83,7 @@ class Optimizers:
         """How often one of these methods was called."""
         self._files: dict[int, set[str]] = {}
         self._loaded: set[int] = set()
+        self._values: int | None = None
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
@@ -157,6 +158,10 @@ class Optimizers:
         self._called.setdefault(index, set()).add(method)
         self.calls_beside += 1
 
+    def first_step_begins(self, variables: Sequence[Any]) -> None:
+        """Note what these hold, which the first step will update, in eager mode."""
+        self._values = self._backend.values_of(variables)
+
     def first_step_ended(
         self, variables: Sequence[Variable], objects: Sequence[Any], traced: bool
     ) -> None:
@@ -164,12 +169,12 @@ class Optimizers:
 
         What was made while the step was `traced` has no value yet; others have those of before it.
         """
-        self.stateless = False
+        self.stateless, before = False, self._values
         updated = objects_of(variables, objects, self._backend.canonical)
         for index, each in enumerate(self._all):
             optimizer = each.optimizer()
             if optimizer is not None:
-                values = self._backend.values_of([own for _, own in updated]) if traced else None
+                values = self._backend.values_of([own for _, own in updated]) if traced else before
                 self._states[index] = _State(self._rate_of(optimizer), values)
                 each.settings.update(_plain_settings(optimizer))
         self.look_at_state(variables, objects)
@@ -307,16 +312,18 @@ class Optimizers:
     ) -> int | None:
         """How far its own count of its steps has moved since `before`, or since it was wrapped.
 
-        If its variable stands still, the count may be in a state that the program keeps.
+        What the steps tell is surer than its variable: the count may be in a state that the
+        program keeps, and a file may have set it before the first step.
         """
         moved = self._moved_by_itself(index, optimizer, before)
-        if moved == 0 and (elsewhere := told(optimizer)):
-            return elsewhere if before is None else None
-        return moved
+        in_steps = told(optimizer)
+        if in_steps is None or moved is None:
+            return moved
+        if before is None or not before.stepping:
+            return in_steps
+        return moved if moved or not in_steps else None
 
-    def _moved_by_itself(
-        self, index: int, optimizer: Any, before: Iterations | None
-    ) -> int | None:
+    def _moved_by_itself(self, index: int, optimizer: Any, before: Iterations | None) -> int | None:
         """The same, as its variable has it."""
         now = self._backend.iterations_of(optimizer)
         if now is None:
@@ -373,6 +380,9 @@ class Optimizers:
         own = object.__getattribute__(optimizer, "__dict__")
         hyper = own.get("_hyper")  # of legacy optimizers
         rate = own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+        groups = own.get("param_groups")  # of PyTorch
+        if isinstance(groups, list) and groups:
+            rate = groups[0].get("lr")
         with suppress(Exception):  # made in the graph that is being traced, say
             if isinstance(rate, float | int):
                 return float(rate)

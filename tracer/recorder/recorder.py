@@ -29,7 +29,7 @@ from weakref import ref
 
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
-from tracer.recorder.backend import Backend, Variables
+from tracer.recorder.backend import Backend, Handing, Variables
 from tracer.recorder.failures import Failures
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying, outermost
 from tracer.recorder.optimizers import Optimizers
@@ -420,6 +420,12 @@ class Recorder:
         if changed is not None:
             self._sites.orders[key] = tuple(changed)
 
+    def look_before(self, frame: Frame) -> None:
+        """Note what the variables hold that the first step is handed, which begins now."""
+        if frame.place is EAGER:
+            handed = [own for _, own in self._handed(frame.sites) if own is not None]
+            self.optimizers.first_step_begins(handed)
+
     def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> Requested:
         """Note one pair that is not what the step before had in its place."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -442,6 +448,11 @@ class Recorder:
     def variables(self) -> Variables:
         """The variables that were met."""
         return self._variables
+
+    @property
+    def handing(self) -> Handing:
+        """What compares models with what is handed over."""
+        return self._handing
 
     def site_of(
         self, optimizer: int, method: str, role: Role, kind: Kind | None, variable: Any

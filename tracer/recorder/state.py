@@ -43,6 +43,10 @@ def slots_of(optimizer: Any) -> int | None:
     by_variable = own.get("_slots")
     if isinstance(by_variable, dict):  # legacy and v1, of which none is made before it is needed
         return sum(len(each) for each in by_variable.values())
+    of_parameters = own.get("state")
+    if isinstance(of_parameters, dict) and "param_groups" in own:  # PyTorch
+        kept = (held for state in of_parameters.values() for held in state.items())
+        return len([name for name, each in kept if name != "step" and each is not None])
     every = own.get("_variables")
     if not isinstance(every, list):
         return None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.empty import every, reason, reason_for_all
-from tracer.model.labels import of_torch, program_lines, replica_names
+from tracer.model.labels import of_torch, program_lines, program_noun, replica_names
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -218,7 +218,8 @@ def _calls(tally: Tally) -> str:
     least = "" if tally.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    while_tracing = f"while tracing {some(graphs, 'graph')}{within or _never(graphs, idle)}"
+    noun = program_noun(tally.trace, tally.optimizers)
+    while_tracing = f"while tracing {some(graphs, noun)}{within or _never(graphs, idle)}"
     if not tracing:
         if {tally.trace.methods[index].name for index in chosen} <= _OF_MANY:
             return f"{called}, {_all(eager)}eagerly, counted once for each variable of a call."

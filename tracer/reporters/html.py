@@ -17,7 +17,7 @@ from markupsafe import Markup
 from tracer.findings.catalogue import findings
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
-from tracer.model.labels import replica_names
+from tracer.model.labels import framework, replica_names
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
@@ -148,7 +148,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
 
 def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
-    graphs = _graphs(tally)
+    graphs, of = _graphs(tally), framework(tally.trace, tally.optimizers)
     lost = []
     if number := tally.unplaced(measures.updates):
         lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
@@ -166,6 +166,8 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         "steps": tally.steps,
         "variables": len(tally.variables),
         "lost": lost,
+        "noun": "graph" if of == "tensorflow" else "program",
+        "step_method": "stateless_apply" if of == "jax" else "apply_gradients",
         "workers": workers[:most] if len(workers) > 1 else [],
         "replicas": replicas[:most],
         "devices": any(row.device for row in replicas),

@@ -9,6 +9,7 @@ from rich.text import Text
 from tracer.model import measures
 from tracer.model.empty import SKIPPED, accumulated, reason_for_all
 from tracer.model.labels import (
+    framework,
     only_worker,
     program_lines,
     replica_noun,
@@ -348,13 +349,18 @@ def _behind(tally: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int
     return late
 
 
+def _programs(tally: Tally) -> str:
+    """What the graphs are called, where there may be any."""
+    return "programs" if framework(tally.trace, tally.optimizers) != "tensorflow" else "graphs"
+
+
 def by_method(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, and beside them the Python calls and their graphs."""
     columns = (
         Column("executions"),
         Column("calls\neager", drop=2),
         Column("calls\ntracing", drop=1),
-        Column("\ngraphs", drop=3),
+        Column(f"\n{_programs(tally)}", drop=3),
         Column("never\nran", drop=3),
     )
     table = Table("method", columns)

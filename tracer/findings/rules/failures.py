@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, names_in_short, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
+from tracer.model.labels import framework
 from tracer.model.records import Failure
 from tracer.model.trace import Trace
 
@@ -15,6 +16,7 @@ _IDENTIFIER = re.compile(
 )
 _OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
 _NAMES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
+_CUT = 200  # characters, where a recorder cuts what was said
 _TOLD_OF_CLASS = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
 
 
@@ -101,7 +103,7 @@ def apply_raised(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "info" if _went_on(evidence, failure) else "error",
             f"{method} raised {error}{where}, {when}{_because(failure, said)}.",
-            _fix(failure, root.kind),
+            _fix(evidence, failure),
             failure.variables,
         )
 
@@ -123,9 +125,20 @@ _FIXES = {
 }
 
 
-def _fix(failure: Failure, kind: str) -> str:
-    if failure.cause == "creation" and kind in ("legacy", "v1"):  # which have no `build`
+def _fix(evidence: Evidence, failure: Failure) -> str:
+    root = evidence.optimizers[0]
+    if failure.cause == "creation" and root.kind in ("legacy", "v1"):  # which have no `build`
         return "Make a tf.function for each model and optimizer."
+    if "corresponding 1:1" in failure.error:  # on JAX: other variables than it was built for
+        return (
+            "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
+            "loop of your own, build an optimizer for the variables that it is to train."
+        )
+    if failure.cause == "none" and framework(evidence.trace, [root]) != "tensorflow":
+        return (
+            "The loss does not depend on any of them: compute it from what the model gives, and "
+            "take care of numpy, detach and integers in between."
+        )
     return _FIXES[failure.cause]
 
 
@@ -149,6 +162,8 @@ def _because(failure: Failure, said: str) -> str:
         return ": it makes variables of its own in its first step, and the function had run before"
     if failure.cause == "none":
         return f": every gradient was None, of {which}" if which else ": every gradient was None"
+    if len(failure.error) >= _CUT:
+        said = said.partition(". ")[0]
     on = f", on {which}" if which else ""
     return f"{on}: {said.rstrip('.')}" if said else on
 

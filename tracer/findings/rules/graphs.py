@@ -8,6 +8,7 @@ import msgspec
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
+from tracer.model.labels import framework, program_noun
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.tally import is_first_only
 from tracer.model.wording import some, times
@@ -43,11 +44,14 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
             if graph.parted:
                 parted.add(graph.function)
+    jax = framework(evidence.trace, evidence.optimizers) == "jax"
+    method = "stateless_apply" if jax else "apply_gradients"
+    advice = "Call it once, with all gradients." if jax else ""
     for function, calls in most.items():
-        called = f"{function} calls apply_gradients{of_optimizer(evidence)} {times(calls)}"
+        called = f"{function} calls {method}{of_optimizer(evidence)} {times(calls)}"
         steps = f"each time it runs, that is {calls:,} steps."
         if function in parted:
-            yield Case("warning", f"{called}: {steps}")
+            yield Case("warning", f"{called}: {steps}", advice)
         else:
             yield Case(
                 "info",
@@ -73,7 +77,9 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
 def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     every = [_without_failed(each) for each in _graphs(evidence)]
-    rows = [each for each in every if each.idle and not is_first_only(each)]
+    noun = program_noun(evidence.trace, evidence.optimizers)
+    twice = noun == "graph"  # TensorFlow traces what makes variables twice, and runs one of both
+    rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
     ran = any(block.total for block in evidence.blocks)
     failed = any(program.error for program in evidence.trace.programs)
     functions = dict.fromkeys(each.function for each in rows)
@@ -83,13 +89,14 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
             f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
         )
         rows = []
-        yield _idle(which + of_optimizer(evidence), tracings, idle, ran, failed)
+        yield _idle(which + of_optimizer(evidence), noun, tracings, idle, ran, failed)
     for function in functions if rows else ():
         mine = [each for each in every if each.function == function]
         idle = sum(each.idle for each in rows if each.function == function)
         tracings = sum(each.tracings for each in mine)
         where = _traced_by(evidence, [each for each in rows if each.function == function])
-        yield _idle(function + of_optimizer(evidence), tracings, idle, ran, failed, where)
+        which = function + of_optimizer(evidence)
+        yield _idle(which, noun, tracings, idle, ran, failed, where)
 
 
 def _without_failed(graph: Graph) -> Graph:
@@ -98,8 +105,10 @@ def _without_failed(graph: Graph) -> Graph:
     return msgspec.structs.replace(graph, tracings=tracings, idle=idle)
 
 
-def _idle(which: str, tracings: int, idle: int, ran: bool, failed: bool, where: str = "") -> Case:
-    graphs = "the graph" if tracings == 1 else f"{idle:,} of the {tracings:,} graphs"
+def _idle(
+    which: str, noun: str, tracings: int, idle: int, ran: bool, failed: bool, where: str = ""
+) -> Case:
+    graphs = f"the {noun}" if tracings == 1 else f"{idle:,} of the {tracings:,} {noun}s"
     text = f"{which}: {graphs} that its tracing gave never ran{where}."
     if ran:
         return Case("info", text)
@@ -125,11 +134,15 @@ def _idle(which: str, tracings: int, idle: int, ran: bool, failed: bool, where: 
     explanation=(
         "The signatures are those of the outermost function that holds the steps. It is info "
         "unless there were five tracings or more, and one for each 20 steps or more; a last batch "
-        "that is smaller gives one."
+        "that is smaller gives one. On JAX they are those of the function that jax.jit traces; of "
+        "an argument with many arrays the signature has their number only, and how many steps had "
+        "run is what JAX had told by then, for it runs them behind Python's back. What "
+        "torch.compile compiles anew is not reported."
     ),
 )
 def retraced(evidence: Evidence) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
+    jax = framework(evidence.trace, evidence.optimizers) == "jax"
     for rows in _by_function(evidence):
         signatures = [each for each in rows if each.signature]
         later = [each for each in signatures[1:] if each.after > 0]
@@ -145,10 +158,17 @@ def retraced(evidence: Evidence) -> Iterator[Case]:
         line = _line(evidence, event)
         text = (
             f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
-            f"training, first after step {first.after:,}{change}"
+            f"training, first after step {first.after:,}{' or so' if jax else ''}{change}"
             + (f", by the call in {line}" if line else "")
         )
-        yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
+        advice = _RETRACED_BY_JAX if jax else ""
+        yield Case(_costly(tracings, rows), f"{text}.", advice, step=first.after + 1)
+
+
+_RETRACED_BY_JAX = (
+    "Give each batch the same shape: leave out the smaller last one (drop_last, drop_remainder), "
+    "or pad it; and give numbers as arrays of one type."
+)
 
 
 @rule(
@@ -176,7 +196,15 @@ def traced_again(evidence: Evidence) -> Iterator[Case]:
                 f"{again[0].function}{of_optimizer(evidence)} was traced {times(tracings)} for "
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
-            yield Case(_costly(tracings, rows), f"{text}.")
+            jax = framework(evidence.trace, evidence.optimizers) == "jax"
+            yield Case(_costly(tracings, rows), f"{text}.", _AGAIN_BY_JAX if jax else "")
+
+
+_AGAIN_BY_JAX = (
+    "Make the jitted function once, outside of the loop: a lambda, a partial or a method that is "
+    "made in it is a new function each time. Give what changes as an array: JAX traces again for "
+    "each value of a static argument."
+)
 
 
 def _traced_by(evidence: Evidence, rows: Sequence[Graph]) -> str:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, names_in_short, of_optimizer
+from tracer.findings.cases import Case, Severity, names_in_short, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
+from tracer.model.labels import of_torch
 
 
 @rule(
@@ -25,7 +26,11 @@ from tracer.findings.rule import rule
         "seen while the step is traced: the one whose trainable variables are just those that "
         "apply_gradients gets. So nothing is said of a list that was chosen otherwise, of an "
         "optimizer that trains several models, of eager mode, of what was made trainable after "
-        "the last step, and of what another optimizer trains."
+        "the last step, and of what another optimizer trains. With `torch.optim` it is a parameter "
+        "of which requires_grad was False when the optimizer began, that has a gradient when a "
+        "step ends, and that is in no optimizer; the model is the outermost module of which it "
+        "trains all that could be trained then. With Keras on JAX and on PyTorch the step raises, "
+        "which apply-raised reports."
     ),
 )
 def never_handed(evidence: Evidence) -> Iterator[Case]:
@@ -34,6 +39,17 @@ def never_handed(evidence: Evidence) -> Iterator[Case]:
     if not names or not evidence.steps or not evidence.trace.complete:
         return
     were, them = ("was", "it") if len(names) == 1 else ("were", "them")
+    if of_torch(evidence.optimizers[:1]):
+        yield Case(
+            "warning",
+            f"{names_in_short(names, noun='parameter')} {were} frozen when the optimizer"
+            f"{of_optimizer(evidence)} began, got a gradient later (requires_grad = True), and no "
+            f"optimizer was handed {them}: nothing updates {them}.",
+            "Hand over all parameters from the start, for an optimizer leaves out those without "
+            "a gradient; or call optimizer.add_param_group when they are made trainable.",
+            variables=names,
+        )
+        return
     yield Case(
         "warning",
         f"{names_in_short(names)} {were} made trainable after the train step was traced, and "
@@ -62,7 +78,10 @@ def never_handed(evidence: Evidence) -> Iterator[Case]:
         "the trace has several optimizers, for the critic of a GAN is frozen for the sake of the "
         "generator; and nothing is said where a model with an optimizer of its own holds the "
         "layer, too. Which model an optimizer trains is seen as for never-handed, so nothing is "
-        "said of a list that was chosen otherwise, and of eager mode."
+        "said of a list that was chosen otherwise, and of eager mode. With `torch.optim` it is a "
+        "parameter of which requires_grad was True and is False, and that still has a gradient "
+        "when a step ends, as after `zero_grad(set_to_none=False)`. With Keras on JAX the step "
+        "raises, and with Keras on PyTorch it reads `trainable` anew."
     ),
 )
 def frozen_but_updated(evidence: Evidence) -> Iterator[Case]:
@@ -72,8 +91,21 @@ def frozen_but_updated(evidence: Evidence) -> Iterator[Case]:
         return
     roots = {each.root for each in evidence.trace.optimizers}
     one = len(names) == 1
+    severity: Severity = "warning" if len(roots) == 1 else "info"
+    if of_torch(evidence.optimizers[:1]):
+        yield Case(
+            severity,
+            f"{names_in_short(names, noun='parameter')} {'was' if one else 'were'} frozen "
+            f"(requires_grad = False) and kept {'its' if one else 'their'} gradient, so the steps"
+            f"{of_optimizer(evidence)} go on updating {'it' if one else 'them'}: momentum and "
+            "weight decay do so even if the gradient is 0.",
+            "Set the gradient to None where you freeze: parameter.grad = None, or "
+            "optimizer.zero_grad() without set_to_none=False.",
+            variables=names,
+        )
+        return
     yield Case(
-        "warning" if len(roots) == 1 else "info",
+        severity,
         f"{names_in_short(names)} {'was' if one else 'were'} frozen (trainable = False) after the "
         f"train step was traced or compiled, and the step{of_optimizer(evidence)} goes on "
         f"updating {'it' if one else 'them'}.",

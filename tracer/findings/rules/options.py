@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, names_in_short
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
+from tracer.model.labels import framework
 from tracer.model.programs import has_ended
 from tracer.model.records import Decay, Optimizer
 from tracer.model.wording import listed, some
@@ -44,7 +45,7 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
             "warning",
             f"{class_of(optimizer)}.{divides} divided each gradient{times} and nobody called "
             f"{method}: the gradients are too small by that factor.",
-            f"Compute the gradients of optimizer.{method}(loss), inside of the GradientTape.",
+            f"Compute the gradients of optimizer.{method}(loss){_inside(evidence)}.",
         )
     for optimizer, method, _ in _remarked(evidence, "never-scaled"):
         yield Case(
@@ -53,6 +54,12 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
             "If float16 is used, compute the gradients of optimizer.get_scaled_loss(loss), and "
             "give them to optimizer.get_unscaled_gradients before they are applied.",
         )
+
+
+def _inside(evidence: Evidence) -> str:
+    """Where the loss is to be scaled, if that could be done at the wrong place."""
+    of_tensorflow = framework(evidence.trace, evidence.optimizers) == "tensorflow"
+    return ", inside of the GradientTape" if of_tensorflow else ""
 
 
 @rule(
@@ -97,7 +104,8 @@ def ema_unused(evidence: Evidence) -> Iterator[Case]:
     explanation=(
         "Keras searches each word of `exclude_from_weight_decay(var_names=...)` in the name that "
         "TensorFlow has of a variable, where that of a layer is what Keras calls it: "
-        "`layer_normalization`, and not `LayerNorm`. It is info if other exceptions do match, for "
+        "`layer_normalization`, and not `LayerNorm`. On JAX and PyTorch the name has no layer at "
+        "all: it is `kernel`, `bias` or `gamma`. It is info if other exceptions do match, for "
         "one list may be for several models."
     ),
 )

@@ -6,6 +6,7 @@ from itertools import pairwise
 from tracer.findings.cases import Case, class_of, names_in_short
 from tracer.findings.rule import rule
 from tracer.model.empty import is_loss_scale
+from tracer.model.labels import of_torch, variable_noun
 from tracer.model.records import Optimizer
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
@@ -51,7 +52,8 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
             small, large = (one, other) if ours < theirs else (other, one)
             inside = ours < theirs or theirs < ours
             names = tuple(trace.variables[index].name for index in sorted(shared))
-            more = f", which also trains {some(len(ours ^ theirs), 'other variable')}"
+            noun = variable_noun([trace.optimizers[one], trace.optimizers[other]])
+            more = f", which also trains {some(len(ours ^ theirs), f'other {noun}')}"
             first, second = (trace.optimizers[each].name for each in (small, large))
             yield Case(
                 "warning" if inside else "info",
@@ -61,8 +63,15 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
                 else f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
                 f"optimizers in turns: {trace.optimizers[one].name} and "
                 f"{trace.optimizers[other].name}.",
+                _SHARED_IN_TORCH if of_torch([trace.optimizers[one]]) else "",
                 variables=names,
             )
+
+
+_SHARED_IN_TORCH = (
+    "If both are meant to train it, as a reconstruction and an adversary train one encoder, there "
+    "is nothing to do. If not, hand each optimizer the parameters of its own part."
+)
 
 
 @rule(
@@ -83,7 +92,10 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         "line of the program, of which each begins after the one before has ended, and updates the "
         "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
         "are those of different models, nor where two in a row begin with the same weights, as "
-        "the folds of a validation. It is info where that is not known: in eager mode. A trace "
+        "the folds of a validation. It is info where that is not known: on JAX, and in eager mode "
+        "where apply_gradients gets an iterator. Of `torch.optim` the line is that of `wrap`, or "
+        "of its first step in a recording; one that went on with a state that it had loaded is "
+        "left out. A trace "
         "does not tell an epoch from a task, so a new optimizer for each task of continual "
         "learning is reported, too."
     ),
@@ -95,7 +107,8 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     for root, updated in _updated_by_root(trace).items():
         optimizer = trace.optimizers[root]
         settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
-        if updated and optimizer.made and optimizer.turns[0]:
+        goes_on = optimizer.settings.get("state_loaded")
+        if updated and optimizer.made and optimizer.turns[0] and not goes_on:
             told = optimizer.class_name, optimizer.made, optimizer.rate, settings
             key = *told, frozenset(updated)
             alike.setdefault(key, []).append(root)
@@ -106,16 +119,27 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             continue
         variables = sorted(_updated_by_root(trace)[roots[0]])
         names = tuple(trace.variables[index].name for index in variables)
+        torch = of_torch(row)
+        came = "stepped first" if torch else "were made"
         values = [each.values for each in row]
         if any(a == b is not None for a, b in pairwise(values)):
             continue  # of which the weights were set back: folds, or a search
         yield Case(
             "info" if None in values else "warning",
-            f"{len(row):,} optimizers of the class {class_of(row[0])} were made in {row[0].made}, "
-            f"one after the other, and each trained {names_in_short(names)}: {_names(row)}. Each "
-            "began without the moments of the one before.",
+            f"{len(row):,} optimizers of the class {class_of(row[0])} {came} in {row[0].made}, "
+            "one after the other, and each trained "
+            f"{names_in_short(names, noun=variable_noun(row))}: {_names(row)}. Each began without "
+            "the moments of the one before.",
+            _RENEWED_IN_TORCH if torch else "",
             variables=names,
         )
+
+
+_RENEWED_IN_TORCH = (
+    "If each is meant to begin anew, as one for each task in continual learning, there is nothing "
+    "to do. If not, make the optimizer once, before the loop; to change the rate, use a scheduler "
+    "or set group['lr']; or give it the state of the one before: load_state_dict."
+)
 
 
 def _names(optimizers: Sequence[Optimizer]) -> str:

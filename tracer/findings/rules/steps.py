@@ -12,6 +12,7 @@ from tracer.model.empty import (
     has_grad_scaler,
     is_loss_scale,
 )
+from tracer.model.labels import finds_nan
 from tracer.model.measures import tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
@@ -73,20 +74,19 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "warning" if hopeless else "info",
             f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            _NO_SCALE if lost else _OF_TORCH if torch else "",
+            (_NO_SCALE if lost else _GOES_ON).format(finds_nan(evidence.trace, scales)),
             step=streaks[0][0],
         )
 
 
-_OF_TORCH = (
-    "If it goes on, look for the layer that gives inf or NaN: torch.autograd.detect_anomaly(), a "
-    "lower learning rate, that layer in float32."
+_GOES_ON = (
+    "If it goes on, look for the layer that gives inf or NaN: {}, a lower learning rate, that "
+    "layer in float32."
 )
 
 _NO_SCALE = (
     "Begin again from a checkpoint with finite weights and a scale above 0, and look for the layer "
-    "that gives inf or NaN: tf.debugging.check_numerics, a lower learning rate, that layer in "
-    "float32."
+    "that gives inf or NaN: {}, a lower learning rate, that layer in float32."
 )
 
 

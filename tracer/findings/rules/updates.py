@@ -17,7 +17,7 @@ from tracer.findings.cases import (
 from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale
-from tracer.model.labels import of_torch, replica_names
+from tracer.model.labels import finds_nan, framework, of_torch, replica_names
 from tracer.model.measures import counting, tries
 from tracer.model.wording import listed, some, some_between, span, times
 
@@ -67,8 +67,10 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
         names = names_of(evidence, fact.variables)
         if any(each.kind == "v1" for each in evidence.optimizers):
             yield Case("info", f"{text}.", _OF_THE_GRAPH, names, 1)
-        elif of_torch(evidence.optimizers):
+        elif framework(evidence.trace, evidence.optimizers) in ("torch", "torch.optim"):
             yield Case("warning", f"{text}.", _CUT_IN_TORCH, names, 1)
+        elif framework(evidence.trace, evidence.optimizers) == "jax":
+            yield Case("warning", f"{text}.", _CUT_IN_JAX, names, 1)
         else:
             yield Case("warning", f"{text}.", variables=names, step=1)
 
@@ -76,6 +78,11 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
 _CUT_IN_TORCH = (
     "Look for what cuts the parameter from the loss (detach, torch.no_grad, an output that is not "
     "used, backward that is not called), or set its requires_grad to False."
+)
+
+_CUT_IN_JAX = (
+    "The program itself gives None for it: jax.grad has 0 where the loss does not depend on a "
+    "weight. Look for what makes its list of gradients, or take the variable out of it."
 )
 
 _OF_THE_GRAPH = (
@@ -162,7 +169,8 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
 
 def _asked(evidence: Evidence) -> str:
     """The method that gets the gradients."""
-    return "step" if of_torch(evidence.optimizers) else "apply_gradients"
+    methods = {"torch.optim": "step", "jax": "stateless_apply", "torch": "apply"}
+    return methods.get(framework(evidence.trace, evidence.optimizers), "apply_gradients")
 
 
 def _skipper(evidence: Evidence) -> str:
@@ -170,9 +178,7 @@ def _skipper(evidence: Evidence) -> str:
 
 
 def _infinite(evidence: Evidence) -> str:
-    check = "tf.debugging.check_numerics"
-    if of_torch(evidence.optimizers):
-        check = "torch.autograd.detect_anomaly()"
+    check = finds_nan(evidence.trace, evidence.optimizers)
     where = "in the steps in which it has one"
     return f"Look for what makes the gradients infinite or NaN {where}: {check}."
 
@@ -230,6 +236,8 @@ def stopped(evidence: Evidence) -> Iterator[Case]:
             if silent is not None and silent[1] == because and latest > silent[0] + 1:
                 facts.append(fact_of(history.variables, step=silent[0] + 1))
         for fact in folded(facts):
+            own = _NOT_HANDED_TO_TORCH if of_torch(evidence.optimizers) else {}
+            reason, advice = own.get(because, (reason, advice))
             since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
             text = (
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} no longer updated "
@@ -250,7 +258,7 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
         "warning",
         "the gradient was None since then",
         "Look for what changed in the loss at that step: a branch that is no longer taken, a "
-        "tf.stop_gradient, a layer whose output is no longer used.",
+        "stop_gradient or detach, a layer whose output is no longer used.",
     ),
     (
         "gradients",
@@ -261,11 +269,25 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
     (
         "nothing",
         "info",
-        "no longer handed to apply_gradients",
+        "no longer handed to the optimizer",
         "If you froze it, this is as it should be. If not, look at the list of variables that the "
         "train step passes.",
     ),
 )
+
+
+_NOT_HANDED_TO_TORCH = {
+    "missing": (
+        "it had no gradient since then",
+        "Look for what changed in the loss at that step: a branch that is no longer taken, a "
+        "detach, a layer whose output is no longer used.",
+    ),
+    "nothing": (
+        "no longer one of its parameters that require a gradient",
+        "If you froze it, this is as it should be. If not, look at requires_grad, and at the "
+        "parameter groups.",
+    ),
+}
 
 
 def _silent(history: History, replica: int, evidence: Evidence) -> tuple[int, str] | None:
@@ -345,9 +367,12 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
             f"{subject(evidence, fact.variables)} {was(fact.variables)} updated "
             f"{_times(in_step)} {where}"
         )
-        yield Case(
-            "warning", f"{text}.", variables=names_of(evidence, fact.variables), step=fact.step
-        )
+        advice = _TWICE_IN_TORCH if of_torch(evidence.optimizers) else ""
+        names = names_of(evidence, fact.variables)
+        yield Case("warning", f"{text}.", advice, names, fact.step)
+
+
+_TWICE_IN_TORCH = "Look for a step of the optimizer's own class that calls the inherited one twice."
 
 
 @rule(

@@ -146,7 +146,7 @@ class Blocks(host.Blocks):
             called=called,
         )
         self.programs = self.counters = Programs(sites, note, fault)
-        self.tracings: Tracings = Tracings()
+        self.tracings = self._tracings = Tracings()
         self._alone: dict[Program, Callable[..., Any]] = {}
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
@@ -159,6 +159,7 @@ class Blocks(host.Blocks):
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
         if frame.place is EAGER and not (self.programs.all or frame.updates):
+            self.programs.by_python = True
             super().close(frame, failed)
             return
         if frame.path == UNKNOWN:
@@ -193,7 +194,7 @@ class Blocks(host.Blocks):
         if caller is not None:
             path = self.callers.paths.above(caller)
         with self.counters.lock:
-            tracing = self.tracings.of(frame.place.graph, path, self.counters.steps())
+            tracing = self._tracings.of(frame.place.graph, path, self.counters.steps())
             tracing.programs.append(program)
             tracing.failed |= failed
             if program.work.role == "step":

@@ -156,7 +156,7 @@ def function_name(trace: Any) -> str:
 
 
 def function_place(trace: Any) -> str:
-    """The name of the function that is being traced and where it is defined: `step at train.py:9`."""
+    """The name of the function that is being traced and where it is: `step at train.py:9`."""
     about = getattr(getattr(trace, "frame", None), "debug_info", None)
     return str(getattr(about, "func_src_info", "") or "program")
 

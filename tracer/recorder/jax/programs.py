@@ -130,6 +130,8 @@ class Programs(Counters[Any, Any]):
         """What was traced."""
         self.latest: dict[int, int] = {}
         """How far the steps that were told say that each optimizer's own count of steps is."""
+        self.by_python = False
+        """Whether Python counted steps, which tell nothing."""
         self._earliest: dict[int, int] = {}
         """How far they said that it was before the first of them."""
         self._eager: dict[Work, Program] = {}
@@ -179,7 +181,9 @@ class Programs(Counters[Any, Any]):
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
 
     def moved(self, optimizer: Any) -> int | None:
-        """How far the steps say that an optimizer's own count of them moved; None if none did."""
+        """How far the steps say that an optimizer's own count moved; None if not all of them do."""
+        if self.by_python:
+            return None
         clock = id(getattr(optimizer, "_iterations", None))
         latest = self.latest.get(clock)
         return None if latest is None else latest - self._earliest[clock]

@@ -171,7 +171,8 @@ def _why(leaves: Leaves, known: Iterable[Leaves]) -> tuple[Cause, str]:
 
 
 def _changes(old: Leaves, new: Leaves) -> Iterable[str]:
-    """
+    """What two tracings of one function were not alike in.
+
     >>> list(_changes({"x": "float32[4]"}, {"x": "float32[3]"}))
     ['x: float32[4] -> float32[3]']
     """

@@ -6,7 +6,6 @@ from typing import Any
 from tracer.recorder import host
 from tracer.recorder.backend import Surroundings
 from tracer.recorder.host import (
-    Handing as new_handing,
     OlderFunctions as new_older,
     counts_in_functions,
     function_around,
@@ -26,6 +25,7 @@ from tracer.recorder.torch.backend import (
 )
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.blocks import Blocks as new_blocks
+from tracer.recorder.torch_optim.handing import Handing as new_handing
 from tracer.recorder.torch_optim.parameters import Parameters
 
 __all__ = [

@@ -22,9 +22,15 @@ class Parameters(Variables):
         super().__init__(lambda parameter: parameter, self._record)
         self._names: dict[int, str] = {}
 
-    def meet(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Find the names of the parameters of an optimizer, which will be asked for next."""
-        self._names = names_in(groups)
+    def meet(self, groups: Sequence[dict[str, Any]]) -> list[Any]:
+        """Find the names of the parameters of an optimizer, which will be asked for next.
+
+        Returns the models that hold them.
+        """
+        models = _outermost()
+        self._names = names_in(groups, models)
+        wanted = set(map(id, parameters_of(groups)))
+        return [model for model in models if any(True for _ in _named(model, wanted))]
 
     def _record(self, parameter: Any) -> Variable:
         dtype = str(parameter.dtype).removeprefix("torch.")
@@ -32,14 +38,14 @@ class Parameters(Variables):
         return Variable(name, tuple(map(int, parameter.shape)), dtype)
 
 
-def names_in(groups: Sequence[dict[str, Any]]) -> dict[int, str]:
-    """The name of each parameter of an optimizer, by its `id`.
+def names_in(groups: Sequence[dict[str, Any]], models: Sequence[Any]) -> dict[int, str]:
+    """The name of each parameter of an optimizer, by its `id`; `models` are all that are alive.
 
     It is the one that it was handed over with, or that of `named_parameters()` of the outermost
     module that holds it; else its place: `param_groups[0][3]`.
     """
     wanted = {id(parameter) for group in groups for parameter in group["params"]}
-    names = names_of(wanted)
+    names = names_of(wanted, models)
     for place, group in enumerate(groups):
         given = group.get("param_names") or ()
         for index, parameter in enumerate(group["params"]):
@@ -50,13 +56,13 @@ def names_in(groups: Sequence[dict[str, Any]]) -> dict[int, str]:
     return names
 
 
-def names_of(wanted: set[int]) -> dict[int, str]:
+def names_of(wanted: set[int], models: Sequence[Any]) -> dict[int, str]:
     """The names of parameters, by their `id`, in the models that hold them.
 
     Where several do, as a model and a part of it that something else holds too, that model names
     them which holds the most of them.
     """
-    held = [dict(_named(module, wanted)) for module in _outermost()]
+    held = [dict(_named(module, wanted)) for module in models]
     names: dict[int, str] = {}
     for each in sorted(held, key=len, reverse=True):
         names = {**each, **names}
@@ -118,8 +124,9 @@ def names_alive() -> set[str]:
 
 
 def _alive() -> dict[int, tuple["ref[Any]", str]]:
-    everything = [p for root in _outermost() for p in root.parameters()]
-    names = names_of({id(parameter) for parameter in everything})
+    models = _outermost()
+    everything = [p for root in models for p in root.parameters()]
+    names = names_of({id(parameter) for parameter in everything}, models)
     return {id(p): (ref(p), names[id(p)]) for p in everything}
 
 

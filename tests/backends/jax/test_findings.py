@@ -1,0 +1,178 @@
+"""What is found of Keras on JAX: a program for each rule that can find anything there."""
+
+from typing import Any
+
+import jax
+import keras
+import pytest
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y
+from backends.keras_findings import PROGRAMS, fit, model, two
+from findings_of import check, of_workers, traced
+from rules_by_backend import rules_of
+
+import tracer
+from tracer.findings.catalogue import Finding
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Keras says some of it, too
+
+HERE = {"apply-gradients-twice", "graph-never-ran", "retraced", "traced-again"}
+OF_PROGRAMS = {
+    "apply-raised",
+    "gradients-left",
+    "python-side-effect",
+    "shared-variable",
+    "state-not-loaded",
+    "steps-differ",
+}
+"""The rules that rest on what is so on JAX alone; the others repeat what is tested on PyTorch."""
+
+
+def test_each_rule_of_the_table_has_a_program() -> None:
+    others = HERE | {"never-used", "replicas-disagree"}
+    assert rules_of("jax") - PROGRAMS.keys() == others
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, marks=[] if code in OF_PROGRAMS else [pytest.mark.sweep])
+        for code in sorted(PROGRAMS.keys() & rules_of("jax"))
+    ],
+)
+def test_it_is_said_and_nothing_of_its_twin(code: str) -> None:
+    finding = check(code, PROGRAMS[code])
+    said = finding.text + finding.advice
+    assert not any(word in said for word in ("tf.func", "GradientTape", "TensorFlow")), said
+
+
+def test_an_optimizer_that_was_built_and_never_used() -> None:
+    optimizer = tracer.wrap(keras.optimizers.SGD(0.1))
+    variables = two()
+    optimizer.build(variables)
+    (finding,) = tracer.trace_of(optimizer).findings()
+    assert finding.code == "never-used"
+    optimizer.apply([keras.ops.ones(3)] * 2, variables)
+    assert not tracer.trace_of(optimizer).findings()
+
+
+def test_processes_that_did_not_do_the_same() -> None:
+    def train(steps: int) -> None:
+        keras.utils.clear_session()
+        fit(model(keras.optimizers.SGD(0.1)), steps)
+
+    one, other = traced(lambda _: train(3), False), traced(lambda _: train(2), False)
+    (finding,) = of_workers(one, other).findings()
+    assert finding.code == "replicas-disagree"
+    assert not of_workers(one, one).findings()
+
+
+class Trained:
+    """A loop of the program's own, and what is found of it."""
+
+    def __init__(self) -> None:
+        self.optimizer = tracer.wrap(Odometer())
+        self.loop = Loop(self.optimizer)
+
+    def run(self, step: Any, batch: int = 8) -> None:
+        """One call of a jitted step, waited for."""
+        self.loop.state = step(self.loop.state, X[:batch], Y[:batch])
+        jax.block_until_ready(self.loop.state)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is found by now."""
+        return tracer.trace_of(self.optimizer).findings()
+
+
+def test_a_loop_of_ones_own_is_fine() -> None:
+    """Its count of steps is in its state, and the optimizer's variable stays at 0."""
+    trained = Trained()
+    step = jax.jit(trained.loop.step)
+    for _ in range(5):
+        trained.run(step)
+    assert int(trained.optimizer.iterations.numpy()) == 0
+    assert float(trained.loop.state[0][0][0, 0]) == 5
+    assert not trained.findings
+
+
+def test_a_batch_of_another_size_each_time() -> None:
+    trained = Trained()
+    step = jax.jit(trained.loop.step)
+    for batch in range(3, 9):
+        trained.run(step, batch)
+    (finding,) = trained.findings
+    assert (finding.code, finding.severity, finding.step) == ("retraced", "warning", 2)
+    assert "step was traced anew 5 times in training, first after step 1 or so" in finding.text
+    assert "when x: float32[3, 4], y: float32[3, 1] became x: float32[4, 4]" in finding.text
+    assert "by the call in tests/backends/jax/test_findings.py" in finding.text.replace("\\", "/")
+    trace = tracer.trace_of(trained.optimizer)
+    assert [each.tracings for each in trace.graphs] == [1] * 6
+    details = [each.detail for each in trace.graph_tracings]
+    assert details[1] == "x: float32[3, 4] -> float32[4, 4]; y: float32[3, 1] -> float32[4, 1]"
+    assert trace.graph_tracings[0].cause == "first"
+
+
+def test_a_smaller_last_batch_is_good_to_know() -> None:
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    trained.fit(X[:10, :3], Y[:10], batch_size=4, epochs=2, verbose=0)
+    (finding,) = tracer.trace_of(optimizer).findings()
+    assert (finding.code, finding.severity) == ("retraced", "info")
+    assert "train_step was traced anew once" in finding.text
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_function_that_is_jitted_in_each_step(healthy: bool) -> None:
+    trained = Trained()
+    once = jax.jit(trained.loop.step)
+    for _ in range(5):
+        trained.run(once if healthy else jax.jit(lambda *given: trained.loop.step(*given)))
+    assert [each.code for each in trained.findings] == ["traced-again"] * (not healthy)
+    if not healthy:
+        (finding,) = trained.findings
+        assert finding.severity == "warning" and "<lambda> was traced 5 times" in finding.text
+        assert "Make the jitted function once" in finding.advice
+
+
+def test_a_number_of_python_in_place_of_an_array() -> None:
+    trained = Trained()
+
+    @jax.jit
+    def step(state: Any, x: Any, y: Any, rate: Any) -> Any:
+        return trained.loop.step(state, x * rate, y)
+
+    for rate in (1.0, jax.numpy.float32(1.0)):
+        trained.run(lambda *given: step(*given, rate))  # noqa: B023
+    detail = tracer.trace_of(trained.optimizer).graph_tracings[1].detail
+    assert detail == "rate: float32[] of Python -> float32[]"
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_gradient_that_is_applied_twice(healthy: bool) -> None:
+    trained = Trained()
+    loop, optimizer = trained.loop, trained.optimizer
+
+    @jax.jit
+    def step(state: Any, x: Any, y: Any) -> Any:
+        gradients = jax.grad(loop.loss)(state[0], x, y)
+        state = optimizer.stateless_apply(state[1], gradients, state[0])
+        if healthy:
+            gradients = jax.grad(loop.loss)(state[0], x, y)
+        return optimizer.stateless_apply(state[1], gradients, state[0])
+
+    trained.run(step)
+    (finding,) = trained.findings
+    assert finding.code == "apply-gradients-twice"
+    assert finding.severity == ("info" if healthy else "warning")
+    assert "step calls stateless_apply twice" in finding.text
+    assert float(loop.state[0][0][0, 0]) == 2
+
+
+def test_a_program_that_never_ran() -> None:
+    trained = Trained()
+    jax.make_jaxpr(trained.loop.step)(trained.loop.state, X[:8], Y[:8])
+    (finding,) = trained.findings
+    assert (finding.code, finding.severity) == ("graph-never-ran", "warning")
+    assert finding.text.startswith("step: the program that its tracing gave never ran")
+    trained.run(jax.jit(trained.loop.step))
+    assert not [each for each in trained.findings if each.severity != "info"]

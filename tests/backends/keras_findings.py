@@ -1,0 +1,254 @@
+"""Programs of Keras that a rule is about, for any backend of it, each with its healthy twin.
+
+Each returns when it has trained; what it did is asked of the weights in the tests of the counts.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+PROGRAMS: dict[str, Callable[[bool], None]] = {}
+
+
+def program(train: Callable[[bool], None]) -> Callable[[bool], None]:
+    """`train(healthy)`, which the rule of that name is about."""
+    PROGRAMS[train.__name__.replace("_", "-")] = train
+    return train
+
+
+def model(optimizer: Any = None, *parts: Any) -> Any:
+    """A small model, compiled if it is given an optimizer."""
+    layers = parts or (keras.layers.Dense(2, name="base"), keras.layers.Dense(1, name="head"))
+    made = keras.Sequential([keras.Input((3,)), *layers])
+    if optimizer is not None:
+        made.compile(optimizer, "mse")
+    return made
+
+
+def fit(trained: Any, number: int = 8, epochs: int = 1) -> None:
+    """An epoch of steps of one example, or several epochs."""
+    trained.fit(X[:number], Y[:number], batch_size=1, epochs=epochs, verbose=0)
+
+
+def two() -> list[Any]:
+    """Two variables."""
+    return [keras.Variable(np.ones(3, "float32"), name=name) for name in ("first", "second")]
+
+
+def ones(*present: bool) -> list[Any]:
+    """A gradient for each that has one."""
+    return [keras.ops.ones(3) if each else None for each in present]
+
+
+SGD: Any = keras.optimizers.SGD
+
+
+@program
+def override_unreached(healthy: bool) -> None:
+    def update(self: Any, grad: Any, var: Any, rate: Any = 0.1) -> None:
+        self.assign_sub(var, rate * grad)
+
+    name = "update_step" if healthy else "_resource_apply_dense"
+    fit(model(type("Mine", (SGD,), {name: update})(0.1)))
+
+
+@program
+def wrong_signature(healthy: bool) -> None:
+    class Fine(SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.assign_sub(variable, learning_rate * gradient)
+
+    class Mine(SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any) -> None:
+            self.assign_sub(variable, gradient)
+
+    optimizer = (Fine if healthy else Mine)(0.1)
+    optimizer.build(two())
+    optimizer.apply(ones(True, True))
+
+
+@program
+def python_side_effect(healthy: bool) -> None:
+    class Plain(SGD):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.assign_sub(variable, learning_rate * gradient)
+
+    class Counting(SGD):  # type: ignore[misc]
+        count = 0
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.count += 1
+            self.assign_sub(variable, learning_rate * gradient)
+
+    fit(model((Plain if healthy else Counting)(0.1)))
+
+
+@program
+def step_per_variable(healthy: bool) -> None:
+    class Fine(keras.optimizers.Optimizer):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            step = keras.ops.cast(self.iterations + 1, "float32")
+            self.assign_sub(variable, gradient / step)
+
+    class Decaying(keras.optimizers.Optimizer):  # type: ignore[misc]
+        def build(self, variables: Any) -> None:
+            super().build(variables)
+            self.number = self.add_variable((), name="number", initializer="ones")
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self.assign_add(self.number, 1.0)
+            self.assign_sub(variable, gradient / self.number)
+
+    fit(model((Fine if healthy else Decaying)(0.1)))
+
+
+@program
+def keras_mixed(healthy: bool) -> None:
+    fit(model(SGD(0.1) if healthy else SGD))
+
+
+@program
+def apply_raised(healthy: bool) -> None:
+    optimizer = SGD(0.1)
+    fit(model(optimizer))
+    layer = keras.layers.Dense(1)
+    fit(model(SGD(0.1) if healthy else optimizer, layer))
+
+
+@program
+def never_updated(healthy: bool) -> None:
+    class Dropping(SGD):  # type: ignore[misc]
+        def _backend_apply_gradients(self, grads: Any, variables: Any) -> None:
+            keep = slice(None if healthy else 1)
+            super()._backend_apply_gradients(grads[keep], variables[keep])
+
+    optimizer = Dropping(0.1)
+    optimizer.build(two())
+    for _ in range(3):
+        optimizer.apply(ones(True, True))
+
+
+@program
+def shared_variable(healthy: bool) -> None:
+    draw, judge = keras.layers.Dense(3, name="draw"), keras.layers.Dense(1, name="judge")
+    critic = model(SGD(0.1, name="of_critic"), judge)
+    both = model(None, draw, keras.layers.Dense(1) if healthy else judge)
+    both.compile(SGD(0.1, name="of_generator"), "mse")
+    for _ in range(3):
+        critic.train_on_batch(X, Y)
+        both.train_on_batch(X, Y)
+
+
+@program
+def optimizer_renewed(healthy: bool) -> None:
+    trained = model(keras.optimizers.Adam())
+    for _ in range(4):
+        if not healthy:
+            trained.compile(keras.optimizers.Adam(), "mse")
+        fit(trained, 2)
+
+
+@program
+def no_gradient(healthy: bool) -> None:
+    optimizer = SGD(0.1)
+    optimizer.build(two())
+    for _ in range(3):
+        optimizer.apply(ones(True, healthy))
+
+
+@program
+def updates_stopped(healthy: bool) -> None:
+    optimizer = SGD(0.1)
+    optimizer.build(two())
+    for step in range(12):
+        optimizer.apply(ones(True, healthy or step < 4))
+
+
+@program
+def gradient_missing(healthy: bool) -> None:
+    optimizer = SGD(0.1)
+    optimizer.build(two())
+    for step in range(12):
+        optimizer.apply(ones(True, healthy or step % 2 == 0))
+
+
+class Twice(SGD):  # type: ignore[misc]
+    """Applies all gradients twice."""
+
+    def _backend_apply_gradients(self, grads: Any, variables: Any) -> None:
+        super()._backend_apply_gradients(grads, variables)
+        super()._backend_apply_gradients(grads, variables)
+
+
+@program
+def updated_twice(healthy: bool) -> None:
+    fit(model(SGD(0.1) if healthy else Twice(0.1)))
+
+
+@program
+def steps_skipped(healthy: bool) -> None:
+    scale = keras.mixed_precision.LossScaleOptimizer(SGD(0.1), initial_scale=4.0)
+    trained = model(scale)
+    for _ in range(4):
+        trained.train_on_batch(X * (1.0 if healthy else float("inf")), Y)
+
+
+@program
+def steps_differ(healthy: bool) -> None:
+    class Standing(SGD):  # type: ignore[misc]
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            super().apply(grads, trainable_variables)
+            if not healthy:
+                self._iterations.assign(0)
+
+    fit(model(Standing(0.1)))
+
+
+@program
+def gradients_left(healthy: bool) -> None:
+    fit(model(SGD(0.1, gradient_accumulation_steps=4)), 8 if healthy else 6)
+
+
+@program
+def loss_not_scaled(healthy: bool) -> None:
+    trained = model(keras.mixed_precision.LossScaleOptimizer(SGD(0.1)))
+    if not healthy:
+        object.__setattr__(trained.optimizer, "scale_loss", lambda loss: loss)
+    fit(trained, 3)
+
+
+@program
+def ema_unused(healthy: bool) -> None:
+    variables = two()
+    optimizer = SGD(0.1, use_ema=True)
+    optimizer.build(variables)
+    for _ in range(3):
+        optimizer.apply(ones(True, True))
+    if healthy:
+        optimizer.finalize_variable_values(variables)
+
+
+@program
+def decay_exclusion(healthy: bool) -> None:
+    optimizer = keras.optimizers.AdamW(weight_decay=0.01)
+    optimizer.exclude_from_weight_decay(var_names=["bias" if healthy else "LayerNorm"])
+    fit(model(optimizer))
+
+
+@program
+def state_not_loaded(healthy: bool) -> None:
+    trained = model(keras.optimizers.Adam())
+    fit(trained)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "only.weights.h5")
+        keras.Model.save_weights(trained, file)
+        other = model(keras.optimizers.Adam())
+        if healthy:
+            other.optimizer.build(other.trainable_variables)
+        other.load_weights(file)
+    fit(other)

@@ -1,0 +1,316 @@
+"""What is found of PyTorch's own optimizers: a program for each rule that can find anything there.
+
+Each has a twin that is much alike and fine; the weights say which of both it is, where they can.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from findings_of import check, of_workers, traced
+from rules_by_backend import rules_of
+
+import tracer
+
+torch.set_num_threads(1)
+PROGRAMS: dict[str, Callable[[bool], None]] = {}
+SGD = torch.optim.SGD
+
+
+def program(train: Callable[[bool], None]) -> Callable[[bool], None]:
+    """`train(healthy)`, which the rule of that name is about."""
+    PROGRAMS[train.__name__.replace("_", "-")] = train
+    return train
+
+
+def net() -> Any:
+    """Two layers."""
+    return torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+
+
+def step(optimizer: Any, model: Any, *, to_none: bool = True, factor: float = 1.0) -> None:
+    """One batch."""
+    optimizer.zero_grad(set_to_none=to_none)
+    (factor * model(torch.ones(4, 3)) ** 2).mean().backward()
+    optimizer.step()
+
+
+def weights(*layers: Any) -> list[Any]:
+    """What their parameters hold."""
+    return [p.detach().clone() for layer in layers for p in layer.parameters()]
+
+
+def same(before: list[Any], *layers: Any) -> bool:
+    """Whether their parameters hold it still."""
+    return all(map(torch.equal, before, weights(*layers)))
+
+
+@program
+def never_handed(healthy: bool) -> None:
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    before = weights(model[0])
+    for epoch in range(6):
+        if epoch == 3:
+            model[0].requires_grad_(True)
+            if healthy:
+                optimizer.add_param_group({"params": model[0].parameters()})
+        step(optimizer, model)
+    assert same(before, model[0]) != healthy
+
+
+@program
+def frozen_but_updated(healthy: bool) -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.9)
+    for _ in range(3):
+        step(optimizer, model)
+    model[0].requires_grad_(False)
+    before = weights(model[0])
+    for _ in range(3):
+        step(optimizer, model, to_none=healthy)
+    assert same(before, model[0]) == healthy
+
+
+@program
+def shared_variable(healthy: bool) -> None:
+    draw, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    both = torch.nn.Sequential(draw, judge)
+    of_critic = SGD(judge.parameters(), 0.1)
+    of_generator = SGD((draw if healthy else both).parameters(), 0.1)
+    for _ in range(3):
+        step(of_critic, judge)
+        step(of_generator, both)
+
+
+@program
+def optimizer_renewed(healthy: bool) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(4):
+        if not healthy:
+            optimizer = torch.optim.Adam(model.parameters())
+        step(optimizer, model)
+        step(optimizer, model)
+
+
+@program
+def no_gradient(healthy: bool) -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        hidden = model[0](torch.ones(4, 3))
+        model[1](hidden if healthy else hidden.detach()).mean().backward()
+        optimizer.step()
+
+
+@program
+def updates_stopped(healthy: bool) -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for number in range(12):
+        optimizer.zero_grad()
+        hidden = model[0](torch.ones(4, 3))
+        model[1](hidden if healthy or number < 4 else hidden.detach()).mean().backward()
+        optimizer.step()
+
+
+@program
+def gradient_missing(healthy: bool) -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for number in range(12):
+        optimizer.zero_grad()
+        hidden = model[0](torch.ones(4, 3))
+        model[1](hidden if healthy or number % 2 else hidden.detach()).mean().backward()
+        optimizer.step()
+
+
+@program
+def updated_twice(healthy: bool) -> None:
+    class Mine(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            if not healthy:
+                super().step(closure)
+            return super().step(closure)
+
+    model = net()
+    optimizer = Mine(model.parameters(), 0.1)
+    for _ in range(3):
+        step(optimizer, model)
+
+
+def scaled(healthy: bool, only_in: range) -> None:
+    """Steps of a scaler, in some of which the second layer has a gradient that is infinite."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for number in range(6):
+        optimizer.zero_grad()
+        loss = model[0](torch.ones(4, 3)).mean()
+        if number in only_in:
+            loss = loss + model[1](torch.ones(4, 2) * (1.0 if healthy else torch.inf)).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@program
+def steps_skipped(healthy: bool) -> None:
+    scaled(healthy, range(6))
+
+
+@program
+def never_updated(healthy: bool) -> None:
+    scaled(healthy, range(2))
+
+
+def test_each_rule_of_the_table_has_a_program() -> None:
+    assert rules_of("torch.optim") - PROGRAMS.keys() == {"replicas-disagree"}
+    assert PROGRAMS.keys() <= rules_of("torch.optim")
+
+
+@pytest.mark.parametrize("code", sorted(PROGRAMS))
+def test_it_is_said_and_nothing_of_its_twin(code: str) -> None:
+    if code == "never-updated":  # of which the twin misses a gradient in most steps, and stops
+        assert code not in {each.code for each in traced(PROGRAMS[code], True).findings()}
+        finding = next(e for e in traced(PROGRAMS[code], False).findings() if e.code == code)
+    else:
+        finding = check(code, PROGRAMS[code])
+    said = finding.text + finding.advice
+    words = ("tf.", "GradientTape", "TensorFlow", "graph", "apply_gradients", "compile")
+    assert not any(word in said for word in words), said
+    if finding.variables:
+        assert {each.partition(".")[0] for each in finding.variables} <= {
+            "0",
+            "1",
+            "weight",
+            "bias",
+        }
+
+
+def test_ranks_that_did_not_do_the_same() -> None:
+    def train(steps: int) -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), 0.1)
+        for _ in range(steps):
+            step(optimizer, model)
+
+    one, other = traced(lambda _: train(3), False), traced(lambda _: train(2), False)
+    (finding,) = of_workers(one, other).findings()
+    assert finding.code == "replicas-disagree"
+    assert not of_workers(one, one).findings()
+
+
+def found(train: Callable[[], Any]) -> set[str]:
+    """The codes of the errors and warnings of a program."""
+    with tracer.record() as recording:
+        train()
+    return {each.code for each in recording.trace().findings() if each.severity != "info"}
+
+
+def test_a_head_alone_is_trained() -> None:
+    """A list that somebody chose: the body has gradients, and is not frozen."""
+    model = net()
+    optimizer = SGD(model[1].parameters(), 0.1)
+
+    def train() -> None:
+        for _ in range(4):
+            step(optimizer, model)
+
+    assert not found(train)
+
+
+def test_what_another_optimizer_trains_or_the_program_itself_is_fine() -> None:
+    for by_hand in (False, True):
+        model = net()
+        model[0].requires_grad_(False)
+        optimizer = SGD(model[1].parameters(), 0.1)
+        other = SGD(model[0].parameters(), 0.1)
+
+        def train(model: Any = model, by_hand: bool = by_hand, first: Any = optimizer) -> None:
+            step(first, model)
+            model[0].requires_grad_(True)
+            for _ in range(3):
+                step(first, model)
+                if by_hand:
+                    with torch.no_grad():
+                        for p in model[0].parameters():
+                            p -= 0.1 * p.grad
+
+        tracer.wrap(optimizer)
+        train()
+        assert not tracer.trace_of(optimizer).findings()
+        del other
+
+
+def test_what_is_unfrozen_without_a_part_in_the_loss_is_fine() -> None:
+    model = net()
+    model[0].requires_grad_(False)
+    optimizer = SGD(model[1].parameters(), 0.1)
+
+    def train() -> None:
+        step(optimizer, model)
+        model[0].requires_grad_(True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model[1](torch.ones(4, 2)).mean().backward()
+            optimizer.step()
+
+    assert not found(train)
+
+
+def test_a_critic_that_is_frozen_for_the_generator() -> None:
+    draw, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    both = torch.nn.Sequential(draw, judge)
+    of_draw, of_judge = (torch.optim.Adam(each.parameters()) for each in (draw, judge))
+
+    def train() -> None:
+        for _ in range(4):
+            judge.requires_grad_(False)
+            step(of_draw, both)
+            judge.requires_grad_(True)
+            step(of_judge, judge)
+
+    assert not found(train)
+
+
+@pytest.mark.parametrize("renewed", ["with its state", "with new weights", "with other weights"])
+def test_optimizers_in_a_row_that_are_fine(renewed: str) -> None:
+    def train() -> None:
+        model = net()
+        begin = {name: each.clone() for name, each in model.state_dict().items()}
+        state = None
+        for _ in range(4):
+            if renewed == "with other weights":
+                model = net()
+            optimizer = torch.optim.Adam(model.parameters())
+            if renewed == "with its state" and state is not None:
+                optimizer.load_state_dict(state)
+            if renewed == "with new weights":  # as the folds of a validation begin
+                model.load_state_dict(begin)
+            step(optimizer, model)
+            step(optimizer, model)
+            state = optimizer.state_dict()
+
+    assert not found(train)
+
+
+def test_a_model_that_is_gone_by_the_time_of_reading() -> None:
+    optimizers: list[Any] = []
+
+    def train() -> None:
+        model = net()
+        model[0].requires_grad_(False)
+        optimizers.append(tracer.wrap(SGD(model[1].parameters(), 0.1)))
+        for number in range(4):
+            model[0].requires_grad_(number > 1)
+            step(optimizers[0], model)
+
+    train()
+    (finding,) = tracer.trace_of(optimizers[0]).findings()
+    assert finding.code == "never-handed"
+    assert finding.variables == ("0.weight", "0.bias")

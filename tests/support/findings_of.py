@@ -1,0 +1,50 @@
+"""What is found in a program of a backend, as `tracer run` has it when it has ended."""
+
+from collections.abc import Callable
+
+import msgspec
+
+import tracer
+from tracer.api import CallTrace
+from tracer.findings.catalogue import Finding
+from tracer.model.records import Program
+
+
+def traced(train: Callable[[bool], None], healthy: bool) -> CallTrace:
+    """The trace of all optimizers that `train(healthy)` uses."""
+    error = ""
+    with tracer.record() as recording:
+        try:
+            train(healthy)
+        except (TypeError, ValueError) as raised:
+            assert not healthy, raised
+            error = f"{type(raised).__name__}: {raised}"
+    program = Program("train.py", 0.0, 1.0, status=1 if error else 0, error=error)
+    return CallTrace(msgspec.structs.replace(recording.trace().data, programs=(program,)))
+
+
+def check(code: str, train: Callable[[bool], None]) -> Finding:
+    """What the rule says of a program; it must say nothing of the healthy twin, nor any other."""
+    healthy = traced(train, True)
+    assert healthy.complete, healthy.notes
+    assert not [each for each in healthy.findings() if each.severity != "info"]
+    assert code not in {each.code for each in healthy.findings()}
+    found = traced(train, False).findings()
+    assert code in {each.code for each in found}, found
+    return next(each for each in found if each.code == code)
+
+
+def of_workers(trace: CallTrace, other: CallTrace) -> CallTrace:
+    """Two traces as those of two processes that trained together."""
+    processes = []
+    for number, each in enumerate((trace, other)):
+        environment = {**each.data.environment, "cluster": "rank:0, rank:1"}
+        replicas = tuple(
+            msgspec.structs.replace(replica, worker=f"rank:{number}")
+            for replica in each.data.replicas
+        )
+        data = msgspec.structs.replace(
+            each.data, environment=environment, replicas=replicas, finished=True
+        )
+        processes.append(CallTrace(data))
+    return tracer.merge(processes)
