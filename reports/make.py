@@ -1,5 +1,7 @@
 """Makes the reports: `python reports/make.py`, or `python reports/make.py how_often` for one.
 
+`without_tensorflow` is made where JAX or PyTorch is installed, by its name: see there.
+
 Each question is a module beside this one. `measure()` gives its counts, which are the same each
 time and are kept as JSON; `page(counts)` says in Markdown what they mean.
 """
@@ -9,7 +11,6 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 
-import measuring
 import msgspec
 
 import tracer
@@ -23,7 +24,10 @@ def main() -> None:
     parser.add_argument("questions", nargs="*", default=QUESTIONS, help=", ".join(QUESTIONS))
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     arguments = parser.parse_args()
-    measuring.prepare()
+    if arguments.questions == ["without_tensorflow"]:
+        import_module("without_tensorflow").write(arguments.folder)
+        return
+    import_module("measuring").prepare()
     # Optimizers that cannot work as they are written are part of the questions.
     warnings.simplefilter("ignore", tracer.OptimizerWarning)
     for name in arguments.questions:
@@ -35,7 +39,8 @@ def write(name: str, folder: Path) -> None:
     question = import_module(name)
     counts = question.measure()
     json = msgspec.json.format(msgspec.json.encode(counts), indent=1)
-    made = f"Made by `python reports/make.py {name}` with {measuring.made_with()}."
+    versions = import_module("measuring").made_with()
+    made = f"Made by `python reports/make.py {name}` with {versions}."
     (folder / f"{name}.json").write_bytes(json + b"\n")
     (folder / f"{name}.md").write_text(f"{question.page(counts)}\n{made}\n", encoding="utf-8")
     print(f"{name}: {len(counts)} rows")

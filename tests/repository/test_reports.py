@@ -12,6 +12,7 @@ import measuring
 import msgspec
 import pytest
 import python_body
+import without_tensorflow
 import wrappers
 from how_often import CASES, Case
 from odometers import ODOMETERS, Reading, read
@@ -68,6 +69,16 @@ def test_the_page_for_forums_has_the_short_table_and_links_every_report() -> Non
     assert how_often.short_table(kept("how_often", how_often.Row)) in page
     for question in make.QUESTIONS:
         assert f"({question}.md)" in page
+
+
+def test_what_was_measured_without_tensorflow_is_what_others_counted() -> None:
+    """The tests of each backend measure it again."""
+    answer = without_tensorflow.kept(REPORTS)
+    assert {row.backend for row in answer.rows} == without_tensorflow.BACKENDS.keys()
+    assert all(row.tracer == row.oracle for row in answer.rows)
+    page = (REPORTS / "without_tensorflow.md").read_text()
+    assert without_tensorflow.page(answer) == page
+    assert "(without_tensorflow.md)" in (REPORTS / "README.md").read_text()
 
 
 @pytest.mark.parametrize("case", quick(CASES), ids=lambda case: case.name)

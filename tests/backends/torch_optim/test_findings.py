@@ -131,7 +131,7 @@ def gradient_missing(healthy: bool) -> None:
 
 @program
 def updated_twice(healthy: bool) -> None:
-    class Mine(torch.optim.SGD):
+    class Mine(torch.optim.SGD):  # type: ignore[misc]
         def step(self, closure: Any = None) -> Any:
             if not healthy:
                 super().step(closure)

@@ -1,0 +1,370 @@
+"""How often is an update called, run and kept on JAX and on PyTorch?
+
+`KERAS_BACKEND=jax python reports/make.py without_tensorflow`, and the same with `torch`, measure
+what is installed, each in a process of its own, and write the counts and the page; what the other
+one measured stays. The optimizers are odometers: a plain counter in the method counts the calls of
+Python, an op or a callback of the framework the executions, and the weights, to which each update
+adds 1, what was kept. The tracer counts beside them; it is not asked for what it should say.
+"""
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tracer
+
+BATCHES = 8
+BACKENDS = {
+    "jax": "Keras on JAX",
+    "torch": "Keras on PyTorch",
+    "torch.optim": "`torch.optim`",
+}
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Calls of Python, executions, and updates that were kept."""
+
+    calls: int
+    executions: int
+    kept: int
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One way to train, with a model of four variables."""
+
+    backend: str
+    trained: str
+    method: str
+    steps: int
+    tracer: Counts
+    oracle: Counts
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """All rows, and what each backend was measured with."""
+
+    made_with: dict[str, str]
+    rows: list[Row]
+
+
+def write(folder: Path) -> None:
+    """Measure what this process can, and write the counts and the page."""
+    answer = kept(folder)
+    for backend in here():
+        rows = [each for each in answer.rows if each.backend != backend] + measure(backend)
+        versions = answer.made_with | {backend: made_with(backend)}
+        answer = Answer(versions, sorted(rows, key=lambda each: [*BACKENDS].index(each.backend)))
+    json = msgspec.json.format(msgspec.json.encode(answer), indent=1)
+    (folder / "without_tensorflow.json").write_bytes(json + b"\n")
+    (folder / "without_tensorflow.md").write_text(page(answer), encoding="utf-8")
+
+
+def kept(folder: Path) -> Answer:
+    """What was measured before."""
+    file = folder / "without_tensorflow.json"
+    if not file.exists():
+        return Answer({}, [])
+    return msgspec.json.decode(file.read_bytes(), type=Answer)
+
+
+def here() -> list[str]:
+    """The backends that can be measured in this process."""
+    keras = os.environ["KERAS_BACKEND"]
+    return [keras] + ["torch.optim"] * (importlib.util.find_spec("torch") is not None)
+
+
+def made_with(backend: str) -> str:
+    """The versions that a backend was measured with."""
+    import keras
+
+    if backend == "jax":
+        import jax
+
+        return f"jax {jax.__version__}, keras {keras.__version__}"
+    import torch
+
+    of_keras = f", keras {keras.__version__}" if backend == "torch" else ""
+    return f"torch {torch.__version__.partition('+')[0]}{of_keras}"
+
+
+def measure(backend: str) -> list[Row]:
+    """Train in every way that stands in the report."""
+    return list({"jax": on_jax, "torch": on_torch, "torch.optim": of_torch}[backend]())
+
+
+def data(overflows: bool = False, batches: float = BATCHES) -> tuple[Any, Any]:
+    """Batches of four examples; with `overflows` the third one makes all gradients infinite."""
+    import numpy as np
+
+    x, y = np.ones((int(batches * 4), 4), "float32"), np.ones((int(batches * 4), 1), "float32")
+    if overflows:
+        y[8] = np.inf
+    return x, y
+
+
+def keras_model(optimizer: Any, **options: Any) -> Any:
+    """Two `Dense` layers: four variables, which begin at 0."""
+    import keras
+
+    layers = [keras.layers.Dense(n, kernel_initializer="zeros") for n in (3, 1)]
+    made = keras.Sequential([keras.Input((4,)), *layers])
+    made.compile(optimizer, "mse", **options)
+    return made
+
+
+def keras_row(
+    backend: str,
+    trained: str,
+    odometer: Any,
+    train: Callable[[Any, Any], list[Any]],
+    loss_scale: bool = False,
+    **options: Any,
+) -> Row:
+    """Train a model of Keras; `train` gives what its weights are in the end."""
+    import keras
+    import numpy as np
+
+    outer = keras.mixed_precision.LossScaleOptimizer(odometer) if loss_scale else odometer
+    optimizer = tracer.wrap(outer)
+    weights = train(keras_model(optimizer, **options), optimizer)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    method = odometer.counts
+    moved = sum(round(float(np.ravel(np.asarray(each))[0])) for each in weights)
+    return Row(
+        backend,
+        trained,
+        method,
+        trace.steps,
+        Counts(trace.calls(method), trace.executions(method), trace.updates()),
+        Counts(odometer.called, odometer.ran[0], moved),
+    )
+
+
+def fitted(overflows: bool = False, batches: float = BATCHES) -> Callable[[Any, Any], list[Any]]:
+    """One epoch of `model.fit`."""
+
+    def train(model: Any, optimizer: Any) -> list[Any]:
+        x, y = data(overflows, batches)
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+        return list(model.get_weights())
+
+    return train
+
+
+def on_jax() -> Iterator[Row]:
+    """Keras on JAX."""
+    import jax
+    import keras
+
+    class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
+        counts = "update_step"
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(learning_rate=1.0, **options)
+            object.__setattr__(self, "called", 0)
+            object.__setattr__(self, "ran", [0])
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            object.__setattr__(self, "called", self.called + 1)
+            jax.debug.callback(self._note, gradient.ravel()[0])
+            self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))
+
+        def _note(self, _: Any) -> None:
+            self.ran[0] += 1
+
+    def loop(scan: bool) -> Callable[[Any, Any], list[Any]]:
+        def train(model: Any, optimizer: Any) -> list[Any]:
+            optimizer.build(model.trainable_variables)
+
+            def loss(weights: Any, x: Any, y: Any) -> Any:
+                out, _ = model.stateless_call(weights, [], x)
+                return ((out - y) ** 2).mean()
+
+            def step(state: Any, batch: Any) -> Any:
+                gradients = jax.grad(loss)(state[0], *batch)
+                return optimizer.stateless_apply(state[1], gradients, state[0]), None
+
+            state: Any = tuple(
+                [each.value for each in variables]
+                for variables in (model.trainable_variables, optimizer.variables)
+            )
+            x, y = (each.reshape(BATCHES, 4, -1) for each in data())
+            if scan:
+                state, _ = jax.jit(lambda *given: jax.lax.scan(step, *given))(state, (x, y))
+            else:
+                jitted = jax.jit(step)
+                for number in range(BATCHES):
+                    state, _ = jitted(state, (x[number], y[number]))
+            jax.effects_barrier()
+            return list(state[0])
+
+        return train
+
+    rows: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
+        ("`fit`", fitted(), {}, {}),
+        ("`fit`, last batch smaller", fitted(batches=8.5), {}, {}),
+        ("`fit`, run eagerly", fitted(), {}, {"run_eagerly": True}),
+        ("`fit`, 4 steps accumulated", fitted(), {"gradient_accumulation_steps": 4}, {}),
+        ("`fit`, loss scale, 1 step overflows", fitted(overflows=True), {}, {"loss_scale": True}),
+        ("`jax.jit` of a step", loop(scan=False), {}, {}),
+        ("`lax.scan` over the batches", loop(scan=True), {}, {}),
+    ]
+    for trained, train, told, options in rows:
+        yield keras_row("jax", trained, Odometer(**told), train, **options)
+
+
+def on_torch() -> Iterator[Row]:
+    """Keras on PyTorch, with an optimizer of the program's own and one as Keras makes its own."""
+    import keras
+    import torch
+    from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
+
+    class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
+        counts = "update_step"
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(learning_rate=1.0, **options)
+            object.__setattr__(self, "called", 0)
+            object.__setattr__(self, "ran", [0])
+
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            self._note(1)
+            self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))
+
+        def _note(self, number: int) -> None:
+            object.__setattr__(self, "called", self.called + number)
+            self.ran[0] += number
+
+    class Parallel(TorchParallelOptimizer, Odometer):  # type: ignore[misc]
+        counts = "_parallel_update_step"
+
+        def _parallel_update_step(self, grads: Any, variables: Any, learning_rate: Any) -> None:
+            self._note(len(variables))
+            torch._foreach_add_([each.value for each in variables], 1.0)
+
+    scaled = {"loss_scale": True}
+    for cls, of in ((Odometer, "of one's own"), (Parallel, "as Keras makes Adam")):
+        yield keras_row("torch", f"`fit`, {of}", cls(), fitted())
+        accumulating = cls(gradient_accumulation_steps=4)
+        yield keras_row("torch", f"`fit`, {of}, 4 steps accumulated", accumulating, fitted())
+        overflow = f"`fit`, {of}, loss scale, 1 step overflows"
+        yield keras_row("torch", overflow, cls(), fitted(overflows=True), **scaled)
+
+
+def of_torch() -> Iterator[Row]:
+    """PyTorch's own optimizers: the weights are compared before and after each batch."""
+    yield torch_row("a loop")
+    yield torch_row("a loop, the first layer frozen", frozen=True)
+    yield torch_row("a loop, 4 batches accumulated by hand", every=4)
+    yield torch_row("`GradScaler`, 1 batch overflows", scaler=True)
+    yield torch_row("`GradScaler`, fused, 1 batch overflows", scaler=True, fused=True)
+
+
+def torch_row(
+    trained: str,
+    *,
+    every: int = 1,
+    frozen: bool = False,
+    scaler: bool = False,
+    fused: bool = False,
+) -> Row:
+    """A loop of PyTorch with Adam."""
+    import torch
+
+    called = 0
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
+    model[0].requires_grad_(not frozen)
+    optimizer = tracer.wrap(torch.optim.Adam(model.parameters(), 0.1, fused=fused or None))
+    plain = optimizer.step
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal called
+        called += 1
+        return plain(*given, **named)
+
+    optimizer.step = counted
+    scale = torch.amp.GradScaler("cpu", enabled=scaler)
+    x, y = (torch.from_numpy(each).reshape(BATCHES, 4, -1) for each in data(overflows=scaler))
+    moved = 0
+    for number in range(BATCHES):
+        before = [each.detach().clone() for each in model.parameters()]
+        scale.scale(((model(x[number]) - y[number]) ** 2).mean()).backward()
+        if (number + 1) % every == 0:
+            scale.step(optimizer)
+            scale.update()
+            optimizer.zero_grad()
+        pairs = zip(before, model.parameters(), strict=True)
+        moved += sum(not torch.equal(old, new) for old, new in pairs)
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    updates = trace.updates()
+    return Row(
+        "torch.optim",
+        trained,
+        "step",
+        trace.steps,
+        Counts(trace.calls("step"), updates, updates),
+        Counts(called, moved, moved),
+    )
+
+
+def page(answer: Answer) -> str:
+    """The answer and all rows."""
+    made = "; ".join(f"{BACKENDS[name]}: {text}" for name, text in answer.made_with.items())
+    return f"""# How often does an update run on JAX and on PyTorch?
+
+**Once a step for each variable with a gradient, as on TensorFlow, unless the step is skipped or
+only accumulates.** What differs is what Python sees of it, and where an update that was called, or
+even computed, comes to nothing:
+
+- **Keras on JAX**: Python is called while `jax.jit` traces the step, {count(answer, "jax", 0)}
+  times for four variables, however many steps follow. While gradients are accumulated, each step
+  computes all updates and throws them away but in every k-th: those are executed, and not kept. A
+  step that a loss scale skips computes none.
+- **Keras on PyTorch**: each call is executed at once. Keras's own optimizers update all variables
+  in one call of `_parallel_update_step` (here counted once for each of them), those of a program
+  in one call of `update_step` each. A step that accumulates or is skipped calls neither.
+- **`torch.optim`**: one call of `step` updates all parameters. `GradScaler` leaves out the call if
+  a gradient is infinite; with a fused optimizer it calls `step` all the same, and the kernel does
+  nothing.
+
+{big_table(answer.rows)}
+
+- A model of two layers, four variables, and {BATCHES} batches. *Calls* are those of Python,
+  *executed* is how often the work ran, *kept* how many updates the weights have in the end.
+- **What says so, beside the tracer**: a plain counter in the method, or around `step`, counts the
+  same calls. On JAX a `jax.debug.callback` in the method counts the same executions. The
+  optimizers of Keras add 1 to each weight, and the weights are what *kept* says; those of
+  `torch.optim` are Adam, and so many parameters changed from one batch to the next. The JSON
+  beside this page has both counts of each.
+- A *step* is one that was asked for, also if it was skipped. `torch.optim` has none in a batch
+  that only accumulates: nothing is called there.
+
+Made by `KERAS_BACKEND=jax python reports/make.py without_tensorflow`, and the same with `torch`.
+{made}.
+"""
+
+
+def count(answer: Answer, backend: str, place: int) -> int:
+    """The calls of Python of a row."""
+    return [row for row in answer.rows if row.backend == backend][place].tracer.calls
+
+
+def big_table(rows: list[Row]) -> str:
+    """Every row, with all that was counted."""
+    lines = [
+        "| backend | trained | method | steps | calls | executed | kept |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        numbers = row.steps, row.tracer.calls, row.tracer.executions, row.tracer.kept
+        cells = BACKENDS[row.backend], row.trained, f"`{row.method}`", *map(str, numbers)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
