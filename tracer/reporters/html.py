@@ -187,7 +187,7 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
 def _trees(tally: Tally, most: int) -> dict[str, Any]:
     """Who calls, and the layers, as rows of tables."""
     callers = _rows_of(caller_tree.nodes(tally, "odd"), caller_tree.JOINT)
-    layers = _rows_of(layer_tree.nodes(tally, "odd", "odd"), layer_tree.JOINT)
+    layers = _rows_of(layer_tree.nodes(tally, "odd", "odd"), layer_tree.joint_of(tally))
     return {
         "callers_known": known(tally.trace.data),
         "lacking": LACKING,

@@ -11,7 +11,6 @@ from tracer.model.tally import Tally
 from tracer.reporters.layout import shown
 from tracer.reporters.trees import Node, folded
 
-JOINT = "/"
 _ALIKE = 3
 """So many layers in a row that count the same, and differ in their number alone, are one row."""
 _NAMED = 3
@@ -52,12 +51,19 @@ class Layer:
     def counts(self) -> tuple[int, int, int, int]:
         return self.variables, self.never, self.dense, self.sparse
 
-    def walk(self, path: str = "", depth: int = 0) -> Iterator[tuple[int, str, "Layer"]]:
+    def walk(
+        self, joint: str, path: str = "", depth: int = 0
+    ) -> Iterator[tuple[int, str, "Layer"]]:
         """All that is below it, with depth and path, each before what it holds."""
         for child in self.children:
-            below = f"{path}{JOINT if depth else ''}{child.name}"
+            below = f"{path}{joint if depth else ''}{child.name}"
             yield depth, below, child
-            yield from child.walk(below, depth + 1)
+            yield from child.walk(joint, below, depth + 1)
+
+
+def joint_of(tally: Tally) -> str:
+    """What stands between the parts of a name: `model/dense/kernel`, or `0.weight` in PyTorch."""
+    return "." if of_torch(tally.optimizers) else "/"
 
 
 def tree(tally: Tally) -> Layer:
@@ -65,7 +71,7 @@ def tree(tally: Tally) -> Layer:
     whole = Layer("")
     known: dict[tuple[str, ...], Layer] = {(): whole}
     updates = _updates(tally)
-    joint = "." if of_torch(tally.optimizers) else JOINT
+    joint = joint_of(tally)
     for index in tally.variables:
         *path, last = tally.trace.variables[index].name.split(joint)
         dense, sparse = updates.get(index, (0, 0))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tracer.model.labels import replica_ids
+from tracer.model.labels import replica_ids, variable_noun
 from tracer.model.measures import Measure
 from tracer.model.records import Kind
 from tracer.model.selection import REQUESTS, Selection
@@ -174,7 +174,7 @@ class Rows:
         columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]
         if in_all:
             columns.append(Column("in all"))
-        table = Table("method" if by_method else "variable", columns)
+        table = Table("method" if by_method else variable_noun(self._trace.optimizers), columns)
         rows = []
         for row, replicas in sorted(self.rows.items()):
             dense, sparse, *_ = row.counts
