@@ -154,7 +154,7 @@ def test_where_a_terminal_lacks_the_guides_they_are_plain() -> None:
 
 def test_a_layer_and_a_variable_may_have_one_name() -> None:
     trace = traces.trained(["a", "a/b", "a/b/c", "", "/"], Run(1, 1, 3))
-    names = [path for _, path, _ in layer_tree.tree(Tally(trace, 0)).walk()]
+    names = [path for _, path, _ in layer_tree.tree(Tally(trace, 0)).walk("/")]
     assert names == ["a", "a", "a/b", "a/b", "a/b/c", "", "", "/"]
     assert render(trace, "layer")
 
@@ -168,7 +168,7 @@ def test_the_layers_add_up_to_their_variables() -> None:
             assert whole.variables == len(tally.variables)
             own = trace.optimizers[root].name
             assert whole.updates == trace.updates(optimizer=own)
-            for layer in (whole, *(each for _, _, each in whole.walk())):
+            for layer in (whole, *(each for _, _, each in whole.walk("/"))):
                 if layer.children:
                     counts = [each.counts() for each in layer.children]
                     assert layer.counts() == tuple(map(sum, zip(*counts, strict=True)))

@@ -1,5 +1,6 @@
 """What parameters are called, and what reports, findings and assertions say of PyTorch."""
 
+import io
 import json
 import subprocess
 import sys
@@ -132,6 +133,22 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     (finding,) = trace.findings()
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
     assert finding.text == "1 step of 4 was skipped by GradScaler, step 1."
+
+
+def test_layers_and_failures_have_the_names_of_pytorch() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1, bias=False))
+    trace = stepped(Odometer(model.parameters()), 2)
+    printed = io.StringIO()
+    tracer.report(trace, by="layer", file=printed)
+    text = printed.getvalue()
+    assert "layer             parameters   updates" in text
+    assert "0: weight, bias" in text and "1.weight" in text
+    optimizer = Odometer(model.parameters())
+    with (
+        pytest.raises(AssertionError, match=r"parameter +per step"),
+        tracer.assert_updates(optimizer, dense=9),
+    ):
+        stepped(optimizer)
 
 
 def test_a_parameter_that_never_got_a_gradient_is_found() -> None:
