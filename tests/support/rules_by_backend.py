@@ -35,7 +35,7 @@ ELSEWHERE = {
     "gradient-missing": ("jax torch torch.optim", ""),
     "apply-gradients-twice": ("jax", "what belongs to one batch only a program shows"),
     "steps-skipped": ("jax torch torch.optim", ""),
-    "steps-differ": ("jax torch", "it has no count of its steps"),
+    "steps-differ": ("jax torch torch.optim", ""),
     "gradients-left": ("jax torch", "who accumulates by hand says nowhere how many"),
     "never-used": ("jax torch", "it is built for its parameters when it is made"),
     "loss-not-scaled": ("jax torch", "`GradScaler.step` raises then"),

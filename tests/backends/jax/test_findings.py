@@ -168,6 +168,24 @@ def test_a_gradient_that_is_applied_twice(healthy: bool) -> None:
     assert float(loop.state[0][0][0, 0]) == 2
 
 
+def test_members_of_a_vmap_and_branches_of_an_eager_step_are_fine() -> None:
+    trained = Trained()
+    weights, of_optimizer = jax.tree.map(
+        lambda each: jax.numpy.stack([each] * 3), trained.loop.state
+    )
+    step = jax.jit(jax.vmap(trained.loop.step, in_axes=(0, None, None)))
+    for _ in range(3):
+        weights, of_optimizer = step((weights, of_optimizer), X[:8], Y[:8])
+    assert float(weights[0][2, 0, 0]) == 3
+    assert not trained.findings
+    optimizer = keras.optimizers.LossScaleOptimizer(tracer.wrap(Odometer()), initial_scale=4.0)
+    tracer.wrap(optimizer)
+    eager = model(optimizer)
+    eager.compile(optimizer, "mse", jit_compile=False)
+    eager.fit(X[:, :3], Y, batch_size=8, verbose=0)
+    assert not tracer.trace_of(optimizer).findings()
+
+
 def test_a_program_that_never_ran() -> None:
     trained = Trained()
     jax.make_jaxpr(trained.loop.step)(trained.loop.state, X[:8], Y[:8])

@@ -143,6 +143,23 @@ def updated_twice(healthy: bool) -> None:
         step(optimizer, model)
 
 
+@program
+def steps_differ(healthy: bool) -> None:
+    """LBFGS does nothing any more where it has converged."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.LBFGS([weight])
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (weight**2).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(1 if healthy else 4):
+        optimizer.step(closure)
+    assert torch.allclose(weight, torch.zeros(2), atol=1e-3)
+
+
 def scaled(healthy: bool, only_in: range) -> None:
     """Steps of a scaler, in some of which the second layer has a gradient that is infinite."""
     model = net()

@@ -203,7 +203,7 @@ def traced_again(evidence: Evidence) -> Iterator[Case]:
 _AGAIN_BY_JAX = (
     "Make the jitted function once, outside of the loop: a lambda, a partial or a method that is "
     "made in it is a new function each time. Give what changes as an array: JAX traces again for "
-    "each value of a static argument."
+    "each value of a static argument, and for arrays that are spread over the devices otherwise."
 )
 
 

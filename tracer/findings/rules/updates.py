@@ -340,7 +340,8 @@ def _gap(spans: Iterable[Span], last: int) -> int:
     ),
     explanation=(
         "Counted are updates of one variable in one step on one replica, where all replicas do the "
-        "same; where they do not, see replicas-disagree. That a train step calls apply_gradients "
+        "same; where they do not, see replicas-disagree; and not those of the members of a "
+        "`jax.vmap`, of which each updates its own. That a train step calls apply_gradients "
         "twice makes two steps of it: see apply-gradients-twice."
     ),
 )
@@ -348,7 +349,7 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
     facts = []
     for history in evidence.histories:
-        if _uneven(evidence, history):
+        if _uneven(evidence, history) or _is_of_members(evidence, history):
             continue
         for replica in history.replicas[:1]:
             spans = [each for each in history.spans(replica) if each.step.updates > 1]
@@ -370,6 +371,23 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
         advice = _TWICE_IN_TORCH if of_torch(evidence.optimizers) else ""
         names = names_of(evidence, fact.variables)
         yield Case("warning", f"{text}.", advice, names, fact.step)
+
+
+def _is_of_members(evidence: Evidence, history: History) -> bool:
+    """Whether the updates of a step may be one of each member of a `vmap`, as JAX has it.
+
+    Then Python was called once for each program, or less: not for each update.
+    """
+    if framework(evidence.trace, evidence.optimizers) != "jax":
+        return False
+    traced = sum(
+        calls.tracing
+        for calls in evidence.trace.data.calls
+        if evidence.trace.methods[calls.method].role == "apply"
+        and history.variables[0] in calls.variables
+    )
+    programs = sum(each.tracings for each in evidence.trace.graphs if each.root == evidence.root)
+    return 0 < traced <= programs
 
 
 _TWICE_IN_TORCH = "Look for a step of the optimizer's own class that calls the inherited one twice."

@@ -22,7 +22,15 @@ import jax
 from tracer.model.wording import some
 from tracer.recorder import host
 from tracer.recorder.backend import Stepped
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
+from tracer.recorder.frames import (
+    EAGER,
+    CallsUnderWay,
+    Frame,
+    FrameRole,
+    Place,
+    outermost,
+    start_frame,
+)
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
 from tracer.recorder.jax.older import functions_with
@@ -185,7 +193,8 @@ class Blocks(host.Blocks):
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
         program = self._count_in_program(work, numbers)
-        self._note_tracing(frame, program, failed)
+        if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
+            self._note_tracing(frame, program, failed)
 
     def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
         """Say for what arguments, and by whom, the program is traced that the block is in."""
