@@ -151,16 +151,30 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    from tracer.hooks import registry, wrapping
+    from tracer.hooks import optax_updates, registry, wrapping
     from tracer.hooks.lines import line_of_caller
 
     registry.wake(optimizer)
+    if optax_updates.is_transformation(optimizer):
+        return _wrap_transformation(optimizer, retrace, effects)
     known = registry.recorder_of(optimizer) is not None
     line = line_of_caller(optimizer)
     recorder = wrapping.join(optimizer, line, retrace=retrace, effects=effects)
     if not known and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
+
+
+def _wrap_transformation(given: T, retrace: bool, effects: bool) -> T:
+    """A transformation of optax that is counted."""
+    from tracer.hooks import optax_updates, recording
+
+    made, update = optax_updates.traced(given, retrace=retrace)
+    if effects:
+        optax_updates.go_on(update).compare(True)
+    recording.meet(update)
+    transformation: T = made
+    return transformation
 
 
 def _defects(recorder: "Recorder") -> str:

@@ -20,10 +20,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
+
+DISCARDED, KEPT, SKIPPED = range(3)
+"""What came of a group: computed and thrown away; kept; not computed."""
 
 _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
@@ -37,7 +42,7 @@ class Row(NamedTuple):
     after: int
     """The same when it ended."""
     kept: tuple[int, ...]
-    """Of each group that is thrown away at times, whether it was kept: 0 or 1."""
+    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`, `SKIPPED`."""
 
 
 class Work(NamedTuple):
@@ -79,6 +84,7 @@ class Program:
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
+            numbers = tuple(map(np.asarray, numbers))
             if not (self._replicated or numbers[0].ndim):
                 before, after, *kept = map(int, numbers)
                 self._programs.ran(self, self._first, [Row(before, after, tuple(kept))])
@@ -282,10 +288,12 @@ class Programs(Counters[Any, Any]):
             if not first and site.role in ("step", "request"):
                 continue
             role = site.role
-            if role in ("update", "vain") and (
-                nothing or (place in groups and not kept[groups[place]])
-            ):
-                role = "discarded"
+            if role in ("update", "vain"):
+                came = kept[groups[place]] if place in groups else KEPT
+                if came == SKIPPED:
+                    continue
+                if nothing or came == DISCARDED:
+                    role = "discarded"
             if (role, replica) == (site.role, site.replica):
                 yield number
             else:
