@@ -212,7 +212,7 @@ class _Call(Frame):
         index, recorder = self.binding.index, self.recorder
         pairs = [pair for pair in self._pairs(updates) if pair[0] is not None]
         sites = recorder.updated(self, index, _LEAF, pairs)
-        self.result = arrays_in(updates)
+        self.result = arrays_in((list(self.given.values()), updates, state))
         own = outcome.of_step(self.given.get("state"), state, self.update.inside.limit)
         around = outcome.in_multi_steps()
         if around.came is not None and (every := outcome.steps_around()) is not None:

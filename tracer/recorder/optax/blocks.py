@@ -13,7 +13,7 @@ class Blocks(blocks.Blocks):
     """The blocks of one transformation; thread-safe."""
 
     def beside(self, frame: Frame) -> Sequence[Any]:
-        """What `update` returned: if a `vmap` is around, it has the members."""
+        """What `update` was given and returned: if a `vmap` is around, it has the members."""
         return frame.result or ()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
