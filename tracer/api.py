@@ -8,7 +8,7 @@ and asked on a machine that has no TensorFlow, and no report is loaded to count.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -337,6 +337,15 @@ def name_of(variable: object) -> str:
 def _is_parameter(variable: object) -> bool:
     """Whether it is a tensor of PyTorch."""
     return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
+
+
+def leaves_of(given: object) -> list[str]:
+    """The names of the leaves of a dict of arrays of JAX, as optax gets one; else none."""
+    if "jax" not in sys.modules or not isinstance(given, Mapping):
+        return []
+    from tracer.recorder.optax import leaves
+
+    return leaves.names_in(given)
 
 
 def names_alive() -> set[str]:

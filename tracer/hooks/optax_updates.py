@@ -40,7 +40,7 @@ class TracedUpdate:
         functools.update_wrapper(self, given.update)
         self.given = given
         self.original: Callable[..., Any] = given.update
-        self.sought = given.update if isinstance(given, tuple) else given
+        self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
         self.inside = inside(given)
 
@@ -109,12 +109,13 @@ def traced(given: Any, *, retrace: bool = True) -> tuple[Any, TracedUpdate]:
     known_inside = update.inside
     if known_inside.accumulates is not None:
         recorder.optimizers.tell(index, gradient_accumulation_steps=known_inside.accumulates)
+    if known_inside.skips:
+        recorder.optimizers.tell(index, skipped_by=known_inside.skips)
     go_on(update, retrace=retrace)
-    if isinstance(given, tuple):
-        made = given._replace(update=update)  # type: ignore[attr-defined]
-    else:
-        made = copy.copy(given)
-        made.update = update
+    if not _is_multi_steps(given):
+        return given._replace(update=update), update
+    made = copy.copy(given)
+    made.update = update
     return made, update
 
 
@@ -151,7 +152,7 @@ def refuse(given: Any) -> None:
     )
 
 
-_SEEN = "TracedUpdate"
+_SEEN = "update"
 """What a binding has as long as its steps are seen: the `update` itself sees them."""
 
 

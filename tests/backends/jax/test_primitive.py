@@ -259,7 +259,7 @@ def test_each_update_is_told_once(
     jax.effects_barrier()
     settle()
     assert counted.total == updates
-    assert set(counted.platforms) == {"cpu"}
+    assert set(counted.platforms) == (set() if program in (eager, without_jit) else {"cpu"})
 
 
 def settle() -> None:

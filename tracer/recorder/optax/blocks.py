@@ -5,12 +5,18 @@ from typing import Any
 
 from tracer.kinds import OptimizerKind
 from tracer.recorder.backend import Stepped
-from tracer.recorder.frames import Frame
+from tracer.recorder.frames import EAGER, Frame
 from tracer.recorder.jax import blocks, older
 
 
 class Blocks(blocks.Blocks):
     """The blocks of one transformation; thread-safe."""
+
+    def close(self, frame: Any, failed: bool) -> None:
+        """A call of `update` has ended: count it."""
+        if frame.place is not EAGER:
+            self._stepping.add(frame.update)
+        super().close(frame, failed)
 
     def beside(self, frame: Frame) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""

@@ -18,19 +18,20 @@ class Inside(NamedTuple):
     limit: int | None
     """How many steps in a row that are not finite `apply_if_finite` leaves out, if all of these
     in it leave out as many."""
-    skips: bool
-    """Whether a `MultiSteps` in it was told which steps to leave out."""
+    skips: str
+    """What in it leaves out steps: `apply_if_finite`, or a `MultiSteps` that was told which."""
 
 
 def inside(transformation: Any) -> Inside:
     """What a transformation holds."""
     accumulates: set[int] = set()
     limits: set[int] = set()
-    skips = False
+    skips: set[str] = set()
     for held in _held(transformation):
         if isinstance(held, types.FunctionType):
             named = _cells(held)
             if held.__qualname__.startswith("apply_if_finite."):
+                skips.add("apply_if_finite")
                 limit = named.get("max_consecutive_errors")
                 limits |= {limit} if isinstance(limit, int) else set()
         elif type(held).__name__ == "MultiSteps":
@@ -38,8 +39,9 @@ def inside(transformation: Any) -> Inside:
             every = _cells(own.get("_every_k_schedule")).get("every_k_schedule")
             accumulates |= {every} if isinstance(every, int) else set()
             told = own.get("_should_skip_update_fn")
-            skips = skips or not getattr(told, "__qualname__", "").startswith("MultiSteps.")
-    return Inside(_only(accumulates), _only(limits), skips)
+            if not getattr(told, "__qualname__", "").startswith("MultiSteps."):
+                skips.add("MultiSteps")
+    return Inside(_only(accumulates), _only(limits), " or ".join(sorted(skips)))
 
 
 def _only(numbers: set[int]) -> int | None:

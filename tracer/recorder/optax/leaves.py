@@ -69,10 +69,7 @@ class Leaves:
         names = self._names.get(known)
         if names is None:
             whole = gradients if known is tree else params
-            names = self._names[known] = [
-                jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
-                for path, _ in jax.tree_util.tree_flatten_with_path(whole, is_leaf=_is_none)[0]
-            ]
+            names = self._names[known] = names_in(whole)
         for gradient, array, name in zip(given, named, names, strict=True):
             if gradient is not None or array is not None:
                 yield gradient, self._leaf(name, gradient if array is None else array)
@@ -90,6 +87,14 @@ class Leaves:
                     self.objects.append(None)
                     self._index[key] = index
         return self._all[index]
+
+
+def names_in(tree: Any) -> list[str]:
+    """The path to each leaf of a tree: `params/Dense_0/kernel`."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)[0]
+    ]
 
 
 def arrays_in(updates: Any) -> list[Any]:

@@ -104,7 +104,8 @@ def _came(before: Any, after: Any, limit: int | None, told: list[Any]) -> Any:
         return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
     if name == "ApplyIfFiniteState" and limit is not None:
         told.append(after)
-        applied = after.last_finite | (after.notfinite_count > limit)
+        count = after.notfinite_count  # 0 after such a step if it begins anew, as it may one day
+        applied = after.last_finite | (count > limit) | (count == 0)
         inner = _came(before.inner_state, after.inner_state, limit, told)
         return jnp.where(applied, KEPT if inner is None else inner, SKIPPED)
     return None
