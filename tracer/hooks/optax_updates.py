@@ -178,9 +178,8 @@ class _Call(Frame):
             caller = sys._getframe(2)
             self.recorder.enter(self, binding.index, _STEP, "step", caller)
             self.python = sys._getframe(1)
-            pairs = self._pairs(self.given.get("updates"))
-            for _ in self.recorder.requests(self, binding.index, _STEP, pairs):
-                pass
+            if not self._strange():
+                self._hand(self.given.get("updates"))
         except Exception as error:
             self.recorder.fault(error)
 
@@ -198,6 +197,18 @@ class _Call(Frame):
         except Exception as fault:
             self.recorder.fault(fault)
 
+    def _strange(self) -> bool:
+        """Whether it gives updates for other leaves than it is given gradients, as `lookahead`."""
+        from tracer.recorder.optax.leaves import number_of
+
+        params = self.given.get("params")
+        return params is not None and number_of(params) != number_of(self.given.get("updates"))
+
+    def _hand(self, gradients: Any) -> None:
+        """Note the gradients that are handed over."""
+        for _ in self.recorder.requests(self, self.binding.index, _STEP, self._pairs(gradients)):
+            pass
+
     def _pairs(self, updates: Any) -> list[Any]:
         from tracer.recorder.optax.leaves import Leaves
 
@@ -211,6 +222,8 @@ class _Call(Frame):
         from tracer.recorder.optax.leaves import arrays_in
 
         index, recorder = self.binding.index, self.recorder
+        if self._strange():
+            self._hand(updates)
         pairs = [pair for pair in self._pairs(updates) if pair[0] is not None]
         sites = recorder.updated(self, index, _LEAF, pairs)
         self.result = arrays_in((list(self.given.values()), updates, state))

@@ -73,10 +73,16 @@ def axis_names() -> tuple[Any, ...]:
     )
 
 
-def is_exported(context: Any) -> bool:
-    """Whether a program is being lowered for `jax.export`, which can hold no call of Python."""
+def why_not(context: Any) -> str:
+    """Why what is being lowered cannot call Python; empty if it can."""
     parameters = context.module_context.lowering_parameters
-    return bool(getattr(parameters, "for_export", False))
+    if getattr(parameters, "for_export", False):
+        return "was exported (jax.export): an exported program calls no Python"
+    axes = context.module_context.axis_context
+    if isinstance(axes, sharding_impls.SPMDAxisContext):
+        if set(axes.manual_axes) != set(axes.mesh.axis_names):
+            return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
+    return ""
 
 
 def platforms(context: Any) -> Sequence[str]:
@@ -115,8 +121,6 @@ def _where(context: Any) -> Any:
     axes = context.module_context.axis_context
     shardy = _config.use_shardy_partitioner.value
     if isinstance(axes, sharding_impls.SPMDAxisContext):
-        if set(axes.manual_axes) != set(axes.mesh.axis_names):
-            raise NotImplementedError("a step in a shard_map over some of the axes of a mesh")
         if shardy:
             return _callback._get_sdy_array_list_for_callbacks(context.avals_out)
         sharding = xla_client.OpSharding()

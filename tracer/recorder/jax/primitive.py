@@ -33,7 +33,10 @@ class Counted(Hashable, Protocol):
         """
 
     def lowered(self, platform: str) -> None:
-        """It is compiled for a platform; empty for an exported program, which cannot count."""
+        """It is compiled for a platform."""
+
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -140,8 +143,8 @@ def _run(*operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
 
 
 def _lower(context: Any, *operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
-    if compat.is_exported(context):
-        counted.lowered("")
+    if why := compat.why_not(context):
+        counted.left_out(why)
         return []
     counted.lowered(compat.platforms(context)[0])
 

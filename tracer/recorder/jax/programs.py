@@ -108,8 +108,12 @@ class Program:
             self._programs.fault(error)
 
     def lowered(self, platform: str) -> None:
-        """It is compiled for a platform, or exported."""
+        """It is compiled for a platform."""
         self._programs.lowered(platform)
+
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
+        self._programs.left_out(why)
 
 
 class _Waiting(NamedTuple):
@@ -178,14 +182,13 @@ class Programs(Counters[Any, Any]):
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
 
     def lowered(self, platform: str) -> None:
-        """A program with a block in it is compiled for a platform, or exported if it is empty."""
-        if not platform:
-            self._note(
-                "a step was exported (jax.export): an exported program calls no Python, so what "
-                "runs in it is not counted"
-            )
-        elif platform != "cpu":
+        """A program with a block in it is compiled for a platform."""
+        if platform != "cpu":
             self._note(f"counting on {platform} was never tried: compare the counts by other means")
+
+    def left_out(self, why: str) -> None:
+        """A program with a block in it is compiled that cannot call Python."""
+        self._note(f"a step {why}, so what runs in it is not counted")
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.

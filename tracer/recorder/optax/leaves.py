@@ -97,6 +97,11 @@ def names_in(tree: Any) -> list[str]:
     ]
 
 
+def number_of(tree: Any) -> int:
+    """How many leaves a tree has."""
+    return len(_flat(tree)[0])
+
+
 def arrays_in(updates: Any) -> list[Any]:
     """The arrays in a tree."""
     return [each for each in jax.tree_util.tree_leaves(updates) if hasattr(each, "dtype")]
