@@ -126,6 +126,9 @@ class Recording:
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     """Trace every call of `optimizer` from now on; returns the same object.
 
+    Of optax, a transformation of the same class is returned, with the same `init`: train with that
+    one. The one that was given is not counted.
+
     Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
     twice is wrapping once; wrapping again after `unwrap` goes on with the same trace.
 

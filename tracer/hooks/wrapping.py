@@ -83,6 +83,8 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
 def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """Stop tracing `optimizer` and give it back its class; returns the same object.
 
+    Of optax, the transformation is returned that was wrapped.
+
     What was recorded stays readable. Functions that were traced while it was wrapped keep their
     graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
     have none then. Raises `ValueError` if the optimizer is not wrapped.

@@ -266,6 +266,8 @@ def _made(tally: Tally, replica: int) -> str:
     """`Each step made 4 updates`, of those that updated anything."""
     steps = tally.rates(measures.updates, replica)
     made = "computed" if of_optax(tally.optimizers) else "made"
+    if tally.total(measures.discarded):
+        made = "kept"
     if not any(steps):
         return f"No step {made} an update"
     low, high = min(steps), max(steps)

@@ -79,9 +79,9 @@ def why_not(context: Any) -> str:
     if getattr(parameters, "for_export", False):
         return "was exported (jax.export): an exported program calls no Python"
     axes = context.module_context.axis_context
-    if isinstance(axes, sharding_impls.SPMDAxisContext):
-        if set(axes.manual_axes) != set(axes.mesh.axis_names):
-            return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
+    by_device = isinstance(axes, sharding_impls.SPMDAxisContext)
+    if by_device and set(axes.manual_axes) != set(axes.mesh.axis_names):
+        return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
     return ""
 
 
