@@ -12,9 +12,10 @@ the parameters (`apply_updates`) is not seen.
 
 import copy
 import functools
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.lines import line_of_caller
@@ -42,6 +43,7 @@ class TracedUpdate:
         self.original: Callable[..., Any] = given.update
         self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
+        self.names = _first_names(given.update)
         self.inside = inside(given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,12 +146,25 @@ def watched() -> list[TracedUpdate]:
     return [own for each, own in alive if type(own) is TracedUpdate and each.watch is not None]
 
 
-def refuse(given: Any) -> None:
+def refuse(given: Any) -> NoReturn:
     """Raise for a transformation that is not traced where it cannot be exchanged for one."""
     raise UnsupportedOptimizer(
         f"this transformation of optax ({label(given)}) is not traced: give what tracer.wrap(tx) "
         "gave back, and train with that"
     )
+
+
+_ORDER = ("updates", "state", "params")
+"""The arguments of an `update`, which may call them otherwise."""
+
+
+def _first_names(update: Callable[..., Any]) -> tuple[str, ...]:
+    """What an `update` calls its first three arguments."""
+    try:
+        names = tuple(inspect.signature(update).parameters)[: len(_ORDER)]
+    except (TypeError, ValueError):  # a callable that does not say
+        return _ORDER
+    return names if len(names) > 1 else _ORDER
 
 
 _SEEN = "update"
@@ -172,8 +187,8 @@ class _Call(Frame):
         self.update, self.binding = update, binding
         self.recorder = binding.recorder
         self.result = self.python = None
-        names = ("updates", "state", "params")
-        self.given = {**kwargs, **dict(zip(names, args, strict=False))}
+        named = {_ORDER[update.names.index(n)]: v for n, v in kwargs.items() if n in update.names}
+        self.given = {**named, **dict(zip(_ORDER, args, strict=False))}
         try:
             caller = sys._getframe(2)
             self.recorder.enter(self, binding.index, _STEP, "step", caller)
@@ -226,7 +241,7 @@ class _Call(Frame):
             self._hand(updates)
         pairs = [pair for pair in self._pairs(updates) if pair[0] is not None]
         sites = recorder.updated(self, index, _LEAF, pairs)
-        self.result = arrays_in((list(self.given.values()), updates, state))
+        self.result = arrays_in((self.given, updates, state))
         own = outcome.of_step(self.given.get("state"), state, self.update.inside.limit)
         around = outcome.in_multi_steps()
         if around.came is not None and (every := outcome.steps_around()) is not None:

@@ -301,6 +301,16 @@ def inside_apply_if_finite() -> Run:
     return Run(inner, loop.state[0], [3] * 4)
 
 
+def apply_every() -> Run:
+    """It gives the sum of three updates at once, which is one update."""
+    run = looped(
+        lambda loop: loop.run([1.0] * 8),
+        [0, 0, 3, 0, 0, 3, 0, 0],
+        inner=optax.chain(odometer(), optax.apply_every(3)),
+    )
+    return run._replace(params=jax.tree.map(lambda each: each / 3, run.params))
+
+
 def both() -> Run:
     """Accumulation inside of a guard: steps that are not finite do not count for the group."""
     tx = optax.chain(optax.identity(), optax.apply_if_finite(optax.MultiSteps(odometer(), 2), 9))
@@ -352,6 +362,7 @@ PROGRAMS = [
     multi_steps_that_skip,
     apply_if_finite,
     inside_apply_if_finite,
+    apply_every,
     both,
     ensemble_with_apply_if_finite,
     partition,

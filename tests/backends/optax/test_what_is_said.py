@@ -91,6 +91,17 @@ def test_parameters_that_are_more_than_the_gradients() -> None:
     assert not trace.findings()
 
 
+def test_arguments_by_their_own_names() -> None:
+    def update(grads: Any, memory: Any, weights: Any = None) -> Any:
+        return grads, memory
+
+    tx = tracer.wrap(optax.GradientTransformation(lambda params: (), update))
+    tx.update(weights=params(), memory=(), grads=params())
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("b",): 1, ("w",): 1}
+    assert trace.count("requests", by="kind") == {("dense",): 2}
+
+
 def test_two_models_have_leaves_of_their_own() -> None:
     tx = tracer.wrap(optax.sgd(1.0))
     for shape in ((2,), (3,), (3,)):

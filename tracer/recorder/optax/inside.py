@@ -14,7 +14,8 @@ class Inside(NamedTuple):
     """What is known of what a transformation holds."""
 
     accumulates: int | None
-    """Of how many steps a `MultiSteps` in it takes the gradients, if that is a fixed number."""
+    """Of how many steps a `MultiSteps` in it takes the gradients, or an `apply_every` the updates,
+    if that is a fixed number."""
     limit: int | None
     """How many steps in a row that are not finite `apply_if_finite` leaves out, if all of these
     in it leave out as many."""
@@ -34,6 +35,8 @@ def inside(transformation: Any) -> Inside:
                 skips.add("apply_if_finite")
                 limit = named.get("max_consecutive_errors")
                 limits |= {limit} if isinstance(limit, int) else set()
+            elif held.__qualname__.startswith("apply_every."):
+                accumulates |= {named["k"]} if isinstance(named.get("k"), int) else set()
         elif type(held).__name__ == "MultiSteps":
             own = vars(held)
             every = _cells(own.get("_every_k_schedule")).get("every_k_schedule")

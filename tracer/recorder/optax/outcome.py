@@ -2,9 +2,10 @@
 
 Read in optax 0.2.8. `MultiSteps` calls what it holds in every step and multiplies the updates by 0
 but for each k-th (`transforms/_accumulation.py`); `apply_if_finite` calls it in a branch
-(`transforms/_conditionality.py`). Both say in the state what they did, so the op of a step is
-handed a number that is made of it. That is true of the updates that are returned as long as nothing
-comes behind: then it is not known.
+(`transforms/_conditionality.py`); `apply_every` adds up what it is given, and returns 0 but for
+each k-th (`_src/transform.py`). They say in the state what they did, so the op of a step is handed
+a number that is made of it. That is true of the updates that are returned as long as nothing comes
+behind: then it is not known.
 """
 
 import sys
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from tracer.recorder.jax import compat
 from tracer.recorder.jax.programs import DISCARDED, KEPT, SKIPPED
 
-_SAY = ("ApplyIfFiniteState", "MultiStepsState")
+_SAY = ("ApplyEvery", "ApplyIfFiniteState", "MultiStepsState")
 _DO_NOT_SAY = ("ConditionallyMaskState",)
 _AROUND = ("InjectHyperparamsState", "InjectStatefulHyperparamsState")
 """States of what returns the updates of what it holds."""
@@ -102,6 +103,9 @@ def _came(before: Any, after: Any, limit: int | None, told: list[Any]) -> Any:
         inner = _came(before.inner_opt_state, after.inner_opt_state, limit, told)
         kept = KEPT if inner is None else inner
         return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
+    if name == "ApplyEvery" and not told:  # else a step without updates may have either cause
+        told.append(after)
+        return jnp.where(after.count == 0, KEPT, SKIPPED)
     if name == "ApplyIfFiniteState" and limit is not None:
         told.append(after)
         count = after.notfinite_count  # 0 after such a step if it begins anew, as it may one day
@@ -126,6 +130,7 @@ def _states(state: Any) -> Iterator[Any]:
 def _maker(state: Any) -> str:
     """What makes such a state, by the name that people know."""
     return {
+        "ApplyEvery": "apply_every",
         "ApplyIfFiniteState": "apply_if_finite",
         "ConditionallyMaskState": "conditionally_mask",
         "MultiStepsState": "MultiSteps",
