@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from tracer.kinds import TORCH
+from tracer.kinds import AT_ONCE, OPTAX, TORCH
 from tracer.model.records import Optimizer, Replica
 from tracer.model.stretches import Part, Steps, Stretch
 from tracer.model.trace import Trace
@@ -75,9 +75,19 @@ def program_noun(trace: Trace, optimizers: Iterable[Optimizer]) -> str:
     return "program" if framework(trace, optimizers) == "jax" else "graph"
 
 
+def of_optax(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether they are transformations of optax."""
+    return all(each.kind == OPTAX for each in optimizers)
+
+
+def at_once(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether each makes all updates of a step at once, and none by a method of its own."""
+    return all(each.kind in AT_ONCE for each in optimizers)
+
+
 def variable_noun(optimizers: Iterable[Optimizer]) -> str:
     """What the users of these optimizers call what they update."""
-    return "parameter" if of_torch(optimizers) else "variable"
+    return "parameter" if at_once(optimizers) else "variable"
 
 
 def replica_noun(optimizers: Iterable[Optimizer]) -> str:

@@ -15,6 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracer.findings.catalogue import findings
+from tracer.kinds import OPTAX, TORCH
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
 from tracer.model.labels import framework, replica_names
@@ -146,6 +147,9 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
 
 
+_STEP_METHODS = {OPTAX: "update", TORCH: "step"}
+
+
 def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
     graphs, of = _graphs(tally), framework(tally.trace, tally.optimizers)
@@ -167,7 +171,8 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         "variables": len(tally.variables),
         "lost": lost,
         "noun": "graph" if of == "tensorflow" else "program",
-        "step_method": "stateless_apply" if of == "jax" else "apply_gradients",
+        "step_method": _STEP_METHODS.get(tally.optimizers[0].kind)
+        or ("stateless_apply" if of == "jax" else "apply_gradients"),
         "workers": workers[:most] if len(workers) > 1 else [],
         "replicas": replicas[:most],
         "devices": any(row.device for row in replicas),

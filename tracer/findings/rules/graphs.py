@@ -8,7 +8,7 @@ import msgspec
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.labels import framework, program_noun
+from tracer.model.labels import framework, of_optax, program_noun
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.tally import is_first_only
 from tracer.model.wording import some, times
@@ -46,6 +46,7 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
                 parted.add(graph.function)
     jax = framework(evidence.trace, evidence.optimizers) == "jax"
     method = "stateless_apply" if jax else "apply_gradients"
+    method = "update" if of_optax(evidence.optimizers) else method
     advice = "Call it once, with all gradients." if jax else ""
     for function, calls in most.items():
         called = f"{function} calls {method}{of_optimizer(evidence)} {times(calls)}"

@@ -16,8 +16,8 @@ from tracer.findings.cases import (
 )
 from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
-from tracer.model.empty import accumulated_steps, is_loss_scale
-from tracer.model.labels import finds_nan, framework, of_torch, replica_names
+from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
+from tracer.model.labels import finds_nan, framework, of_optax, of_torch, replica_names
 from tracer.model.measures import counting, tries
 from tracer.model.wording import listed, some, some_between, span, times
 
@@ -169,12 +169,14 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
 
 def _asked(evidence: Evidence) -> str:
     """The method that gets the gradients."""
+    if of_optax(evidence.optimizers):
+        return "update"
     methods = {"torch.optim": "step", "jax": "stateless_apply", "torch": "apply"}
     return methods.get(framework(evidence.trace, evidence.optimizers), "apply_gradients")
 
 
 def _skipper(evidence: Evidence) -> str:
-    return "GradScaler" if of_torch(evidence.optimizers) else "the loss scale"
+    return skipper(evidence.optimizers) or "the loss scale"
 
 
 def _infinite(evidence: Evidence) -> str:

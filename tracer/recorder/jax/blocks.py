@@ -13,7 +13,7 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -166,7 +166,8 @@ class Blocks(host.Blocks):
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
-        if frame.place is EAGER and not (self.programs.all or frame.updates):
+        once = compat.is_plain()  # else a `vmap` may be around
+        if frame.place is EAGER and once and not (self.programs.all or frame.updates):
             self.programs.by_python = True
             super().close(frame, failed)
             return
@@ -182,6 +183,9 @@ class Blocks(host.Blocks):
         numbers = [before, after, *kept]
         if frame.place is EAGER:
             program = self.programs.eager(work)
+            if not once:
+                primitive.count(program, *numbers, beside=self.beside(frame))
+                return
             counting = self._alone.get(program)
             if counting is None:
                 counting = self._alone[program] = primitive.counting_alone(program)
@@ -192,7 +196,7 @@ class Blocks(host.Blocks):
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        program = self._count_in_program(work, numbers)
+        program = self._count_in_program(work, numbers, self.beside(frame))
         if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
             self._note_tracing(frame, program, failed)
 
@@ -211,16 +215,20 @@ class Blocks(host.Blocks):
                 handed = frozenset(each.variable for each in sites if each.role == "request")
                 tracing.add_step(frame.place.graph, handed, frame.gradient)
 
-    def _count_in_program(self, work: Work, numbers: list[Any]) -> Program:
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """Arrays that have a `vmap` where nothing has that the op is handed."""
+        return ()
+
+    def _count_in_program(self, work: Work, numbers: list[Any], beside: Sequence[Any]) -> Program:
         """Add the op of a block to the program that is traced."""
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
         if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers)
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
             return program
         mesh = _mesh_of_processes()
         if mesh is None:
-            primitive.count(program, *numbers)
+            primitive.count(program, *numbers, beside=beside)
             return program
         mine = [
             number
