@@ -103,6 +103,12 @@ class Variables:
         self._index: dict[int, tuple[ref[Any], int]] = {}
         self._plain: list[Variable] = []
 
+    def knows(self, variable: Any) -> bool:
+        """Whether `variable` has an index."""
+        own = self._canonical(variable)
+        known = self._index.get(id(own))
+        return known is not None and known[0]() is own
+
     def index(self, variable: Any, graph: Any) -> int:
         """The index of `variable`, which it gets when it is asked for first."""
         own = self._canonical(variable)

@@ -455,6 +455,16 @@ class Recorder:
         """The number of the site of a step method, in eager mode."""
         return self._sites.number(optimizer, method, "step", None, None, 0)
 
+    def variables_of(self, sites: Iterable[int]) -> dict[int, Any]:
+        """The variables that these sites update: the index of each; None if it is gone."""
+        found = {}
+        for number in sites:
+            site = self._sites.sites[number]
+            if site.role == "update" and site.variable is not None:
+                variable = self._variables.objects[site.variable]
+                found[site.variable] = None if variable is None else variable()
+        return found
+
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
         """A step method was called to build a program, with the sites of its updates."""
         frame = Frame()
