@@ -25,6 +25,8 @@ from tracer.recorder.readout import Reading
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT
 
+KIND_BY_TYPE = True
+
 # Of a call: nothing is built, and this process is one replica.
 
 

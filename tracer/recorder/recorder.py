@@ -388,6 +388,7 @@ class Recorder:
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
         effects = self._blocks.counters.effects
+        by_type, kind_of = self.backend.KIND_BY_TYPE, self.backend.kind_of_gradient
         for index, pair in enumerate(pairs):
             before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED
@@ -396,6 +397,7 @@ class Recorder:
                 and len(pair) == 2
                 and type(pair[0]) is known[0]
                 and known[1]() is pair[1]
+                and (by_type or kind_of(pair[0]) == self._sites.sites[known[2]].kind)
             ):
                 frame.sites.append(known[2])
             else:

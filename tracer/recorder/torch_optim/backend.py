@@ -17,6 +17,7 @@ from tracer.recorder.host import (
     update_replica_id,
 )
 from tracer.recorder.torch.backend import (
+    KIND_BY_TYPE,
     canonical,
     device_of,
     kind_of_gradient,
@@ -28,6 +29,7 @@ from tracer.recorder.torch_optim.blocks import Blocks as new_blocks
 from tracer.recorder.torch_optim.parameters import Parameters
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",
