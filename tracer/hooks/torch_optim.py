@@ -60,6 +60,7 @@ A garbage collection may take one away at any moment: each change of a set is at
 """
 _heard: list[Heard] = []
 _lock = threading.RLock()
+_meeting = threading.RLock()
 
 
 def _let_go(user: Any) -> None:
@@ -167,8 +168,9 @@ def _with_id(number: int) -> Any:
 def _tell(optimizer: Any) -> None:
     """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
     try:
-        for hear in list(_heard):
-            hear(optimizer)
+        with _meeting:  # another thread that steps with it waits until it has its hooks
+            for hear in list(_heard):
+                hear(optimizer)
     except Exception as error:
         text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
         with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same

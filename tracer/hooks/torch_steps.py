@@ -78,13 +78,14 @@ class Watch:
         self._before, self._after = compat.HookPlace(before), compat.HookPlace(After(self, before))
 
     def attach(self, optimizer: Any) -> None:
-        """Give the optimizer the hooks, whose last before a step and first after it are ours.
+        """Give the optimizer the hooks, behind its others, which may give it gradients.
 
-        Others may give it gradients, or take them away.
+        So they can be taken away while another thread is in one of them: of what it iterates over
+        they are the end.
         """
         self._located = False
         self._before.put_in(optimizer._optimizer_step_pre_hooks)
-        self._after.put_first_in(optimizer._optimizer_step_post_hooks)
+        self._after.put_in(optimizer._optimizer_step_post_hooks)
 
     @property
     def alone(self) -> bool:

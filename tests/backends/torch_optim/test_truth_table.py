@@ -4,8 +4,9 @@ Each row is a way to train; it returns how many parameters each step updated, as
 """
 
 import gc
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -638,6 +639,68 @@ def test_a_step_that_was_compiled_before() -> None:
         step()
     assert readings(parameters) == [7, 7, 7]
     assert tracer.trace_of(optimizer).count("updates", by=("step",)) == {(n,): 3 for n in (1, 2, 3)}
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads are switched all the time."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_that_share_an_optimizer_which_is_met() -> None:
+    for _ in range(20):
+        parameters = zeros(1)
+        optimizer = Odometer(parameters)
+        give(parameters)
+        begin = threading.Barrier(4)
+
+        def train(optimizer: Any = optimizer, begin: Any = begin) -> None:
+            begin.wait()
+            for _ in range(10):
+                optimizer.step()
+
+        workers = [threading.Thread(target=train) for _ in range(4)]
+        with tracer.record() as recording:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        trace = recording.trace()
+        assert (trace.steps, trace.updates(), trace.complete) == (40, 40, True)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_thread_that_steps_while_blocks_begin_and_end() -> None:
+    parameters = zeros(1)
+    give(parameters)
+    optimizer = Odometer(parameters)
+    optimizer.register_step_pre_hook(lambda *given: None)
+    optimizer.register_step_post_hook(lambda *given: None)
+    raised: list[Exception] = []
+    steps, goes_on = 0, True
+
+    def train() -> None:
+        nonlocal steps
+        while goes_on:
+            steps += 1
+            try:
+                optimizer.step()
+            except Exception as error:
+                raised.append(error)
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    for _ in range(100):
+        with tracer.record():
+            threading.Event().wait(0.001)
+    goes_on = False
+    worker.join()
+    assert not raised
+    assert readings(parameters) == [steps]
 
 
 def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:

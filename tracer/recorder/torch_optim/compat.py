@@ -63,11 +63,6 @@ class HookPlace:
         """Have the hook called last of these."""
         hooks[self.key] = self.hook
 
-    def put_first_in(self, hooks: Any) -> None:
-        """Have the hook called first of these."""
-        self.put_in(hooks)
-        hooks.move_to_end(self.key, last=False)
-
     def take_out(self, hooks: dict[int, Any]) -> None:
         """Have it called no more."""
         hooks.pop(self.key, None)
