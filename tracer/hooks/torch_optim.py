@@ -46,9 +46,8 @@ def is_shell(optimizer: Any) -> bool:
 def detach(binding: Binding) -> None:
     """Take the hooks of an optimizer away."""
     watch = binding.watch
-    for each in list(bindings.values()):  # that of a shell around it, too
-        if each.watch is watch:
-            each.watch = None
+    for each in (*watch.shells, watch.binding):
+        each.watch = None
     watch.remove()
     _let_go(watch.number)
 

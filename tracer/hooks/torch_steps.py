@@ -62,6 +62,9 @@ class Watch:
 
     def __init__(self, binding: Binding) -> None:
         optimizer = binding.optimizer()
+        self.binding = binding
+        self.shells: list[Binding] = []
+        """The same of those around it whose own `step` calls no hooks."""
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
@@ -84,6 +87,7 @@ class Watch:
         they are the end.
         """
         self._located = False
+        self.shells.clear()
         self._before.put_in(optimizer._optimizer_step_pre_hooks)
         self._after.put_in(optimizer._optimizer_step_post_hooks)
 
