@@ -40,8 +40,8 @@ class Binding:
         self.traced = False  # whether it is wrapped now
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
-        self.watch: Any = None  # the hooks of one of PyTorch, as long as it has them
-        self.former: Any = None  # and afterwards: it gets the same again
+        self.watch: Any = None  # what sees its steps if not its class, as the hooks of PyTorch do
+        self.former: Any = None  # and was it before: it is the same one again
 
 
 bindings: dict[int, Binding] = {}

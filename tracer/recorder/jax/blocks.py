@@ -13,7 +13,7 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -156,7 +156,8 @@ class Blocks(host.Blocks):
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
-        if frame.place is EAGER and not (self.programs.all or frame.updates):
+        once = compat.is_plain()  # else a `vmap` may be around
+        if frame.place is EAGER and once and not (self.programs.all or frame.updates):
             super().close(frame, failed)
             return
         if frame.path == UNKNOWN:
@@ -171,6 +172,9 @@ class Blocks(host.Blocks):
         numbers = [before, after, *kept]
         if frame.place is EAGER:
             program = self.programs.eager(work)
+            if not once:
+                primitive.count(program, *numbers, beside=self.beside(frame))
+                return
             counting = self._alone.get(program)
             if counting is None:
                 counting = self._alone[program] = primitive.counting_alone(program)
@@ -181,18 +185,22 @@ class Blocks(host.Blocks):
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers)
+        self._count_in_program(work, numbers, self.beside(frame))
 
-    def _count_in_program(self, work: Work, numbers: list[Any]) -> None:
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """Arrays that have a `vmap` where nothing has that the op is handed."""
+        return ()
+
+    def _count_in_program(self, work: Work, numbers: list[Any], beside: Sequence[Any]) -> None:
         """Add the op of a block to the program that is traced."""
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
         if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers)
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
             return
         mesh = _mesh_of_processes()
         if mesh is None:
-            primitive.count(program, *numbers)
+            primitive.count(program, *numbers, beside=beside)
             return
         mine = [
             number
