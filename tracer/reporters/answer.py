@@ -12,6 +12,7 @@ from tracer.model.labels import (
     program_lines,
     program_noun,
     replica_names,
+    replica_noun,
 )
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
@@ -364,7 +365,8 @@ def _empty(tally: Tally) -> str:
     known = reason(tally).in_brackets
     if len(set(empty)) == 1:
         return f", {empty[0]:,} of which updated nothing{known}"
-    return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, by replica"
+    by = f"by {replica_noun(tally.trace)}"
+    return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, {by}"
 
 
 def _steps(tally: Tally) -> str:
@@ -381,7 +383,7 @@ def _where(tally: Tally) -> str:
     if len(replicas) == 1:
         return ""
     workers = len({replica.worker for replica in replicas})
-    if workers == len(replicas) and of_torch(tally.optimizers):
+    if replica_noun(tally.trace) == "rank":
         return f" on each of {workers:,} ranks"
     of_workers = f" of {workers:,} workers" if workers > 1 else ""
     return f" on each of {len(replicas):,} replicas{of_workers}"

@@ -18,7 +18,7 @@ from tracer.findings.catalogue import findings
 from tracer.kinds import OPTAX, TORCH
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
-from tracer.model.labels import framework, replica_names
+from tracer.model.labels import framework, replica_ids, replica_names, replica_noun
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
@@ -103,6 +103,7 @@ def render(trace: Trace, by: None = None) -> str:
         runs=[shown(ran) for ran in runs(trace)],
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
+        noun=replica_noun(trace),
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[
@@ -139,9 +140,10 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     facts = [("steps", trace.steps), ("updates", trace.updates())]
     asked = {index for tally in tallies_of(trace) for index in tally.variables}
     facts.append(("variables", len(asked)))
+    copy = replica_noun(trace)
     if len(trace.replicas) > 1:
-        facts.append(("replicas", len(trace.replicas)))
-    if len(trace.workers) > 1:
+        facts.append((f"{copy}s", len(trace.replicas)))
+    if len(trace.workers) > 1 and copy != "rank":
         facts.append(("workers", len(trace.workers)))
     counted = ("steps", "updates")
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
@@ -153,6 +155,7 @@ _STEP_METHODS = {OPTAX: "update", TORCH: "step"}
 def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
     graphs, of = _graphs(tally), framework(tally.trace, tally.optimizers)
+    copy = replica_noun(tally.trace)
     lost = []
     if number := tally.unplaced(measures.updates):
         lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
@@ -160,8 +163,8 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         lost.append(f"{some(number, 'update')} outside any step: not in the heat map.")
     if heat.left_off:
         lost.append(
-            f"{some(heat.left_off, 'replica')} without a view of their own: they are in that of "
-            "all replicas together."
+            f"{some(heat.left_off, copy)} without a view of their own: they are in that of "
+            f"all {copy}s together."
         )
     methods, replicas, workers = by_method(tally), by_replica(tally), by_worker(tally)
     return {
@@ -170,10 +173,12 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         "steps": tally.steps,
         "variables": len(tally.variables),
         "lost": lost,
-        "noun": "graph" if of == "tensorflow" else "program",
+        "noun": copy,
+        "program": "graph" if of == "tensorflow" else "program",
         "step_method": _STEP_METHODS.get(tally.optimizers[0].kind)
         or ("stateless_apply" if of == "jax" else "apply_gradients"),
-        "workers": workers[:most] if len(workers) > 1 else [],
+        "names": [replica_ids(tally.trace)[index] for index in tally.replicas[:most]],
+        "workers": workers[:most] if len(workers) > 1 and copy != "rank" else [],
         "replicas": replicas[:most],
         "devices": any(row.device for row in replicas),
         "replicas_left": max(0, len(tally.replicas) - most),

@@ -17,7 +17,7 @@ from tracer.recorder import host
 from tracer.recorder.backend import Iterations
 from tracer.recorder.instances import instances
 from tracer.recorder.torch_optim import compat
-from tracer.recorder.torch_optim.parameters import names_of
+from tracer.recorder.torch_optim.parameters import models_with
 
 _AT_ONCE = 100
 _REST = 1000
@@ -49,10 +49,10 @@ class Handing(host.Handing):
         self._looks = 0
         self._due = 0.0
 
-    def met(self, parameters: Sequence[Any], models: Sequence[Any]) -> None:
-        """An optimizer steps with these parameters for the first time, which `models` hold."""
-        held = {id(p): p for model in models for p in model.parameters()}
-        names = names_of(set(held), models)
+    def met(self, parameters: Sequence[Any]) -> None:
+        """An optimizer steps with these parameters for the first time."""
+        models = models_with(parameters)
+        names = {id(p): name for model in models for p, name in model}
         for parameter in parameters:
             self._out_of_reach.pop(id(parameter), None)
             self._late.pop(id(parameter), None)
@@ -61,11 +61,10 @@ class Handing(host.Handing):
                 self._trained[id(parameter)] = ref(parameter), name
         handed = {*map(id, parameters), *self._trained}
         for model in models:
-            own = list(model.parameters())
-            if all(id(p) in handed for p in own if p.requires_grad):
-                for p in own:
+            if all(id(p) in handed for p, _ in model if p.requires_grad):
+                for p, name in model:
                     if id(p) not in handed:
-                        self._out_of_reach[id(p)] = ref(p), names[id(p)]
+                        self._out_of_reach[id(p)] = ref(p), name
 
     def called(self) -> None:
         """A step has ended."""
