@@ -6,6 +6,7 @@ import jax
 import keras
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from jax import lax
 
 import tracer
 
@@ -44,6 +45,69 @@ def test_a_loop_that_ran_is_traced_again() -> None:
         loop.state = step(loop.state, X[:8], Y[:8])
     assert tracer.trace_of(optimizer).updates() == 3 * 4
     assert tracer.trace_of(optimizer).complete
+
+
+def in_an_inner_function(step: Any) -> Any:
+    inner = jax.jit(step)
+    return jax.jit(lambda state: inner(state))
+
+
+def in_a_scan(step: Any) -> Any:
+    def body(state: Any, _: Any) -> Any:
+        return step(state), None
+
+    return jax.jit(lambda state: lax.scan(body, state, None, length=1)[0])
+
+
+def in_a_loop(step: Any) -> Any:
+    def body(_: Any, state: Any) -> Any:
+        return step(state)
+
+    return jax.jit(lambda state: lax.fori_loop(0, 1, body, state))
+
+
+def in_a_branch_without_jit(step: Any) -> Any:
+    return lambda state: lax.switch(1, [lambda same: same, step], state)
+
+
+def in_a_checkpoint(step: Any) -> Any:
+    return jax.checkpoint(step)
+
+
+def with_a_derivative_of_its_own(step: Any) -> Any:
+    own = jax.custom_vjp(step)
+    own.defvjp(lambda state: (own(state), None), lambda _, cotangent: (cotangent,))
+    return jax.jit(lambda state: own(state))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        in_an_inner_function,
+        in_a_scan,
+        in_a_loop,
+        in_a_branch_without_jit,
+        in_a_checkpoint,
+        with_a_derivative_of_its_own,
+    ],
+)
+def test_what_a_program_is_made_of_is_traced_again_too(around: Any) -> None:
+    """JAX keeps what it traced of the body of a loop, whatever is around it."""
+    optimizer = Odometer()
+    loop = Loop(optimizer)
+
+    def step(state: Any) -> Any:
+        return loop.step(state, X[:8], Y[:8])
+
+    steps, state = around(step), loop.state
+    for number in range(5):
+        if number == 2:
+            tracer.wrap(optimizer)
+        state = steps(state)
+    assert float(state[0][0][0, 0]) == 5
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 3 * 4, True)
+    assert "traced again" in trace.notes[0]
 
 
 def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:

@@ -25,7 +25,7 @@ from tracer.recorder.backend import Stepped
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
-from tracer.recorder.jax.older import functions_with
+from tracer.recorder.jax.older import forget, functions_with
 from tracer.recorder.jax.programs import Program, Programs, Work
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
@@ -205,8 +205,7 @@ class Blocks(host.Blocks):
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""
         for optimizer in list(self._stepping):
-            for function in functions_with(optimizer):
-                function.clear_cache()
+            forget(functions_with(optimizer))
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted: its results are there."""

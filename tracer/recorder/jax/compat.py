@@ -5,6 +5,7 @@ imported, with the name of it, so that nothing is counted wrongly in silence.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,14 +16,42 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from tracer.errors import UnsupportedOptimizer
 
 try:
-    from jax._src import callback as _callback, config as _config, core, dispatch, sharding_impls
+    from jax._src import (
+        ad_checkpoint as _checkpoint,
+        api as _api,
+        callback as _callback,
+        config as _config,
+        core,
+        dispatch,
+        pjit as _pjit,
+        sharding_impls,
+    )
+    from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
+    from jax._src.lax.control_flow import common as _loops
     from jax._src.lib import xla_client
     from jax.extend.core import Primitive
 
     _trace_context = core.trace_ctx
     _EvalTrace = core.EvalTrace
     _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
+    _traced: list[Any] = [
+        cache
+        for module, name in (
+            (_partial_eval, "trace_to_jaxpr"),  # all of them since JAX 0.10
+            (_loops, "_initial_style_jaxpr"),
+            (_loops, "_initial_style_open_jaxpr"),
+            (_checkpoint, "_trace_to_jaxpr"),
+        )
+        if hasattr(cache := getattr(module, name, None), "cache_keys")
+    ]
+    _traced_by: list[Any] = [  # before JAX 0.10, and 0.8
+        cache
+        for module, name in ((_pjit, "_create_pjit_jaxpr"), (_pxla, "parallel_callable"))
+        if hasattr(cache := getattr(module, name, None), "evict_function")
+    ]
+    if not _traced or not (_traced_by or hasattr(_traced[0], "evict_weakref")):
+        raise AttributeError("the caches of what was traced")
 except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.10"
@@ -146,6 +175,35 @@ def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Calla
         function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, **unchecked
     )
     return mapped
+
+
+def traced_functions() -> "Counter[Any]":
+    """The functions of which JAX keeps what it traced, each with the number of its traces.
+
+    They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
+    trace of a function in it from here, if that function is still the same.
+    """
+    functions: Counter[Any] = Counter()
+    for cache in _traced:
+        functions.update(key[0]() for key in list(cache.cache_keys()))
+    for memo in _traced_by:
+        functions.update(list(memo.cache_clear.__self__))
+    del functions[None]  # those that are gone meanwhile
+    return functions
+
+
+def forget(function: Any) -> None:
+    """Let JAX trace a function again when it is called next."""
+    for cache in _traced:
+        if hasattr(cache, "evict_weakref"):
+            cache.evict_weakref(function)
+        elif any(key[0]() is function for key in list(cache.cache_keys())):
+            cache.cache_clear()  # the others are traced again too, if they are called again
+    for memo in _traced_by:
+        memo.evict_function(function)
+    for mapped in list(getattr(_api, "_pmap_cache_clears", ())):  # of `pmap` before JAX 0.8
+        if mapped.__wrapped__ is function:
+            mapped._cache_clear()
 
 
 def function_name(trace: Any) -> str:
