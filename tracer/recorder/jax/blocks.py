@@ -14,6 +14,7 @@ there: so the steps keep their order.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -91,9 +92,10 @@ def _begin_step(frame: Any) -> _Begun | None:
     if frame.method != "stateless_apply":
         return _Begun(optimizer, clock, None, clock.value)
     state = frame.args[0] if frame.args else frame.kwargs.get("optimizer_variables", ())
-    for number, variable in enumerate(optimizer.variables):
-        if variable is clock and number < len(state):
-            return _Begun(optimizer, clock, number, state[number])
+    with suppress(TypeError, KeyError, IndexError):  # Keras will refuse what has no such place
+        for number, variable in enumerate(optimizer.variables):
+            if variable is clock:
+                return _Begun(optimizer, clock, number, state[number])
     return None
 
 
@@ -156,7 +158,8 @@ class Blocks(host.Blocks):
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
-        if frame.place is EAGER and not (self.programs.all or frame.updates):
+        told = self.programs.all or frame.updates or compat.is_mapped()
+        if frame.place is EAGER and not told:
             super().close(frame, failed)
             return
         if frame.path == UNKNOWN:
@@ -167,32 +170,36 @@ class Blocks(host.Blocks):
         groups, kept = _groups(frame)
         before, after, clock = _steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
-        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock))
+        stepped = frame.begun.__class__ is _Begun
+        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock), stepped)
         numbers = [before, after, *kept]
+        made = _made_in(frame)
         if frame.place is EAGER:
             program = self.programs.eager(work)
             counting = self._alone.get(program)
             if counting is None:
                 counting = self._alone[program] = primitive.counting_alone(program)
-            self._latest = counting(*numbers)
+            self._latest = compat.concrete(counting(*numbers, made=made))
             return
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers)
+        self._count_in_program(work, numbers, made)
 
-    def _count_in_program(self, work: Work, numbers: list[Any]) -> None:
+    def _count_in_program(self, work: Work, numbers: list[Any], made: list[Any]) -> None:
         """Add the op of a block to the program that is traced."""
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
+        if compat.is_mapped_eagerly():
+            program.doubt("not compiled")
         if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers)
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, made=made)
             return
         mesh = _mesh_of_processes()
         if mesh is None:
-            primitive.count(program, *numbers)
+            primitive.count(program, *numbers, made=made)
             return
         mine = [
             number
@@ -271,9 +278,23 @@ def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
         return begun.clock.value, begun.clock.value, begun.clock
     if begun.place_of_clock is None:
         return begun.value, begun.clock.value, begun.clock
-    result = frame.result  # what `stateless_apply` returned; None if it raised
-    after = begun.value if result is None else result[1][begun.place_of_clock]
+    after = begun.value
+    with suppress(TypeError, KeyError, IndexError):  # it raised, or one of the program's own
+        after = frame.result[1][begun.place_of_clock]
     return begun.value, after, begun.clock
+
+
+def _made_in(frame: Any) -> list[Any]:
+    """What a block made of the variables that it updates, as far as JAX is tracing it."""
+    if frame.place is EAGER and not compat.is_mapped():
+        return []
+    if frame.role == "apply":
+        values = [frame.variable.value]
+    elif frame.role == "step" and frame.method == "stateless_apply":
+        values = frame.result
+    else:
+        values = [each.value for each in frame.original.__self__._trainable_variables]
+    return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
 
 
 def _mesh_of_processes() -> Any:

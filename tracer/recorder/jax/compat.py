@@ -5,8 +5,9 @@ imported, with the name of it, so that nothing is counted wrongly in silence.
 """
 
 import inspect
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,8 +26,10 @@ try:
         dispatch,
         pjit as _pjit,
         sharding_impls,
+        source_info_util,
     )
     from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
+    from jax._src.interpreters.batching import BatchTrace, BatchTracer
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
     from jax._src.lax.control_flow import common as _loops
     from jax._src.lib import xla_client
@@ -83,6 +86,74 @@ def current_trace() -> Any:
     return None if isinstance(trace, _EvalTrace) else trace
 
 
+def is_mapped() -> bool:
+    """Whether a `vmap` is around, in eager mode too."""
+    trace = _trace_context.trace
+    while trace is not None:
+        if isinstance(trace, BatchTrace):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
+
+
+def concrete(array: Any) -> Any:
+    """The array behind what a `vmap` in eager mode works with."""
+    while isinstance(array, BatchTracer):
+        array = array.val
+    return array
+
+
+def is_chosen_by_members() -> bool:
+    """Whether what JAX batches now is a branch of which each member says whether it is taken.
+
+    Then all branches run for all members. `_cond_batching_rule` knows it, which calls the rules of
+    what is in the branch.
+    """
+    return any("in_batched" in known for known in _locals_of("_cond_batching_rule"))
+
+
+def is_looped_by_members() -> bool:
+    """Whether what JAX lowers now is in a loop that each member leaves for itself.
+
+    Then it runs for all members until the last of them leaves.
+    """
+    return any(known.get("batched") for known in _locals_of("_while_lowering"))
+
+
+def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
+    """The variables of the functions of this name that are being called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == rule:
+            yield frame.f_locals
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
+    """Execute a primitive that gives nothing if all that it is given is known; else keep it.
+
+    As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
+    JAX is too old to keep it.
+    """
+    if all(each.pval.is_known() for each in tracers):
+        primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
+        return True
+    if not hasattr(trace, "effect_handles"):
+        return False
+    tracers = [trace.instantiate_const(each) for each in tracers]
+    source = source_info_util.current()
+    equation = _partial_eval.new_eqn_recipe(
+        trace, tracers, [], primitive, parameters, core.no_effects, source
+    )
+    trace.effect_handles.append(_partial_eval.EffectHandle(tracers, equation))
+    return True
+
+
+def is_mapped_eagerly() -> bool:
+    """Whether a `shard_map` is around that is not compiled: it drops what gives nothing."""
+    return type(current_trace()).__name__ == "ShardMapTrace"
+
+
 def axis_names() -> tuple[Any, ...]:
     """The named axes around: those of `pmap`, `shard_map` and `vmap(axis_name=...)`."""
     environment = _trace_context.axis_env
@@ -110,6 +181,14 @@ def is_exported(context: Any) -> bool:
 def platforms(context: Any) -> Sequence[str]:
     """What a program is being lowered for: `("cpu",)`."""
     return tuple(context.module_context.platforms)
+
+
+def is_partly_manual(context: Any) -> bool:
+    """Whether it is in a `shard_map` over some of the axes of a mesh: that can call no Python."""
+    axes = context.module_context.axis_context
+    return isinstance(axes, sharding_impls.SPMDAxisContext) and (
+        set(axes.manual_axes) != set(axes.mesh.axis_names)
+    )
 
 
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -142,8 +221,6 @@ def _where(context: Any) -> Any:
     axes = context.module_context.axis_context
     shardy = _config.use_shardy_partitioner.value
     if isinstance(axes, sharding_impls.SPMDAxisContext):
-        if set(axes.manual_axes) != set(axes.mesh.axis_names):
-            raise NotImplementedError("a step in a shard_map over some of the axes of a mesh")
         if shardy:
             return _callback._get_sdy_array_list_for_callbacks(context.avals_out)
         sharding = xla_client.OpSharding()

@@ -6,15 +6,17 @@ turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes
 
 - a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
-- under `vmap` it has a number for each member, all in one call;
-- under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more.
+- under `vmap` it has a number for each member, all in one call. What was made is among its operands
+  too, so that it has them also where the members have the same numbers;
+- under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more;
+- where a loop is differentiated it stays in the loop (`custom_partial_eval_rules`).
 
 In loops and branches it runs as often as they do. Python is called on a thread of XLA, which holds
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +35,17 @@ class Counted(Hashable, Protocol):
         """
 
     def lowered(self, platform: str) -> None:
-        """It is compiled for a platform; empty for an exported program, which cannot count."""
+        """It is compiled for a platform."""
+
+    def doubt(self, reason: "Doubt") -> None:
+        """What it tells is not what ran."""
+
+
+Doubt = Literal["exported", "some axes", "not compiled", "all members", "hoisted"]
+"""Why: it is exported, or in a `shard_map` over some of the axes of a mesh, and cannot call Python;
+it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop that some
+members of a `vmap` take, and runs for all of them; it is in a loop that is differentiated, which
+this version of JAX takes it from."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -42,23 +54,25 @@ _keep = compat.Primitive("tracer_keep")
 _keep.multiple_results = True
 
 
-def count(counted: Counted, *numbers: Any) -> None:
+def count(counted: Counted, *numbers: Any, made: Sequence[Any] = ()) -> None:
     """Have `counted.ran` called with these scalars, each time that this is executed.
 
     In eager mode that is now, as soon as they are computed; else when the program runs that is
-    being traced.
+    being traced. `made` are arrays that belong to it: each member of a `vmap` that has its own has
+    executed it. They are not looked at.
     """
-    _count.bind(*(jnp.asarray(number, jnp.int32) for number in numbers), counted=counted)
+    scalars = (jnp.asarray(number, jnp.int32) for number in numbers)
+    _count.bind(*made, *scalars, counted=counted, made=len(made))
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
     """A program that counts, with the scalars that it is given, and does nothing else.
 
-    It returns an array, which is there when it has counted.
+    It returns an array, which is there when it has counted. It takes `made` as `count` does.
     """
 
-    def counting(*numbers: Any) -> Any:
-        count(counted, *numbers)
+    def counting(*numbers: Any, made: Sequence[Any] = ()) -> Any:
+        count(counted, *numbers, made=made)
         return jnp.asarray(numbers[0])
 
     compiled: Callable[..., Any] = jax.jit(counting)
@@ -96,9 +110,15 @@ def _differentiate(
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], **parameters: Any
+    operands: Sequence[Any],
+    dimensions: Sequence[Any],
+    *,
+    counted: Counted,
+    made: int,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
+    if compat.is_chosen_by_members():
+        counted.doubt("all members")
     size = next(
         operand.shape[dimension]
         for operand, dimension in zip(operands, dimensions, strict=True)
@@ -108,9 +128,9 @@ def _batch(
         jnp.broadcast_to(operand, (size, *operand.shape))
         if dimension is None
         else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands, dimensions, strict=True)
+        for operand, dimension in zip(operands[made:], dimensions[made:], strict=True)
     ]
-    _count.bind(*whole, **parameters)
+    _count.bind(*operands[:made], *whole, counted=counted, made=made)
     return [], []
 
 
@@ -131,17 +151,30 @@ def _once(
     return equation, None, [], [], []
 
 
-def _lower(context: Any, *operands: Any, counted: Counted) -> Sequence[Any]:
+def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
+    """Where some is computed early it is not dropped from the rest, as what gives nothing is."""
+    if not compat.stage(trace, _count, tracers, parameters):
+        parameters["counted"].doubt("hoisted")
+    return []
+
+
+def _lower(context: Any, *operands: Any, counted: Counted, made: int) -> Sequence[Any]:
     if compat.is_exported(context):
-        counted.lowered("")
+        counted.doubt("exported")
         return []
+    if compat.is_partly_manual(context):
+        counted.doubt("some axes")
+        return []
+    if compat.is_looped_by_members():
+        counted.doubt("all members")
     counted.lowered(compat.platforms(context)[0])
 
     def ran(*numbers: Any) -> tuple[()]:
         counted.ran(*numbers)
         return ()
 
-    result: Sequence[Any] = compat.call_python(context, ran, operands)
+    context = context.replace(avals_in=context.avals_in[made:])
+    result: Sequence[Any] = compat.call_python(context, ran, operands[made:])
     return result
 
 
@@ -155,6 +188,7 @@ compat.ad.primitive_jvps[_count] = _differentiate
 compat.batching.primitive_batchers[_count] = _batch
 compat.partial_eval.dce_rules[_count] = _used
 compat.partial_eval.partial_eval_jaxpr_custom_rules[_count] = _once
+compat.partial_eval.custom_partial_eval_rules[_count] = _stay
 compat.register_lowering(_count, _lower)
 
 _keep.def_impl(lambda *operands: [])

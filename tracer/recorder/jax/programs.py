@@ -22,11 +22,34 @@ from typing import Any, NamedTuple, NoReturn
 
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
+from tracer.recorder.jax.primitive import Doubt
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
 
 _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
+
+
+_DOUBTS: dict[Doubt, str] = {
+    "exported": (
+        "a step was exported (jax.export): an exported program calls no Python, so what runs in it "
+        "is not counted"
+    ),
+    "some axes": (
+        "a step is in a shard_map over some of the axes of a mesh: JAX calls no Python there, so "
+        "it is not counted"
+    ),
+    "not compiled": (
+        "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
+    ),
+    "all members": (
+        "a step under vmap is in a branch or a loop that each member takes or not: it runs for all "
+        "of them, and for those that did not take it is counted, too"
+    ),
+    "hoisted": (
+        "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
+    ),
+}
 
 
 class Row(NamedTuple):
@@ -52,6 +75,8 @@ class Work(NamedTuple):
     path: int
     clock: int
     """Whose count of steps the rows have: a number that is the same for the same optimizer."""
+    stepped: bool
+    """Whether the rows have the count before and after it; else that of the step it is in."""
 
 
 class Program:
@@ -102,8 +127,13 @@ class Program:
             self._programs.fault(error)
 
     def lowered(self, platform: str) -> None:
-        """It is compiled for a platform, or exported."""
+        """It is compiled for a platform."""
         self._programs.lowered(platform)
+
+    def doubt(self, reason: Doubt) -> None:
+        """What it tells is not what ran."""
+        if not (reason == "all members" and self.work.role == "part" and self.work.stepped):
+            self._programs.note(_DOUBTS[reason])
 
 
 class _Waiting(NamedTuple):
@@ -130,7 +160,7 @@ class Programs(Counters[Any, Any]):
         """How far the steps that were told say that each optimizer's own count of steps is."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
-        self._note = note
+        self.note = note
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
 
@@ -172,14 +202,9 @@ class Programs(Counters[Any, Any]):
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
 
     def lowered(self, platform: str) -> None:
-        """A program with a block in it is compiled for a platform, or exported if it is empty."""
-        if not platform:
-            self._note(
-                "a step was exported (jax.export): an exported program calls no Python, so what "
-                "runs in it is not counted"
-            )
-        elif platform != "cpu":
-            self._note(f"counting on {platform} was never tried: compare the counts by other means")
+        """A program with a block in it is compiled for a platform."""
+        if platform != "cpu":
+            self.note(f"counting on {platform} was never tried: compare the counts by other means")
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.
