@@ -94,6 +94,30 @@ def test_a_reading_waits_for_what_runs() -> None:
     assert tracer.trace_of(loop.optimizer).updates() == 2000 * 4
 
 
+def test_a_reading_in_a_callback_waits_for_nothing() -> None:
+    """On several devices the program would wait for the callback, and that for the program."""
+    loop = Loop(tracer.wrap(Odometer()))
+    read = []
+
+    def look(_: Any) -> None:
+        read.append(tracer.trace_of(loop.optimizer))
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        state = loop.step(state, x, y)
+        jax.debug.callback(look, state[0][0][0, 0])
+        return state
+
+    copies = jax.tree.map(lambda each: jax.numpy.stack([each] * 2), loop.state)
+    compiled = jax.pmap(step, axis_name="data")
+    for _ in range(2):
+        copies = compiled(copies, X[:16].reshape(2, 8, 4), Y[:16].reshape(2, 8, 1))
+    jax.effects_barrier()
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (2, 2 * 2 * 4, True)
+    assert len(read) == 4
+    assert all(each.steps <= 2 and "in a callback" in each.notes[-1] for each in read)
+
+
 def test_threads_that_run_one_program() -> None:
     loop = Loop(tracer.wrap(Odometer()))
     step = jax.jit(loop.step)

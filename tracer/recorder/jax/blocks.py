@@ -215,8 +215,11 @@ class Blocks(host.Blocks):
             forget(functions_with(optimizer))
 
     def wait(self) -> None:
-        """Wait until all that the program has begun to run is counted: its results are there."""
-        if not self.programs.all and self._latest is None:
+        """Wait until all that the program has begun to run is counted: its results are there.
+
+        Not if a program waits for who asks.
+        """
+        if not self.programs.all and self._latest is None or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
@@ -240,6 +243,8 @@ class Blocks(host.Blocks):
                     "ran in programs compiled before the tracer came, unless the count was set, as "
                     "by a checkpoint; wrap the optimizer before its steps are compiled"
                 )
+        if self.programs.all and compat.is_called_by_program():
+            yield "it was read in a callback of a program: what runs meanwhile may not be counted yet"
         number = jax.process_index()
         if number and self.programs.all and not any(each.total for each in self.programs.all):
             yield (

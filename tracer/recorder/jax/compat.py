@@ -290,6 +290,11 @@ def function_name(trace: Any) -> str:
     return described.partition(" at ")[0] or "program"
 
 
+def is_called_by_program() -> bool:
+    """Whether a program of JAX that runs now calls Python on this thread."""
+    return any(True for _ in _locals_of("_wrapped_callback"))
+
+
 def wait_for(array: Any) -> None:
     """Wait until an array is computed; not for one that is gone, or that failed."""
     with suppress(Exception):
