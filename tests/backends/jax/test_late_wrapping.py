@@ -136,6 +136,22 @@ def test_a_program_that_was_compiled_ahead_is_told_by_the_optimizers_own_count()
     assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
 
 
+def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
+    """What the second one tells of the optimizer's own count shows what the first one did."""
+    optimizer = Odometer()
+    loop = Loop(optimizer)
+    ahead = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
+    tracer.wrap(optimizer)
+    counting = jax.jit(lambda *given: loop.step(*given))
+    state = loop.state
+    for step in (counting, ahead, ahead, ahead, counting, counting):
+        state = step(state, X[:8], Y[:8])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, float(state[0][0][0, 0])) == (3, 6)
+    assert not trace.complete
+    assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
+
+
 def test_a_loaded_model_ran_no_steps(tmp_path: Any) -> None:
     optimizer = Odometer()
     trained = model(optimizer)

@@ -214,12 +214,17 @@ class Blocks(host.Blocks):
         for optimizer in list(self._stepping):
             forget(functions_with(optimizer))
 
+    def end(self) -> None:
+        """Tracing of one ends: what runs from now on may not be told."""
+        self.programs.begin_anew()
+
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted: its results are there.
 
         Not if a program waits for who asks.
         """
-        if not self.programs.all and self._latest is None or compat.is_called_by_program():
+        nothing_runs = not self.programs.all and self._latest is None
+        if nothing_runs or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
@@ -236,15 +241,18 @@ class Blocks(host.Blocks):
             counted = self.programs.latest.get(id(clock))
             if counted is None and started is not None:
                 counted = started + self.counters.steps()
+            missed = 0 if started is None else max(self.programs.passed_over(id(clock)), 0)
             if now is not None and counted is not None and now > counted:
-                more = some(int(now) - counted, "step")
+                missed += int(now) - counted
+            if missed:
                 yield (
-                    f"{name}: its own count of steps is {more} further than what was counted: they "
-                    "ran in programs compiled before the tracer came, unless the count was set, as "
-                    "by a checkpoint; wrap the optimizer before its steps are compiled"
+                    f"{name}: its own count of steps is {some(missed, 'step')} further than what "
+                    "was counted: they ran in programs compiled before the tracer came, unless the "
+                    "count was set, as by a checkpoint; wrap the optimizer before its steps are "
+                    "compiled"
                 )
         if self.programs.all and compat.is_called_by_program():
-            yield "it was read in a callback of a program: what runs meanwhile may not be counted yet"
+            yield "it was read in a callback of a program: what runs there may not be counted yet"
         number = jax.process_index()
         if number and self.programs.all and not any(each.total for each in self.programs.all):
             yield (

@@ -143,6 +143,15 @@ class _Waiting(NamedTuple):
     rows: list[Row]
 
 
+class _Told(NamedTuple):
+    """What steps tell of the optimizer's own count: of one member, where a `vmap` has several."""
+
+    first: int
+    far: int
+    moved: int
+    """How far all of the steps moved it together."""
+
+
 class Programs(Counters[Any, Any]):
     """The counters of one root optimizer: what runs in programs, and what Python counts."""
 
@@ -158,6 +167,8 @@ class Programs(Counters[Any, Any]):
         """What was traced."""
         self.latest: dict[int, int] = {}
         """How far the steps that were told say that each optimizer's own count of steps is."""
+        self._told: dict[tuple[int, int], _Told] = {}
+        """By that count and replica, what the steps that were told say of it."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
         self.note = note
@@ -194,12 +205,32 @@ class Programs(Counters[Any, Any]):
                 return
             after = max(row.after for row in rows)
             self.latest[work.clock] = max(after, self.latest.get(work.clock, after))
+            row, told = rows[0], self._told.get((work.clock, replica))
+            self._told[work.clock, replica] = _Told(
+                row.before if told is None else min(told.first, row.before),
+                row.after if told is None else max(told.far, row.after),
+                row.after - row.before + (0 if told is None else told.moved),
+            )
             stamp = 0
             if work.role == "step":
                 number = self.take_number(replica)
                 stamp = UNIT * number
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+
+    def passed_over(self, clock: int) -> int:
+        """How many steps were not told that lie between others, by an optimizer's own count.
+
+        There may be more, if several states were trained, each with a count of its own.
+        """
+        with self.lock:
+            of_clock = [told for (of, _), told in self._told.items() if of == clock]
+        return max((told.far - told.first - told.moved for told in of_clock), default=0)
+
+    def begin_anew(self) -> None:
+        """From now on steps may run that are not to be told."""
+        with self.lock:
+            self._told.clear()
 
     def lowered(self, platform: str) -> None:
         """A program with a block in it is compiled for a platform."""
