@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from backends.jax.keras_on_jax import Loop, Odometer, X, Y
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
 import tracer
@@ -71,3 +71,15 @@ def test_a_step_method_that_returns_what_it_likes() -> None:
     assert float(stepped["weights"][0][0, 0]) == 1
     trace = tracer.trace_of(loop.optimizer)
     assert (trace.updates(), trace.complete) == (4, True)
+
+
+def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:
+    """As the scales of layers in float8: no apply method gets them, and nothing is amiss."""
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    trained.trainable_variables[1].overwrite_with_gradient = True
+    trained.fit(X[:16], Y[:16], batch_size=8, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert [float(np.ravel(each)[0]) for each in trained.get_weights()][::2] == [2, 2]
+    assert (trace.updates(), trace.complete) == (2 * 3, True)
+    assert not trace.findings()
