@@ -118,6 +118,24 @@ def test_a_reading_in_a_callback_waits_for_nothing() -> None:
     assert all(each.steps <= 2 and "in a callback" in each.notes[-1] for each in read)
 
 
+def test_a_loop_of_ones_own_has_no_findings() -> None:
+    """The state is not in the optimizer's variables, and members of a `vmap` update for themselves.
+
+    So its own count of steps stays at 0, and each variable has two updates in a step.
+    """
+    loop = Loop(tracer.wrap(Odometer()))
+    step = jax.jit(loop.step)
+    for _ in range(3):
+        loop.state = step(loop.state, X[:8], Y[:8])
+    assert not tracer.trace_of(loop.optimizer).findings()
+    states = jax.tree.map(lambda each: jax.numpy.stack([each] * 2), loop.state)
+    members = jax.jit(jax.vmap(loop.step, in_axes=(0, None, None)))
+    members(states, X[:8], Y[:8])
+    trace = tracer.trace_of(loop.optimizer)
+    assert trace.updates(step=4) == 2 * 4
+    assert not trace.findings()
+
+
 def test_threads_that_run_one_program() -> None:
     loop = Loop(tracer.wrap(Odometer()))
     step = jax.jit(loop.step)

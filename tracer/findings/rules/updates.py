@@ -324,6 +324,8 @@ def _gap(spans: Iterable[Span], last: int) -> int:
 )
 def updated_twice(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
+    if any(each.code == "updated-twice" for of in evidence.optimizers for each in of.remarks):
+        return  # by each member of a `vmap`
     facts = []
     for history in evidence.histories:
         if _uneven(evidence, history):

@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 import jax
 
+from tracer.model.records import Remark
 from tracer.model.wording import some
 from tracer.recorder import host
 from tracer.recorder.backend import Stepped
@@ -260,6 +261,20 @@ class Blocks(host.Blocks):
                 "counted in the first of them; keras.distribution, pmap and shard_map are counted "
                 "in each"
             )
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """Whether programs told more steps than it counts.
+
+        A loop of the program's own has its state: what becomes of that the variable never hears.
+        """
+        clock = clock_of(optimizer)
+        now, told = number_in(clock), self.programs.latest.get(id(clock))
+        return now is not None and told is not None and now < told
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """That each member of a `vmap` updates each variable, in one step."""
+        members = self.programs.members
+        return (Remark("updated-twice", "vmap", some(members, "member")),) if members > 1 else ()
 
 
 def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:

@@ -167,6 +167,8 @@ class Programs(Counters[Any, Any]):
         """What was traced."""
         self.latest: dict[int, int] = {}
         """How far the steps that were told say that each optimizer's own count of steps is."""
+        self.members = 1
+        """How many members of a `vmap` a step had at most."""
         self._told: dict[tuple[int, int], _Told] = {}
         """By that count and replica, what the steps that were told say of it."""
         self._eager: dict[Work, Program] = {}
@@ -197,6 +199,7 @@ class Programs(Counters[Any, Any]):
         work = program.work
         with self.lock:
             program.total += len(rows)
+            self.members = max(self.members, len(rows))
             if work.role == "part":
                 waiting = self._waiting[replica]
                 waiting.append(_Waiting(program, rows))
