@@ -83,6 +83,49 @@ def test_an_update_outside_of_every_step() -> None:
     assert trace.blocks[-1].outside
 
 
+class InALoop(Odometer):
+    """Updates each variable three times in a loop of its own."""
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        mapped = self.mapped()
+
+        def body(_: Any, values: Any) -> Any:
+            mapping = [*zip(mapped, values, strict=True)]
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                for gradient, variable in zip(grads, trainable_variables, strict=True):
+                    self.update_step(gradient, variable, 1.0)
+            return [scope.get_current_value(each) for each in mapped]
+
+        made = lax.fori_loop(0, 3, body, [each.value for each in mapped])
+        for variable, value in zip(mapped, made, strict=True):
+            variable.assign(value)
+
+
+def test_a_loop_in_a_step() -> None:
+    """Nothing that the step tells depends on the loop: the step may be told before its parts."""
+    optimizer = tracer.wrap(InALoop())
+    loop = Loop(optimizer)
+    optimizer.mapped = lambda: [*loop.model.trainable_variables, *optimizer.variables]
+    step = jax.jit(loop.step)
+    for _ in range(4):
+        loop.state = step(loop.state, X[:8], Y[:8])
+    loop.state = lax.fori_loop(0, 4, lambda _, state: step(state, X[:8], Y[:8]), loop.state)
+    assert float(loop.state[0][0][0, 0]) == 24
+    trace = tracer.trace_of(optimizer)
+    assert [trace.updates(step=number) for number in range(1, 9)] == [12] * 8
+    assert trace.complete
+
+
+def test_a_loop_in_a_step_that_does_not_know_the_step() -> None:
+    optimizer = tracer.wrap(InALoop())
+    loop = Loop(optimizer)
+    optimizer.mapped = lambda: loop.model.trainable_variables
+    loop.state = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.updates(), trace.complete) == (12, False)
+    assert "in which step it ran is not known" in trace.notes[0]
+
+
 def test_a_reading_waits_for_what_runs() -> None:
     loop = Loop(tracer.wrap(Odometer()))
 

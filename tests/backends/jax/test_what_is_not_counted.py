@@ -67,10 +67,13 @@ def test_a_step_method_that_returns_what_it_likes() -> None:
             return {"weights": weights, "of_optimizer": of_optimizer}
 
     loop = Loop(tracer.wrap(Own()))
-    stepped = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
-    assert float(stepped["weights"][0][0, 0]) == 1
+    step = jax.jit(loop.step)
+    for _ in range(2):
+        stepped = step(loop.state, X[:8], Y[:8])
+        loop.state = stepped["weights"], stepped["of_optimizer"]
+    assert float(loop.state[0][0][0, 0]) == 2
     trace = tracer.trace_of(loop.optimizer)
-    assert (trace.updates(), trace.complete) == (4, True)
+    assert (trace.updates(step=2), trace.complete) == (4, True)
 
 
 def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:

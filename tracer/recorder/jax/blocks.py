@@ -187,14 +187,21 @@ class Blocks(host.Blocks):
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers, made)
+        self._count_in_program(work, numbers, made, hidden=_hides(frame, before))
 
-    def _count_in_program(self, work: Work, numbers: list[Any], made: list[Any]) -> None:
-        """Add the op of a block to the program that is traced."""
+    def _count_in_program(
+        self, work: Work, numbers: list[Any], made: list[Any], hidden: bool
+    ) -> None:
+        """Add the op of a block to the program that is traced.
+
+        `hidden` if the optimizer's count of steps is not that of the step.
+        """
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
         if compat.is_mapped_eagerly():
             program.doubt("not compiled")
+        if hidden:
+            program.doubt("hidden")
         if axes:  # the program says what each device does: each is a replica
             primitive.count(program, jax.lax.axis_index(axes), *numbers, made=made)
             return
@@ -306,10 +313,23 @@ def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
         return begun.clock.value, begun.clock.value, begun.clock
     if begun.place_of_clock is None:
         return begun.value, begun.clock.value, begun.clock
-    after = begun.value
-    with suppress(TypeError, KeyError, IndexError):  # it raised, or one of the program's own
-        after = frame.result[1][begun.place_of_clock]
-    return begun.value, after, begun.clock
+    with suppress(TypeError, KeyError, IndexError):
+        return begun.value, frame.result[1][begun.place_of_clock], begun.clock
+    return 0, 0, None  # it raised, or it is one of the program's own that returns what it likes
+
+
+def _hides(frame: Any, count: Any) -> bool:
+    """Whether what a part of a step reads of the optimizer's count is not what its step has."""
+    around = frame.parent
+    while around is not None and around.begun.__class__ is not _Begun:
+        around = around.parent
+    if around is None or frame.begun.__class__ is _Begun:
+        return False
+    return _is_traced(around.begun.value) and not _is_traced(count)
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
 
 
 def _made_in(frame: Any) -> list[Any]:

@@ -41,11 +41,11 @@ class Counted(Hashable, Protocol):
         """What it tells is not what ran."""
 
 
-Doubt = Literal["exported", "some axes", "not compiled", "all members", "hoisted"]
+Doubt = Literal["exported", "some axes", "not compiled", "all members", "hidden", "hoisted"]
 """Why: it is exported, or in a `shard_map` over some of the axes of a mesh, and cannot call Python;
 it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop that some
-members of a `vmap` take, and runs for all of them; it is in a loop that is differentiated, which
-this version of JAX takes it from."""
+members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is in a
+loop that is differentiated, which this version of JAX takes it from."""
 
 
 _count = compat.Primitive("tracer_count")

@@ -5,7 +5,8 @@ numbers of that run: the optimizer's own count of steps before and after the blo
 group that may be thrown away whether it was kept. The op of a step has what the step made among its
 operands, so what stands in branches and loops inside of the step is told before it. Beyond that XLA
 promises no order: of two steps in one program the parts of the second may be told before the end of
-the first. So the parts wait until a step is told whose count of steps encloses theirs.
+the first. So the parts wait until a step is told whose count of steps encloses theirs. A part on
+which nothing depends that the step tells may be told after it: it is of one of the steps told last.
 
 A part that no step encloses ran outside of every step: a function that was traced inside a step may
 be called by itself later, and JAX does not call Python then.
@@ -16,7 +17,7 @@ part; a branch runs for all of them, and for those that did not choose it, what 
 What is told comes on threads of XLA, several at once. They take the lock of the counters.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,10 +47,18 @@ _DOUBTS: dict[Doubt, str] = {
         "a step under vmap is in a branch or a loop that each member takes or not: it runs for all "
         "of them, and for those that did not take it is counted, too"
     ),
+    "hidden": (
+        "an apply method is called in a branch or a loop of its own, in a StatelessScope that "
+        "hides the optimizer's count of steps: in which step it ran is not known"
+    ),
     "hoisted": (
         "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
     ),
 }
+
+
+_ENDED = 64
+"""How many steps may be told before a part of the first of them is."""
 
 
 class Row(NamedTuple):
@@ -175,6 +184,10 @@ class Programs(Counters[Any, Any]):
         self._sites = sites
         self.note = note
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
+        self._ended: dict[int, deque[tuple[int, list[Row], int]]] = defaultdict(
+            lambda: deque(maxlen=_ENDED)
+        )
+        """By replica the steps that were told last, each with its stamp for what is part of it."""
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
 
     def new(self, work: Work, replicated: bool) -> Program:
@@ -201,6 +214,10 @@ class Programs(Counters[Any, Any]):
             program.total += len(rows)
             self.members = max(self.members, len(rows))
             if work.role == "part":
+                stamp = None if work.stepped else self._step_of(work, replica, rows)
+                if stamp is not None:
+                    self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+                    return
                 waiting = self._waiting[replica]
                 waiting.append(_Waiting(program, rows))
                 if len(waiting) > _MOST_WAITING:
@@ -219,6 +236,7 @@ class Programs(Counters[Any, Any]):
                 number = self.take_number(replica)
                 stamp = UNIT * number
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
+                self._ended[replica].append((work.clock, rows, stamp | WITHIN))
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
 
     def passed_over(self, clock: int) -> int:
@@ -274,7 +292,7 @@ class Programs(Counters[Any, Any]):
             of_rows = steps if members else [_around(steps)] * len(rows)
             apart = part.program.work.clock != clock  # what its count says is of another optimizer
             fits = [
-                apart or (step.before <= row.before and row.after <= step.after)
+                apart or _is_in(row, step, part.program.work.stepped)
                 for row, step in zip(rows, of_rows, strict=True)
             ]
             if not (members or all(fits)):
@@ -286,6 +304,20 @@ class Programs(Counters[Any, Any]):
             ]
             self._log_of(part.program, replica, kept).add(stamp)
         self._waiting[replica] = left
+
+    def _step_of(self, work: Work, replica: int, rows: Sequence[Row]) -> int | None:
+        """The stamp of what is part of the step that `rows` are in, if that was told before them.
+
+        A step that did not move the count is not known by it.
+        """
+        for clock, steps, stamp in reversed(self._ended[replica]):
+            alike = clock == work.clock and len(steps) == len(rows)
+            if alike and all(
+                step.before == row.before < step.after
+                for row, step in zip(rows, steps, strict=True)
+            ):
+                return stamp
+        return None
 
     def _block_of(self, part: _Waiting, replica: int) -> CountedBlock:
         """What the log knows a part by."""
@@ -361,6 +393,13 @@ def _groups(work: Work) -> int:
 def _around(rows: Sequence[Row]) -> Row:
     """From the first to the last of what some rows say."""
     return Row(min(row.before for row in rows), max(row.after for row in rows), ())
+
+
+def _is_in(part: Row, step: Row, stepped: bool) -> bool:
+    """Whether a part is in a step; `stepped` if it has a count before and after of its own."""
+    if not stepped and step.before < step.after:
+        return step.before <= part.before < step.after
+    return step.before <= part.before and part.after <= step.after
 
 
 def _no_ledger(device: str, steps: int) -> NoReturn:
