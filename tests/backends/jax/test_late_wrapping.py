@@ -189,6 +189,20 @@ def test_what_is_unwrapped_counts_no_more_if_it_is_traced_anew() -> None:
     assert tracer.trace_of(optimizer).updates() == 8 * 4
 
 
+def test_wrapped_again_after_it_was_traced_anew_without_the_tracer() -> None:
+    optimizer = tracer.wrap(Odometer())
+    loop = Loop(optimizer)
+    step = jax.jit(loop.step)
+    for number in range(6):
+        if number == 2:
+            tracer.unwrap(optimizer, retrace=True)
+        if number == 4:
+            tracer.wrap(optimizer)
+        loop.state = step(loop.state, X[:8], Y[:8])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (4, 4 * 4, True)
+
+
 def test_an_exported_step_says_that_it_counts_nothing() -> None:
     from jax import export
 

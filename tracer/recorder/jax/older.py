@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import jax
 
@@ -34,6 +34,10 @@ _FAR = 5
 _jitted = type(jax.jit(lambda: None))
 
 
+_of_recorders: "WeakSet[OlderFunctions]" = WeakSet()
+"""Those of all recorders: each knows which functions were traced while its optimizers were."""
+
+
 class OlderFunctions(host.OlderFunctions):
     """The functions that were traced with an optimizer before it was wrapped."""
 
@@ -42,6 +46,7 @@ class OlderFunctions(host.OlderFunctions):
         self._anew: Counter[Older] = Counter()
         self._optimizers: dict[int, ref[Any]] = {}
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        _of_recorders.add(self)
 
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
@@ -94,6 +99,8 @@ def forget(functions: Mapping[Any, int]) -> None:
         jitted.clear_cache()
     for function in functions:
         compat.forget(function)
+        for known in list(_of_recorders):
+            known._traced.pop(function, None)
 
 
 def _jitted_of(functions: Mapping[Any, int]) -> list[Any]:
