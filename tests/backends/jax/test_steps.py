@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
@@ -161,12 +162,19 @@ def test_a_reading_in_a_callback_waits_for_nothing() -> None:
     assert all(each.steps <= 2 and "in a callback" in each.notes[-1] for each in read)
 
 
-def test_a_loop_of_ones_own_has_no_findings() -> None:
+def several_optimizers() -> Any:
+    """One for the first layer, another one for the rest, as one."""
+    named = {".*a/.*": Odometer(name="first")}
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(Odometer(), named))
+
+
+@pytest.mark.parametrize("made", [Odometer, several_optimizers])
+def test_a_loop_of_ones_own_has_no_findings(made: Any) -> None:
     """The state is not in the optimizer's variables, and members of a `vmap` update for themselves.
 
     So its own count of steps stays at 0, and each variable has two updates in a step.
     """
-    loop = Loop(tracer.wrap(Odometer()))
+    loop = Loop(tracer.wrap(made()))
     step = jax.jit(loop.step)
     for _ in range(3):
         loop.state = step(loop.state, X[:8], Y[:8])

@@ -272,11 +272,14 @@ class Blocks(host.Blocks):
     def is_behind(self, optimizer: Any) -> bool:
         """Whether programs told more steps than it counts.
 
-        A loop of the program's own has its state: what becomes of that the variable never hears.
+        A loop of the program's own has its state: what becomes of that the variable never hears,
+        nor do those of the optimizers inside of it.
         """
-        clock = clock_of(optimizer)
-        now, told = number_in(clock), self.programs.latest.get(id(clock))
-        return now is not None and told is not None and now < told
+        for clock in {id(each): each for each in map(clock_of, list(self._stepping))}.values():
+            now, told = number_in(clock), self.programs.latest.get(id(clock))
+            if now is not None and told is not None and now < told:
+                return True
+        return False
 
     def remarks(self) -> tuple[Remark, ...]:
         """That each member of a `vmap` updates each variable, in one step."""
