@@ -162,7 +162,7 @@ def test_a_loaded_model_ran_no_steps(tmp_path: Any) -> None:
             tmp_path / "model.keras", custom_objects={"Odometer": Odometer}
         )
         assert int(loaded.optimizer.iterations.numpy()) == 8
-        assert recording.trace().complete
+        assert recording.trace().complete, recording.trace().notes
         fit(loaded)
     trace = recording.trace()
     assert (trace.steps, trace.complete) == (8, True)

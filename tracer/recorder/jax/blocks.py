@@ -13,7 +13,7 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -159,8 +159,8 @@ class Blocks(host.Blocks):
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
-        told = self.programs.all or frame.updates or compat.is_mapped()
-        if frame.place is EAGER and not told:
+        once = compat.is_plain()  # else a `vmap` may be around
+        if frame.place is EAGER and once and not (self.programs.all or frame.updates):
             super().close(frame, failed)
             return
         if frame.path == UNKNOWN:
@@ -174,23 +174,29 @@ class Blocks(host.Blocks):
         stepped = frame.begun.__class__ is _Begun
         work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock), stepped)
         numbers = [before, after, *kept]
-        made = _made_in(frame)
         if frame.place is EAGER:
             program = self.programs.eager(work)
+            if not once:
+                primitive.count(program, *numbers, beside=self.beside(frame))
+                return
             counting = self._alone.get(program)
             if counting is None:
                 counting = self._alone[program] = primitive.counting_alone(program)
-            self._latest = compat.concrete(counting(*numbers, made=made))
+            self._latest = counting(*numbers)
             return
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers, made, hidden=_hides(frame, before))
+        self._count_in_program(work, numbers, self.beside(frame), hidden=_hides(frame, before))
+
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """Arrays that have a `vmap` where nothing has that the op is handed."""
+        return _made_in(frame)
 
     def _count_in_program(
-        self, work: Work, numbers: list[Any], made: list[Any], hidden: bool
+        self, work: Work, numbers: list[Any], beside: Sequence[Any], *, hidden: bool
     ) -> None:
         """Add the op of a block to the program that is traced.
 
@@ -203,11 +209,11 @@ class Blocks(host.Blocks):
         if hidden:
             program.doubt("hidden")
         if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers, made=made)
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
             return
         mesh = _mesh_of_processes()
         if mesh is None:
-            primitive.count(program, *numbers, made=made)
+            primitive.count(program, *numbers, beside=beside)
             return
         mine = [
             number
@@ -336,9 +342,10 @@ def _is_traced(value: Any) -> bool:
 
 
 def _made_in(frame: Any) -> list[Any]:
-    """What a block made of the variables that it updates, as far as JAX is tracing it."""
-    if frame.place is EAGER and not compat.is_mapped():
-        return []
+    """What a block made of the variables that it updates, as far as JAX is tracing it.
+
+    Each member of a `vmap` that has its own has updated them.
+    """
     if frame.role == "apply":
         values = [frame.variable.value]
     elif frame.role == "step" and frame.method == "stateless_apply":

@@ -23,13 +23,11 @@ try:
         callback as _callback,
         config as _config,
         core,
-        dispatch,
         pjit as _pjit,
         sharding_impls,
         source_info_util,
     )
     from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
-    from jax._src.interpreters.batching import BatchTrace, BatchTracer
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
     from jax._src.lax.control_flow import common as _loops
     from jax._src.lib import xla_client
@@ -60,7 +58,7 @@ except (ImportError, AttributeError) as error:
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.10"
     ) from error
 
-__all__ = ["Primitive", "ad", "batching", "dispatch", "mlir", "partial_eval"]
+__all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
 _NO_TOKEN = (
     {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
@@ -86,21 +84,14 @@ def current_trace() -> Any:
     return None if isinstance(trace, _EvalTrace) else trace
 
 
-def is_mapped() -> bool:
-    """Whether a `vmap` is around, in eager mode too."""
-    trace = _trace_context.trace
-    while trace is not None:
-        if isinstance(trace, BatchTrace):
-            return True
-        trace = getattr(trace, "parent_trace", None)
-    return False
+def is_plain() -> bool:
+    """Whether what is called now is executed now, and once: below no `vmap` or `grad` either."""
+    return isinstance(_trace_context.trace, _EvalTrace)
 
 
-def concrete(array: Any) -> Any:
-    """The array behind what a `vmap` in eager mode works with."""
-    while isinstance(array, BatchTracer):
-        array = array.val
-    return array
+def is_of_outside(value: Any) -> bool:
+    """Whether a value is of another program than that which is being traced."""
+    return isinstance(value, jax.core.Tracer) and value._trace is not _trace_context.trace
 
 
 def is_chosen_by_members() -> bool:
@@ -163,32 +154,21 @@ def axis_names() -> tuple[Any, ...]:
     )
 
 
-def run_alone(primitive: Any) -> Callable[..., Any]:
-    """How a primitive runs in eager mode: compiled by itself, once it has its operands."""
-
-    def run(*operands: Any, **parameters: Any) -> Any:
-        return dispatch.apply_primitive(primitive, *operands, **parameters)
-
-    return run
-
-
-def is_exported(context: Any) -> bool:
-    """Whether a program is being lowered for `jax.export`, which can hold no call of Python."""
+def why_not(context: Any) -> str:
+    """Why what is being lowered cannot call Python; empty if it can."""
     parameters = context.module_context.lowering_parameters
-    return bool(getattr(parameters, "for_export", False))
+    if getattr(parameters, "for_export", False):
+        return "was exported (jax.export): an exported program calls no Python"
+    axes = context.module_context.axis_context
+    by_device = isinstance(axes, sharding_impls.SPMDAxisContext)
+    if by_device and set(axes.manual_axes) != set(axes.mesh.axis_names):
+        return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
+    return ""
 
 
 def platforms(context: Any) -> Sequence[str]:
     """What a program is being lowered for: `("cpu",)`."""
     return tuple(context.module_context.platforms)
-
-
-def is_partly_manual(context: Any) -> bool:
-    """Whether it is in a `shard_map` over some of the axes of a mesh: that can call no Python."""
-    axes = context.module_context.axis_context
-    return isinstance(axes, sharding_impls.SPMDAxisContext) and (
-        set(axes.manual_axes) != set(axes.mesh.axis_names)
-    )
 
 
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
@@ -197,6 +177,7 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
     Where XLA splits a program over devices (GSPMD) it is called on the first of them alone; in a
     `pmap` or a `shard_map`, which say what each device does, on each.
     """
+    context = context.replace(avals_in=context.avals_in[: len(operands)])
     result, _, _ = _emit(
         context,
         function,

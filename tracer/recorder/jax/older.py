@@ -124,7 +124,9 @@ def _name_of(function: Any) -> str:
 
 
 def _holds(function: Any, wanted: Any) -> bool:
-    """Whether an object is found from a function in some steps."""
+    """Whether an object is found from a function in some steps, or is that function."""
+    if function is wanted:
+        return True
     seen = {id(function)}
     layer: list[Any] = [function]
     for _ in range(_FAR):

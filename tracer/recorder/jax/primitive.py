@@ -6,8 +6,7 @@ turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes
 
 - a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
-- under `vmap` it has a number for each member, all in one call. What was made is among its operands
-  too, so that it has them also where the members have the same numbers;
+- under `vmap` it has a number for each member, all in one call;
 - under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more;
 - where a loop is differentiated it stays in the loop (`custom_partial_eval_rules`).
 
@@ -37,15 +36,17 @@ class Counted(Hashable, Protocol):
     def lowered(self, platform: str) -> None:
         """It is compiled for a platform."""
 
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
+
     def doubt(self, reason: "Doubt") -> None:
         """What it tells is not what ran."""
 
 
-Doubt = Literal["exported", "some axes", "not compiled", "all members", "hidden", "hoisted"]
-"""Why: it is exported, or in a `shard_map` over some of the axes of a mesh, and cannot call Python;
-it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop that some
-members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is in a
-loop that is differentiated, which this version of JAX takes it from."""
+Doubt = Literal["not compiled", "all members", "hidden", "hoisted"]
+"""Why: it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop
+that some members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is
+in a loop that is differentiated, which this version of JAX takes it from."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -54,25 +55,25 @@ _keep = compat.Primitive("tracer_keep")
 _keep.multiple_results = True
 
 
-def count(counted: Counted, *numbers: Any, made: Sequence[Any] = ()) -> None:
+def count(counted: Counted, *numbers: Any, beside: Sequence[Any] = ()) -> None:
     """Have `counted.ran` called with these scalars, each time that this is executed.
 
-    In eager mode that is now, as soon as they are computed; else when the program runs that is
-    being traced. `made` are arrays that belong to it: each member of a `vmap` that has its own has
-    executed it. They are not looked at.
+    In eager mode that is now, and waits for them; else when the program runs that is being traced.
+    The arrays `beside` say by their `vmap` how many members there are. They are not handed to
+    Python, and the program that XLA gets does not use them, so it is compiled as it would be.
     """
-    scalars = (jnp.asarray(number, jnp.int32) for number in numbers)
-    _count.bind(*made, *scalars, counted=counted, made=len(made))
+    scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
+    _count.bind(*scalars, *beside, counted=counted, handed=len(scalars))
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
     """A program that counts, with the scalars that it is given, and does nothing else.
 
-    It returns an array, which is there when it has counted. It takes `made` as `count` does.
+    It returns an array, which is there when it has counted.
     """
 
-    def counting(*numbers: Any, made: Sequence[Any] = ()) -> Any:
-        count(counted, *numbers, made=made)
+    def counting(*numbers: Any) -> Any:
+        count(counted, *numbers)
         return jnp.asarray(numbers[0])
 
     compiled: Callable[..., Any] = jax.jit(counting)
@@ -110,11 +111,7 @@ def _differentiate(
 
 
 def _batch(
-    operands: Sequence[Any],
-    dimensions: Sequence[Any],
-    *,
-    counted: Counted,
-    made: int,
+    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, handed: int
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
     if compat.is_chosen_by_members():
@@ -128,9 +125,9 @@ def _batch(
         jnp.broadcast_to(operand, (size, *operand.shape))
         if dimension is None
         else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands[made:], dimensions[made:], strict=True)
+        for operand, dimension in zip(operands[:handed], dimensions[:handed], strict=True)
     ]
-    _count.bind(*operands[:made], *whole, counted=counted, made=made)
+    _count.bind(*whole, *operands[handed:], counted=counted, handed=handed)
     return [], []
 
 
@@ -158,12 +155,15 @@ def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     return []
 
 
-def _lower(context: Any, *operands: Any, counted: Counted, made: int) -> Sequence[Any]:
-    if compat.is_exported(context):
-        counted.doubt("exported")
-        return []
-    if compat.is_partly_manual(context):
-        counted.doubt("some axes")
+def _run(*operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
+    """In eager mode Python calls Python."""
+    counted.ran(*operands[:handed])
+    return []
+
+
+def _lower(context: Any, *operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
+    if why := compat.why_not(context):
+        counted.left_out(why)
         return []
     if compat.is_looped_by_members():
         counted.doubt("all members")
@@ -173,8 +173,7 @@ def _lower(context: Any, *operands: Any, counted: Counted, made: int) -> Sequenc
         counted.ran(*numbers)
         return ()
 
-    context = context.replace(avals_in=context.avals_in[made:])
-    result: Sequence[Any] = compat.call_python(context, ran, operands[made:])
+    result: Sequence[Any] = compat.call_python(context, ran, operands[:handed])
     return result
 
 
@@ -182,7 +181,7 @@ def _lower_to_nothing(context: Any, *operands: Any) -> Sequence[Any]:
     return []
 
 
-_count.def_impl(compat.run_alone(_count))
+_count.def_impl(_run)
 _count.def_abstract_eval(_abstract)
 compat.ad.primitive_jvps[_count] = _differentiate
 compat.batching.primitive_batchers[_count] = _batch

@@ -21,25 +21,22 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.jax.primitive import Doubt
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
 
+DISCARDED, KEPT, SKIPPED = range(3)
+"""What came of a group: computed and thrown away; kept; not computed."""
+
 _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
 
 
 _DOUBTS: dict[Doubt, str] = {
-    "exported": (
-        "a step was exported (jax.export): an exported program calls no Python, so what runs in it "
-        "is not counted"
-    ),
-    "some axes": (
-        "a step is in a shard_map over some of the axes of a mesh: JAX calls no Python there, so "
-        "it is not counted"
-    ),
     "not compiled": (
         "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
     ),
@@ -69,7 +66,7 @@ class Row(NamedTuple):
     after: int
     """The same when it ended."""
     kept: tuple[int, ...]
-    """Of each group that is thrown away at times, whether it was kept: 0 or 1."""
+    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`, `SKIPPED`."""
 
 
 class Work(NamedTuple):
@@ -113,6 +110,7 @@ class Program:
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
+            numbers = tuple(map(np.asarray, numbers))
             if not (self._replicated or numbers[0].ndim):
                 before, after, *kept = map(int, numbers)
                 self._programs.ran(self, self._first, [Row(before, after, tuple(kept))])
@@ -143,6 +141,10 @@ class Program:
         """What it tells is not what ran."""
         if not (reason == "all members" and self.work.role == "part" and self.work.stepped):
             self._programs.note(_DOUBTS[reason])
+
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
+        self._programs.left_out(why)
 
 
 class _Waiting(NamedTuple):
@@ -257,6 +259,10 @@ class Programs(Counters[Any, Any]):
         """A program with a block in it is compiled for a platform."""
         if platform != "cpu":
             self.note(f"counting on {platform} was never tried: compare the counts by other means")
+
+    def left_out(self, why: str) -> None:
+        """A program with a block in it is compiled that cannot call Python."""
+        self.note(f"a step {why}, so what runs in it is not counted")
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.
@@ -373,10 +379,12 @@ class Programs(Counters[Any, Any]):
             if not first and site.role in ("step", "request"):
                 continue
             role = site.role
-            if role in ("update", "vain") and (
-                nothing or (place in groups and not kept[groups[place]])
-            ):
-                role = "discarded"
+            if role in ("update", "vain"):
+                came = kept[groups[place]] if place in groups else KEPT
+                if came == SKIPPED:
+                    continue
+                if nothing or came == DISCARDED:
+                    role = "discarded"
             if (role, replica) == (site.role, site.replica):
                 yield number
             else:
