@@ -68,6 +68,9 @@ class Backend(Protocol):
     def update_replica_id(self) -> int | None:
         """The replica of which a strategy updates the copies now; None if it updates none."""
 
+    KIND_BY_TYPE: bool
+    """Whether two gradients of one type are both dense or both sparse."""
+
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """Whether a gradient is dense, sparse or None."""
 

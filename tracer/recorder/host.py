@@ -25,6 +25,8 @@ from tracer.recorder.readout import Reading
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT
 
+KIND_BY_TYPE = True
+
 # Of a call: nothing is built, and this process is one replica.
 
 
@@ -102,6 +104,12 @@ class Variables:
         self._lock = threading.Lock()
         self._index: dict[int, tuple[ref[Any], int]] = {}
         self._plain: list[Variable] = []
+
+    def knows(self, variable: Any) -> bool:
+        """Whether `variable` has an index."""
+        own = self._canonical(variable)
+        known = self._index.get(id(own))
+        return known is not None and known[0]() is own
 
     def index(self, variable: Any, graph: Any) -> int:
         """The index of `variable`, which it gets when it is asked for first."""

@@ -25,6 +25,7 @@ from tracer.recorder.host import (
 from tracer.recorder.torch.ranks import locate, surroundings
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",
@@ -46,6 +47,9 @@ __all__ = [
     "values_of",
     "versions",
 ]
+
+
+KIND_BY_TYPE = False  # a tensor has a layout
 
 
 def kind_of_gradient(gradient: Any) -> Kind:

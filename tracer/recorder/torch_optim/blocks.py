@@ -6,13 +6,15 @@ that come after it, until a trace is read or very many wait.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
 from tracer.recorder.host import Blocks as HostBlocks
 from tracer.recorder.stamps import UNIT
+from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.under_way import drop_raised
 
 MOST = 4096
@@ -21,12 +23,6 @@ MOST = 4096
 
 PROGRAM = "torch.compile"
 """What stands for the name of a function, where `torch.compile` made a program of a step."""
-
-
-class Program(NamedTuple):
-    """Such a program."""
-
-    number: int
 
 
 class _Waiting(NamedTuple):
@@ -61,17 +57,13 @@ class Blocks(HostBlocks):
         self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
 
     def close(self, frame: Frame, failed: bool) -> None:
-        """A step has ended: count it. `frame.result` says what is special of it.
-
-        That is the program of which it is a run, or what says whether it was skipped.
-        """
-        program = frame.result if isinstance(frame.result, Program) else None
+        """A step has ended: count it. `frame.result` says what is special of it: an `Ending`."""
+        program, skipped = frame.result
         function = "" if program is None else PROGRAM
         block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
-        skipped = frame.result if program is None else None
         with self.counters.lock:
             if program is not None:
-                self._programs[block].add(program.number)
+                self._programs[block].add(program)
                 self.counters.session_graphs[block] = len(self._programs[block])
             if skipped is None and not self._waiting:
                 self.counters.log(block, UNIT * self.counters.take_number(block.replica))
@@ -79,6 +71,16 @@ class Blocks(HostBlocks):
             self._waiting.append(_Waiting(block, skipped))
             if len(self._waiting) > MOST:
                 self.settle()
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Say of one that has a `step` of its own, and never called the hooks, that it has."""
+        for each in optimizers:
+            own = vars(each.optimizer).get("step")
+            if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
+                yield (
+                    f"{each.name}: step was set on the optimizer itself, and does not call that of "
+                    "its class: its calls are not seen"
+                )
 
     def settle(self) -> None:
         """Count the steps that wait; this waits for the device."""
