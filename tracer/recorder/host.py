@@ -14,7 +14,7 @@ from weakref import ref
 
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct
-from tracer.model.records import Line, Variable
+from tracer.model.records import Line, Remark, Variable
 from tracer.recorder.backend import (
     Iterations,
     Stepped,
@@ -256,6 +256,14 @@ class Blocks:
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Nothing runs without Python."""
         return iter(())
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """No: it counts in its variable."""
+        return False
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """None."""
+        return ()
 
     def note_update(self, frame: Frame) -> None:
         """Nothing is to be remembered."""

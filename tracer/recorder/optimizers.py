@@ -12,7 +12,7 @@ from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
 from tracer.model.wording import listed
-from tracer.recorder.backend import Backend, Iterations, Stepped
+from tracer.recorder.backend import Backend, Blocks, Iterations, Stepped
 from tracer.recorder.older import Older, note_of, outermost
 from tracer.recorder.state import (
     FITTED,
@@ -195,16 +195,9 @@ class Optimizers:
                 )
 
     def records(
-        self,
-        names: Sequence[str],
-        before: Mapping[int, Iterations],
-        root: OfRoot,
-        told: Callable[[Any], int | None],
+        self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot, blocks: Blocks
     ) -> Iterator[Optimizer]:
-        """What a trace says of each; `before` is what `iterations` gave when the trace began.
-
-        `told` gives how far the steps of one say that its own count of them moved.
-        """
+        """What a trace says of each; `before` is what `iterations` gave when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = traced.optimizer()
             if optimizer is not None:
@@ -217,8 +210,15 @@ class Optimizers:
                 traced.kind.name,
                 self.root,
                 dict(traced.settings),
-                self._moved(index, optimizer, before.get(index), told),
-                (*traced.remarks, *self._of_results(index), *self._of_use(index, state)),
+                None
+                if blocks.is_behind(optimizer)
+                else self._moved(index, optimizer, before.get(index), blocks),
+                (
+                    *traced.remarks,
+                    *blocks.remarks(),
+                    *self._of_results(index),
+                    *self._of_use(index, state),
+                ),
                 traced.made,
                 **of._asdict(),
                 decay=state.decay,
@@ -304,27 +304,9 @@ class Optimizers:
         return counts
 
     def _moved(
-        self,
-        index: int,
-        optimizer: Any,
-        before: Iterations | None,
-        told: Callable[[Any], int | None],
+        self, index: int, optimizer: Any, before: Iterations | None, blocks: Blocks
     ) -> int | None:
-        """How far its own count of its steps has moved since `before`, or since it was wrapped.
-
-        What the steps tell is surer than its variable: the count may be in a state that the
-        program keeps, and a file may have set it before the first step.
-        """
-        moved = self._moved_by_itself(index, optimizer, before)
-        in_steps = told(optimizer)
-        if in_steps is None or moved is None:
-            return moved
-        if before is None or not before.stepping:
-            return in_steps
-        return moved if moved or not in_steps else None
-
-    def _moved_by_itself(self, index: int, optimizer: Any, before: Iterations | None) -> int | None:
-        """The same, as its variable has it."""
+        """How far its own count of its steps has moved since `before`, or since it was wrapped."""
         now = self._backend.iterations_of(optimizer)
         if now is None:
             return None
@@ -333,6 +315,9 @@ class Optimizers:
         first = self.stepping.get(index)
         if first is not None:
             return now - first
+        told = blocks.counters.moved(optimizer) if index in self.stepping else None
+        if told is not None:  # its variable could not be read then, and a file may have set it
+            return told
         if index in self.stepping and self._backend.is_restored(optimizer):
             return None  # they were made in the first step, and set
         return now - (self._started.get(index, 0) if before is None else before.steps)

@@ -250,10 +250,7 @@ class Reader:
         return TraceData(
             optimizers=tuple(
                 optimizers.records(
-                    names,
-                    baseline.iterations,
-                    self._of_root(variables),
-                    self._blocks.counters.moved,
+                    names, baseline.iterations, self._of_root(variables), self._blocks
                 )
             ),
             variables=variables,

@@ -451,6 +451,8 @@ class Recorder:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return NOT_REQUESTED  # the framework will refuse it
         gradient, variable = pair
+        if getattr(variable, "overwrite_with_gradient", False):
+            return NOT_REQUESTED  # Keras assigns the gradient to it, as to the scales of float8
         kind = self.backend.kind_of_gradient(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
         if site is None:

@@ -356,9 +356,11 @@ def _gap(spans: Iterable[Span], last: int) -> int:
 )
 def updated_twice(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
+    if any(each.code == "updated-twice" for of in evidence.optimizers for each in of.remarks):
+        return  # by each member of a `vmap`
     facts = []
     for history in evidence.histories:
-        if _uneven(evidence, history) or _is_of_members(evidence, history):
+        if _uneven(evidence, history):
             continue
         for replica in history.replicas[:1]:
             spans = [each for each in history.spans(replica) if each.step.updates > 1]
@@ -380,23 +382,6 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
         advice = _TWICE_IN_TORCH if of_torch(evidence.optimizers) else ""
         names = names_of(evidence, fact.variables)
         yield Case("warning", f"{text}.", advice, names, fact.step)
-
-
-def _is_of_members(evidence: Evidence, history: History) -> bool:
-    """Whether the updates of a step may be one of each member of a `vmap`, as JAX has it.
-
-    Then Python was called once for each program, or less: not for each update.
-    """
-    if framework(evidence.trace, evidence.optimizers) != "jax":
-        return False
-    traced = sum(
-        calls.tracing
-        for calls in evidence.trace.data.calls
-        if evidence.trace.methods[calls.method].role == "apply"
-        and history.variables[0] in calls.variables
-    )
-    programs = sum(each.tracings for each in evidence.trace.graphs if each.root == evidence.root)
-    return 0 < traced <= programs
 
 
 _TWICE_IN_TORCH = "Look for a step of the optimizer's own class that calls the inherited one twice."
