@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary, ref
 
 from tracer.hooks.registry import Binding
 from tracer.recorder.frames import Frame
+from tracer.recorder.torch import effects
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.blocks import Program
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
@@ -36,6 +37,9 @@ _RAISED = (
 _UNKNOWN_SKIP = (
     "an optimizer looks for gradients that are not finite by itself, in its step, with the "
     "GradScaler that it is given: a step that it skipped is counted as if it had updated"
+)
+_CAME_LATE = (
+    "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
 )
 
 
@@ -99,9 +103,22 @@ class Watch:
             if not _computes(given, named) and len(optimizer._optimizer_step_pre_hooks) == 1:
                 step.parameters = parameters_of(optimizer.param_groups)
                 step.layouts = compat.layouts_of(step.parameters)
+            self._hold(step, optimizer)
             here.steps.append(step)
         except Exception as error:
             self.recorder.fault(error)
+
+    def _hold(self, step: Step, optimizer: Any) -> None:
+        """Copy what a step may change that begins now, if effects are asked for.
+
+        What it is handed is not known yet, if it is given a closure.
+        """
+        comparing = self.recorder.effects
+        if comparing is not None and self._around() is None:
+            step.held = {}
+            for each in parameters_of(optimizer.param_groups):
+                if id(each) not in step.held and (each.requires_grad or each.grad is not None):
+                    step.held[id(each)] = comparing.copy_of(each)
 
     def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType | None) -> None:
         """A step has ended."""
@@ -118,7 +135,7 @@ class Watch:
                 step.inside = [] if stopped else list(updates)
             found = vars(optimizer).get("found_inf")
             if found is not None:
-                if compat.is_held_back(found):
+                if effects.is_held_back(found):
                     step.skipped = found
                 elif float(found):
                     step.inside = []
@@ -140,6 +157,7 @@ class Watch:
             if here.steps:
                 drop_ended(python)
             step = Step(self, python, ASKED)
+            self._hold(step, self.optimizer())
             here.steps.append(step)
             return step
         except Exception as error:
@@ -245,7 +263,7 @@ class Watch:
     def ended(self, step: Step) -> None:
         """Count a step, or hand what it did to the step that it was called in."""
         recorder, inside = self.recorder, step.inside or []
-        around = next((s for s in reversed(here.steps) if s.watch.recorder is recorder), None)
+        around = self._around()
         if around is not None:
             own = recorder.step_site(self.index, step.method)
             around.inside = [*(around.inside or ()), *inside, own]
@@ -263,7 +281,25 @@ class Watch:
         frame.result = step.skipped
         frame.sites += step.requests or ()
         frame.sites += inside
+        if step.held is not None:
+            frame.begun = self._seen(step.held, step.requests or ())
         recorder.leave(frame, False)
+
+    def _around(self) -> Step | None:
+        """The step under way, of this thread, in which one of this optimizer is a part of it."""
+        steps = reversed(here.steps)
+        return next((each for each in steps if each.watch.recorder is self.recorder), None)
+
+    def _seen(self, held: Mapping[int, Any], requests: Sequence[int]) -> effects.Seen:
+        """What came of the parameters that a step was handed, with these sites of requests."""
+        found = {}
+        for index, parameter in self.recorder.handed(requests):
+            if id(parameter) not in held:
+                self.recorder.note(_CAME_LATE)
+            elif held[id(parameter)] is not None:
+                found[index] = held[id(parameter)], parameter
+        before, now = [each for each, _ in found.values()], [each for _, each in found.values()]
+        return effects.Seen(tuple(found), before, now)
 
 
 class Before:

@@ -5,10 +5,47 @@ What was seen is counted as blocks are, and settled with them: see `tracer.recor
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tracer.model.records import Effect, Observation
 from tracer.model.runs import Run, union
+from tracer.recorder.counters import Source
+from tracer.recorder.hostlog import HostLog
 from tracer.recorder.readout import Begun, Ended, Reading
+
+
+class Logs:
+    """What Python saw of variables in steps; the lock of the counters is held by who calls this."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
+
+    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
+        """Log what was found in a step."""
+        logs = self._logs[replica]
+        for source in found:
+            if source not in logs:
+                logs[source] = HostLog()
+            logs[source].add(stamp)
+
+    def read(self, replica: int, begun: int) -> dict[Source, Reading]:
+        """What was counted on a replica, of the steps up to `begun`."""
+        return {source: log.reading(0) for source, log in self._logs[replica].items()}
+
+    def children(self) -> dict[str, Any]:
+        """What an exported function captures, by name: nothing of this."""
+        return {}
+
+
+def sources_of(
+    variables: Sequence[int], unchanged: Iterable[bool], not_finite: Iterable[bool]
+) -> list[Source]:
+    """What is to be logged of a step that these variables were compared in, with both answers."""
+    found = [Source(tuple(variables), "compared")]
+    for index, same, broken in zip(variables, unchanged, not_finite, strict=True):
+        found += [Source((index,), "unchanged")] * same
+        found += [Source((index,), "not_finite")] * broken
+    return found
 
 
 def effects_of(

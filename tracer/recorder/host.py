@@ -225,9 +225,13 @@ class Blocks:
         if frame.path == UNKNOWN:
             self.find_path(frame, sys._getframe(1))
         block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
+        effects = self.counters.effects if step else None
+        seen = () if effects is None else effects.seen(frame, frame.replica)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
             self.counters.log(block, stamp)
+            if effects is not None:
+                effects.log(frame.replica, seen, stamp)
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`."""
@@ -250,7 +254,7 @@ class Blocks:
     def compare(self, wanted: bool) -> bool:
         """Say that it cannot be done here."""
         if wanted:
-            self._note("effects are compared for TensorFlow only: they are not known here")
+            self._note("effects are not compared for optimizers of this kind: they are not known")
         return False
 
     def forget_graphs(self) -> None:

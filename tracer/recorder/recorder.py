@@ -130,7 +130,12 @@ class Recorder:
     @property
     def comparing(self) -> bool:
         """Whether the variables are compared before and after each step."""
-        return self._blocks.counters.effects is not None
+        return self.effects is not None
+
+    @property
+    def effects(self) -> Any:
+        """What compares the variables of each step now: see `counters.Effects`; None if nothing."""
+        return self._blocks.counters.effects
 
     # Calls.
 
@@ -308,7 +313,7 @@ class Recorder:
             method,
             error,
             self.optimizers.alive(),
-            list(self._handed(frame.sites)),
+            list(self.handed(frame.sites)),
             frame.failing,
             function,
             own - 1,
@@ -387,7 +392,7 @@ class Recorder:
         key = optimizer, method, frame.replica
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
-        effects = self._blocks.counters.effects
+        effects = self.effects
         for index, pair in enumerate(pairs):
             before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED
@@ -477,7 +482,7 @@ class Recorder:
             stack[:] = [other for other in stack if other is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
         if site is not None and parent is None and frame.place is not EAGER and not failed:
-            self._handing.traced(variable for _, variable in self._handed(sites))
+            self._handing.traced(variable for _, variable in self.handed(sites))
         if frame.role == "group" and sites:
             self._blocks.gathered(frame)
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
@@ -504,7 +509,7 @@ class Recorder:
         frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
         frame.begun = None
 
-    def _handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """The variables of which a step got a gradient: the index of each, and it or None."""
         for number in sites:
             site = self._sites.sites[number]

@@ -23,7 +23,6 @@ __all__ = [
     "eagerly",
     "has_hooks",
     "is_compiling",
-    "is_held_back",
     "is_optimizer",
     "is_sparse",
     "layout_if",
@@ -80,11 +79,6 @@ _STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
 def is_sparse(layout: Any) -> bool:
     """Whether a gradient with this layout is sparse."""
     return layout not in _STRIDED
-
-
-def is_held_back(tensor: Any) -> bool:
-    """Whether to read a tensor would have the program wait for its device."""
-    return bool(tensor.device.type != "cpu")
 
 
 def steps_with_hooks(cls: type) -> int:

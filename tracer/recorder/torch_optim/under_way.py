@@ -29,6 +29,7 @@ class Step:
 
     __slots__ = (
         "begun",
+        "held",
         "inside",
         "layouts",
         "method",
@@ -46,6 +47,7 @@ class Step:
         self.parameters: list[Any] = []
         self.layouts: list[Any] | None = None
         self.begun: int | None = None  # the version of its first parameter, if that tells anything
+        self.held: dict[int, Any] | None = None  # copies of what it may change, by their `id`
         self.requests: Sequence[int] | None = None
         self.inside: list[int] | None = None  # the sites of the steps that were called in it
         self.skipped: Any = None  # a number on the device: whether those were; or the program it is
