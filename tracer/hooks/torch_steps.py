@@ -8,8 +8,9 @@ of each parameter that has a gradient.
 
 PyTorch calls no hook for a step that raises: see `tracer.recorder.torch_optim.under_way`.
 
-A step that `torch.compile` compiles calls the hooks while it is compiled. There the first of them
-does nothing and the other adds an op to the program, which calls back each time that it runs.
+A step that `torch.compile` compiles calls the hooks while it is compiled. There the other one of
+them adds an op to the program, which calls back each time that it runs. Where effects are asked
+for, the first one does so, too, and both ops are handed what the parameters hold.
 """
 
 import sys
@@ -178,13 +179,30 @@ class Watch:
         except Exception as error:
             self.recorder.fault(error)
 
-    def ran(self, number: int, requests: Sequence[int], updates: Sequence[int]) -> None:
-        """The program with this number has run: a step with these sites."""
+    def holds(self, parameters: Sequence[Any]) -> None:
+        """A program with a step begins to run, which may change these parameters."""
+        comparing = self.recorder.effects
+        if comparing is not None and not self.recorder.broken and self._around() is None:
+            try:
+                here.held[self.number] = [comparing.copy_of(each) for each in parameters]
+            except Exception as error:
+                self.recorder.fault(error)
+
+    def ran(
+        self, number: int, requests: Sequence[int], updates: Sequence[int], now: Sequence[Any]
+    ) -> None:
+        """The program with this number has run: a step with these sites.
+
+        `now` has what its parameters hold, if it was built to compare them.
+        """
+        held = here.held.pop(self.number, None)
         if not self.recorder.broken:
             try:
                 step = Step(self, None)
                 step.requests, step.inside = requests, list(updates)
                 step.skipped = Program(number)
+                if held is not None and len(held) == len(now) == len(requests):
+                    step.seen = self._seen(requests, held, now)
                 self.ended(step)
             except Exception as error:
                 self.recorder.fault(error)
@@ -282,7 +300,8 @@ class Watch:
         frame.sites += step.requests or ()
         frame.sites += inside
         if step.held is not None:
-            frame.begun = self._seen(step.held, step.requests or ())
+            step.seen = self._seen_since(step.held, step.requests or ())
+        frame.begun = step.seen
         recorder.leave(frame, False)
 
     def _around(self) -> Step | None:
@@ -290,16 +309,26 @@ class Watch:
         steps = reversed(here.steps)
         return next((each for each in steps if each.watch.recorder is self.recorder), None)
 
-    def _seen(self, held: Mapping[int, Any], requests: Sequence[int]) -> effects.Seen:
-        """What came of the parameters that a step was handed, with these sites of requests."""
-        found = {}
-        for index, parameter in self.recorder.handed(requests):
-            if id(parameter) not in held:
-                self.recorder.note(_CAME_LATE)
-            elif held[id(parameter)] is not None:
-                found[index] = held[id(parameter)], parameter
-        before, now = [each for each, _ in found.values()], [each for _, each in found.values()]
-        return effects.Seen(tuple(found), before, now)
+    def _seen_since(self, held: Mapping[int, Any], requests: Sequence[int]) -> effects.Seen:
+        """What came of the parameters that a step was handed, by what they `held` by their `id`."""
+        parameters = [parameter for _, parameter in self.recorder.handed(requests)]
+        if not all(id(each) in held for each in parameters):
+            self.recorder.note(_CAME_LATE)
+        return self._seen(requests, [held.get(id(each)) for each in parameters], parameters)
+
+    def _seen(
+        self, requests: Sequence[int], before: Sequence[Any], now: Sequence[Any]
+    ) -> effects.Seen:
+        """What came of the parameters with these sites, each once; None is not compared."""
+        found = {
+            index: (old, new)
+            for (index, _), old, new in zip(
+                self.recorder.handed(requests), before, now, strict=True
+            )
+            if old is not None
+        }
+        olds, news = [old for old, _ in found.values()], [new for _, new in found.values()]
+        return effects.Seen(tuple(found), olds, news)
 
 
 class Before:
@@ -308,11 +337,14 @@ class Before:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.number = watch.number
+        self.counters = watch.recorder.counters
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
         if compat.is_compiling():
             if not _is_alone(self.number):
                 _before_in_program(self.watch, optimizer, given, named)
+            elif self.counters.effects is not None:
+                compat.hold_in_program(self.number, _values(optimizer))
             return
         self.watch.before(optimizer, given, named, sys._getframe(1))
 
@@ -326,6 +358,7 @@ class After:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.number = watch.number
+        self.counters = watch.recorder.counters
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
         if not compat.is_compiling():
@@ -336,7 +369,8 @@ class After:
                 for parameter in group["params"]:
                     none = False if parameter.requires_grad else None
                     handed.append(True if parameter.grad is not None else none)
-            compat.count_in_program(_program(self.number, tuple(handed)))
+            values = _values(optimizer) if self.counters.effects is not None else []
+            compat.count_in_program(_program(self.number, tuple(handed)), values)
         else:
             _after_in_program(self.watch, optimizer, named)
 
@@ -350,6 +384,16 @@ def _no_hook() -> Callable[..., None]:
 
 def _nothing(*given: Any) -> None:
     """What a copy of a hook does."""
+
+
+def _values(optimizer: Any) -> list[Any]:
+    """What the parameters hold of which a step is told whether they have a gradient."""
+    return [
+        parameter.detach()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None or parameter.requires_grad
+    ]
 
 
 @compat.constant
@@ -389,12 +433,20 @@ def _version_of(optimizer: Any) -> int | None:
     return None
 
 
-def _run(number: int) -> None:
+def _run(number: int, values: list[Any]) -> None:
     """A program that counts runs."""
     known = _programs.get(number)
     watch = None if known is None else known[0]()
     if known is not None and watch is not None:
-        watch.ran(number, known[1], known[2])
+        watch.ran(number, known[1], known[2], values)
 
 
-compat.on_run(_run)
+def _hold(number: int, values: list[Any]) -> None:
+    """A program that compares begins to run."""
+    watch = _by_number.get(number)
+    if watch is not None:
+        watch.holds(values)
+
+
+compat.on_run("ran", _run)
+compat.on_run("hold", _hold)

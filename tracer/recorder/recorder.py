@@ -133,6 +133,11 @@ class Recorder:
         return self.effects is not None
 
     @property
+    def counters(self) -> Any:
+        """Where executions are counted."""
+        return self._blocks.counters
+
+    @property
     def effects(self) -> Any:
         """What compares the variables of each step now: see `counters.Effects`; None if nothing."""
         return self._blocks.counters.effects

@@ -443,3 +443,52 @@ def test_a_healthy_warm_up_has_no_finding_on_weights() -> None:
     assert set(trace.count("compared", by=("variable",)).values()) == {8}
     still = trace.count("unchanged", by=("variable",))
     assert still["used.weight",] == still["used.bias",] == 1 and still["idle.weight",] == 8
+
+
+# Compiled.
+
+
+def check_compiled(backend: str, name: str, **given: Any) -> None:
+    """A compiled step, with effects asked for from its fourth step on."""
+    torch._dynamo.reset()
+    parameters = [parameter(torch.float32), parameter(torch.bfloat16), parameter(torch.float32)]
+    parameters.append(torch.nn.Parameter(torch.ones(2), requires_grad=False))
+    optimizer = CLASSES[name](named(parameters), **given)
+    tracer.wrap(optimizer)
+    step = torch.compile(optimizer.step, backend=backend)
+    truth = ByBytes(dict(named(parameters[:3])))
+    for number, amount in enumerate([1.0] * 3 + GRADIENTS):
+        if number == 3:
+            tracer.wrap(optimizer, effects=True)
+        optimizer.zero_grad()
+        give(parameters[number % 2 : 3], amount)
+        truth.around(step)
+    before = [
+        {each for each in getattr(truth, what) if each[1] <= 3}
+        for what in ("compared", "unchanged", "not_finite")
+    ]
+    truth.compared -= before[0]
+    truth.unchanged -= before[1]
+    truth.not_finite -= before[2]
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete and trace.steps == 15 and truth.unchanged and truth.not_finite
+    truth.agrees_with(trace)
+
+
+@pytest.mark.long
+def test_a_compiled_step() -> None:
+    check_compiled("aot_eager", "SGD", lr=0.1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
+def test_each_compiler(backend: str, name: str, given: dict[str, Any]) -> None:
+    check_compiled(backend, name, lr=0.1, **given)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [name for name in ROWS if "compiled" in name])
+def test_each_compiled_way_to_train(name: str) -> None:
+    torch._dynamo.reset()
+    test_each_way_to_train(name)

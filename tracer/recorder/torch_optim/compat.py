@@ -22,6 +22,7 @@ __all__ = [
     "count_in_program",
     "eagerly",
     "has_hooks",
+    "hold_in_program",
     "is_compiling",
     "is_optimizer",
     "is_sparse",
@@ -108,18 +109,31 @@ def rank_and_world() -> tuple[int, int, str] | None:
 
 
 _library = torch.library.Library("optimizer_tracer", "DEF")
-_library.define("ran(Tensor(a!) moved, int number) -> ()")
 
 _moved = torch.zeros((), dtype=torch.int64)
-"""What the op below says that it writes to, so that no compiler leaves it out or moves it away."""
+"""What the ops below say that they write to, so that no compiler leaves them out or moves them."""
 
 
-def count_in_program(number: int) -> None:
-    """Add to the program that is built what calls `on_run` with `number` each time that it runs."""
-    torch.ops.optimizer_tracer.ran(_moved, number)
+def hold_in_program(number: int, parameters: list[Any]) -> None:
+    """Add to the program that is built what calls back each time, with what they hold there."""
+    torch.ops.optimizer_tracer.hold(_moved, number, parameters)
 
 
-def on_run(called: Callable[[int], None]) -> None:
-    """Have `called` with the number each time such a program runs."""
-    _library.impl("ran", lambda moved, number: called(number), "CompositeExplicitAutograd")
-    _library.impl("ran", lambda moved, number: None, "Meta")
+def count_in_program(number: int, parameters: list[Any]) -> None:
+    """Add to the program that is built what calls back each time that it runs, with the same.
+
+    What a program writes to a tensor may be in its memory only when all of it has run: so the
+    values are handed over, and not the parameters.
+    """
+    torch.ops.optimizer_tracer.ran(_moved, number, parameters)
+
+
+def on_run(name: str, called: Callable[[int, list[Any]], None]) -> None:
+    """Have `called` with the number and the values each time a program runs the op `name`."""
+    _library.define(f"{name}(Tensor(a!) moved, int number, Tensor[] parameters) -> ()")
+    _library.impl(
+        name,
+        lambda moved, number, parameters: called(number, parameters),
+        "CompositeExplicitAutograd",
+    )
+    _library.impl(name, lambda moved, number, parameters: None, "Meta")

@@ -36,6 +36,7 @@ class Step:
         "parameters",
         "python",
         "requests",
+        "seen",
         "skipped",
         "watch",
     )
@@ -48,6 +49,7 @@ class Step:
         self.layouts: list[Any] | None = None
         self.begun: int | None = None  # the version of its first parameter, if that tells anything
         self.held: dict[int, Any] | None = None  # copies of what it may change, by their `id`
+        self.seen: Any = None  # what came of them, if effects are asked for
         self.requests: Sequence[int] | None = None
         self.inside: list[int] | None = None  # the sites of the steps that were called in it
         self.skipped: Any = None  # a number on the device: whether those were; or the program it is
@@ -58,6 +60,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        self.held: dict[int, list[Any]] = {}
+        """By the number of a watch, copies of what its program may change that runs."""
 
 
 here = _Here()
