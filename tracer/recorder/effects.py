@@ -13,6 +13,11 @@ from tracer.recorder.counters import Source
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.readout import Begun, Ended, Reading
 
+UNHANDED = (
+    "a step method was handed no pairs of a gradient and a variable, so effects on what it updated "
+    "are not known: it is not compared"
+)
+
 
 class Logs:
     """What Python saw of variables in steps; the lock of the counters is held by who calls this."""

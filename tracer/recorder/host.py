@@ -17,6 +17,7 @@ from tracer.model.names import distinct
 from tracer.model.records import Line, Variable
 from tracer.recorder.backend import Iterations, Stepped, Surroundings
 from tracer.recorder.counters import CountedBlock, Counters
+from tracer.recorder.effects import UNHANDED
 from tracer.recorder.figures import Event, Figures, Key, TotalOf
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
 from tracer.recorder.older import Older
@@ -227,11 +228,17 @@ class Blocks:
         block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
         effects = self.counters.effects if step else None
         seen = () if effects is None else effects.seen(frame, frame.replica)
+        if effects is not None and not frame.held_at_begin and self._updates(frame):
+            self._note(UNHANDED)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
             self.counters.log(block, stamp)
             if effects is not None:
                 effects.log(frame.replica, seen, stamp)
+
+    def _updates(self, frame: Frame) -> bool:
+        """Whether it updates something."""
+        return any(self._sites.sites[number].role == "update" for number in frame.sites)
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`."""

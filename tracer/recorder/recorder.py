@@ -387,17 +387,23 @@ class Recorder:
         return site
 
     def requests(
-        self, frame: Frame, optimizer: int, method: str, pairs: Iterable[Any]
+        self,
+        frame: Frame,
+        optimizer: int,
+        method: str,
+        pairs: Iterable[Any],
+        *,
+        compared: bool = True,
     ) -> Iterator[Any]:
         """`pairs`, gradients with their variables, which reached the outermost step method `frame`.
 
-        A pair is noted when it is taken. In eager mode each step usually has those of the one
-        before, in their order.
+        A pair is noted when it is taken, and if effects are asked for its variable is `compared`.
+        In eager mode each step usually has the pairs of the one before, in their order.
         """
         key = optimizer, method, frame.replica
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
-        effects = self.effects
+        effects = self.effects if compared else None
         for index, pair in enumerate(pairs):
             before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED

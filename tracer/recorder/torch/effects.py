@@ -17,6 +17,7 @@ import torch
 
 from tracer.recorder.counters import Source
 from tracer.recorder.effects import Logs, sources_of
+from tracer.recorder.frames import Frame
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of as many bytes: NaN is not equal to itself, and 0.0 is to -0.0."""
@@ -60,6 +61,24 @@ class Seen:
         return sources_of(self.variables, self._bits[:number], self._bits[number:])
 
 
+class Held:
+    """A variable that a step was handed, and what it held before."""
+
+    def __init__(self, before: Any | None, variable: Any) -> None:
+        """`before` is a copy; None if it cannot be compared."""
+        self.before = before
+        self._variable = variable
+        self._now: Any = None
+
+    def look(self, now: Any) -> None:
+        """In compiled code, in which it may be written to later: `now` is what it holds."""
+        self._now = now.detach().clone()
+
+    def after(self) -> Any:
+        """What it holds when the step has ended."""
+        return tensor_of(self._variable) if self._now is None else self._now
+
+
 class Effects(Logs):
     """What was seen in the steps of one root optimizer; see `Logs` for the lock."""
 
@@ -67,6 +86,28 @@ class Effects(Logs):
         """`note` is called with what cannot be compared."""
         super().__init__()
         self._note = note
+
+    def hold(self, frame: Frame, index: int, variable: Any) -> None:
+        """The step `frame` is handed the Keras variable with this index: copy it as it is now."""
+        self.hold_value(frame, index, variable, tensor_of(variable))
+
+    def hold_value(self, frame: Frame, index: int, variable: Any, value: Any) -> None:
+        """The same in compiled code, which hands over what the variable holds."""
+        held = frame.held_at_begin
+        if held is None:
+            held = frame.held_at_begin = {}
+        if index not in held:
+            held[index] = Held(self.copy_of(value), variable)
+
+    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
+        """What is to be logged of a step that Python called, when it has ended."""
+        held = frame.held_at_begin or {}
+        known = {index: each for index, each in held.items() if each.before is not None}
+        return Seen(
+            tuple(known),
+            [each.before for each in known.values()],
+            [each.after() for each in known.values()],
+        ).sources()
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of what a tensor holds now; None if it is not known how to compare it."""
@@ -84,6 +125,11 @@ class Effects(Logs):
             )
             return None
         return plain.clone()
+
+
+def tensor_of(variable: Any) -> Any:
+    """The tensor that a variable of Keras holds; a tensor itself."""
+    return getattr(variable, "_value", variable)
 
 
 def is_held_back(tensor: Any) -> bool:
