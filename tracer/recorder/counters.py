@@ -156,6 +156,11 @@ class Counters(Generic[L, E]):
             return ledger
 
     @property
+    def in_programs(self) -> bool:
+        """Whether anything is counted in programs, that run without Python."""
+        return bool(self.ledgers)
+
+    @property
     def ask(self) -> bool:
         """Whether each function with a counter asks for its company, and no Session has one."""
         return not self.session_graphs and all(each.asks for each in self.ledgers.values())

@@ -228,17 +228,19 @@ class Blocks:
         block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
         effects = self.counters.effects if step else None
         seen = () if effects is None else effects.seen(frame, frame.replica)
-        if effects is not None and not frame.held_at_begin and self._updates(frame):
-            self._note(UNHANDED)
+        if effects is not None:
+            self._note_unhanded(frame)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
             self.counters.log(block, stamp)
             if effects is not None:
                 effects.log(frame.replica, seen, stamp)
 
-    def _updates(self, frame: Frame) -> bool:
-        """Whether it updates something."""
-        return any(self._sites.sites[number].role == "update" for number in frame.sites)
+    def _note_unhanded(self, frame: Frame) -> None:
+        """Say it if a step updates something, and was handed nothing that could be compared."""
+        updates = any(self._sites.sites[number].role == "update" for number in frame.sites)
+        if updates and not frame.held_at_begin:
+            self._note(UNHANDED)
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`."""

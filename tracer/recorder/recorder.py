@@ -99,7 +99,7 @@ class Recorder:
     @property
     def counts_in_graphs(self) -> bool:
         """Whether there are counters in graphs, that move without Python."""
-        return bool(self._blocks.counters.ledgers)
+        return self._blocks.counters.in_programs
 
     @property
     def is_told(self) -> bool:
@@ -124,7 +124,7 @@ class Recorder:
 
         If `retrace`, functions that were traced before are traced anew at their next call.
         """
-        if self._blocks.compare(wanted) and retrace and self._blocks.counters.ledgers:
+        if self._blocks.compare(wanted) and retrace and self.counts_in_graphs:
             self.forget_graphs()
 
     @property

@@ -4,7 +4,8 @@ A *place* is here a trace of JAX: the body of a jitted function, of a loop or of
 whose parent is in the same place hands its sites to it; one whose parent is in another, or that has
 none, closes a block, and adds one op to the program (`primitive`), with as its operands the
 optimizer's own count of steps before and after, and of each group under a condition whether it was
-kept. What that op tells is put together in `programs`.
+kept; and what was seen of the variables, if effects are asked for (`effects`). What that op tells
+is put together in `programs`.
 
 In eager mode Python counts a step as long as it may: the values of JAX are computed behind its
 back, and to ask for one is to wait. As soon as the optimizer is in a program too, or part of a step
@@ -25,6 +26,7 @@ from tracer.recorder.backend import Stepped
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
+from tracer.recorder.jax.effects import Effects
 from tracer.recorder.jax.older import functions_with
 from tracer.recorder.jax.programs import Program, Programs, Work
 from tracer.recorder.paths import UNKNOWN
@@ -156,9 +158,14 @@ class Blocks(host.Blocks):
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
-        if frame.place is EAGER and not (self.programs.all or frame.updates):
+        effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
+        compared = None if effects is None else effects.compared(frame)
+        handed = compared is not None and compared.variables
+        if frame.place is EAGER and not (self.programs.all or frame.updates or handed):
             super().close(frame, failed)
             return
+        if compared is not None:
+            self._note_unhanded(frame)
         if frame.path == UNKNOWN:
             self.find_path(frame, sys._getframe(1))
         role = "part" if frame.parent is not None else "alone"
@@ -167,8 +174,11 @@ class Blocks(host.Blocks):
         groups, kept = _groups(frame)
         before, after, clock = _steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
-        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock))
+        variables = () if compared is None else compared.variables
+        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock), variables)
         numbers = [before, after, *kept]
+        if compared is not None:
+            numbers += compared.numbers()
         if frame.place is EAGER:
             program = self.programs.eager(work)
             counting = self._alone.get(program)
@@ -201,6 +211,10 @@ class Blocks(host.Blocks):
         ]
         program.tell_only(mine[0])
         primitive.count_on_each_device(program, mesh, *numbers)
+
+    def compare(self, wanted: bool) -> bool:
+        """Compare the variables of each step, or no more; returns whether that is new."""
+        return self.programs.compare(wanted, lambda: Effects(self._note))
 
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""

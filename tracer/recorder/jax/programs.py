@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
+from tracer.recorder.jax.effects import sources
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
 
@@ -38,6 +39,8 @@ class Row(NamedTuple):
     """The same when it ended."""
     kept: tuple[int, ...]
     """Of each group that is thrown away at times, whether it was kept: 0 or 1."""
+    seen: tuple[int, ...] = ()
+    """The bits of the variables that were compared: see `effects`."""
 
 
 class Work(NamedTuple):
@@ -52,6 +55,8 @@ class Work(NamedTuple):
     path: int
     clock: int
     """Whose count of steps the rows have: a number that is the same for the same optimizer."""
+    variables: tuple[int, ...] = ()
+    """The variables of a step that are compared, if effects are asked for."""
 
 
 class Program:
@@ -68,6 +73,7 @@ class Program:
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
         self._programs = programs
+        self._groups = _groups(work)
         self._first = first
         self._replicated = replicated
         self._only_first = False
@@ -80,8 +86,7 @@ class Program:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
             if not (self._replicated or numbers[0].ndim):
-                before, after, *kept = map(int, numbers)
-                self._programs.ran(self, self._first, [Row(before, after, tuple(kept))])
+                self._programs.ran(self, self._first, [self._row(map(int, numbers))])
                 return
             told: Iterable[Sequence[int]]
             if numbers[0].ndim:
@@ -93,13 +98,16 @@ class Program:
                 replica, *values = each if self._replicated else (self._first, *each)
                 if self._only_first and replica != self._first:
                     continue
-                before, after, *kept = values
                 number = 0 if self._only_first else replica
-                by_replica[number].append(Row(before, after, tuple(kept)))
+                by_replica[number].append(self._row(values))
             for replica, rows in by_replica.items():
                 self._programs.ran(self, replica, rows)
         except Exception as error:  # it would end the program of the user
             self._programs.fault(error)
+
+    def _row(self, numbers: Iterable[int]) -> Row:
+        before, after, *more = numbers
+        return Row(before, after, tuple(more[: self._groups]), tuple(more[self._groups :]))
 
     def lowered(self, platform: str) -> None:
         """It is compiled for a platform, or exported."""
@@ -133,6 +141,11 @@ class Programs(Counters[Any, Any]):
         self._note = note
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
+
+    @property
+    def in_programs(self) -> bool:
+        """Whether anything was traced that counts."""
+        return bool(self.all)
 
     def new(self, work: Work, replicated: bool) -> Program:
         """A block was traced: what its op shall call."""
@@ -170,6 +183,9 @@ class Programs(Counters[Any, Any]):
                 stamp = UNIT * number
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+            if stamp and work.variables and self.effects is not None:
+                seen = sources(work.variables, [row.seen for row in rows])
+                self.effects.log(replica, seen, stamp)
 
     def lowered(self, platform: str) -> None:
         """A program with a block in it is compiled for a platform, or exported if it is empty."""
