@@ -232,9 +232,11 @@ def test_a_loop_in_one_program() -> None:
     def epoch(values: Any, of_optimizer: Any) -> Any:
         def body(state: Any, given: Any) -> Any:
             amount, wanted = given
-            after = lax.cond(
-                wanted, lambda: tuple(weights.step(state[0], state[1], amount)), lambda: state
-            )
+
+            def train() -> Any:
+                return tuple(weights.step(state[0], state[1], amount))
+
+            after = lax.cond(wanted, train, lambda: state)
             return after, after[0]
 
         return lax.scan(body, (values, of_optimizer), (amounts, taken))

@@ -50,7 +50,8 @@ class _Moves(NamedTuple):
     advice=(
         "Go back to a checkpoint from before that step. Look at the data and the loss of that step "
         "(log of 0, a division by 0, an overflow of float16): tf.debugging.enable_check_numerics() "
-        "stops where it begins. A lower learning rate or clipnorm helps where gradients explode."
+        "stops where it begins, as jax_debug_nans and torch.autograd.detect_anomaly() do. A lower "
+        "learning rate or clipping helps where gradients explode."
     ),
     explanation=(
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
@@ -99,7 +100,7 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
     why="The update was executed, and every bit of the variable is what it was: it does not learn.",
     advice=(
         "Look at its gradient: 0 for a layer that is cut off (a dead ReLU, a mask, a rounding), "
-        "or too small beside the weight for its type, as in float16."
+        "or too small beside the weight for its type, as in float16 and bfloat16."
     ),
     explanation=(
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. A "

@@ -9,6 +9,7 @@ On the CPU the answers are there at once. On another device they stay there unti
 for, for the program must not wait for its device in each step.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -179,5 +180,6 @@ def _is_not_finite(now: Any) -> Any:
         return False
     real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
     least, largest = (real.float() if _is_tiny(real) else real).aminmax()  # NaN if one of all is
-    finite = torch.isfinite(least) & torch.isfinite(largest)
-    return torch.logical_not(finite) if is_held_back(now) else not finite
+    if is_held_back(now):
+        return torch.logical_not(torch.isfinite(least) & torch.isfinite(largest))
+    return not (math.isfinite(least.item()) and math.isfinite(largest.item()))
