@@ -129,7 +129,11 @@ def count_in_program(number: int, parameters: list[Any]) -> None:
 
 
 def on_run(name: str, called: Callable[[int, list[Any]], None]) -> None:
-    """Have `called` with the number and the values each time a program runs the op `name`."""
+    """Have `called` with the number and the values each time a program runs the op `name`.
+
+    Dynamo would compile what is called from a program that has parts.
+    """
+    called = eagerly(called)
     _library.define(f"{name}(Tensor(a!) moved, int number, Tensor[] parameters) -> ()")
     _library.impl(
         name,
