@@ -228,10 +228,11 @@ WITHOUT_TENSORFLOW = (
 @nox.session(python="3.11")
 @nox.parametrize("jax", ["0.6", "newest"])
 def jax(session: nox.Session, jax: str) -> None:
-    """Keras 3 on one JAX, without TensorFlow."""
+    """Keras 3 and optax on one JAX, without TensorFlow."""
     version = "jax" if jax == "newest" else f"jax=={jax}.*"
-    session.install(version, "keras", "-e", ".[html]", *WITHOUT_TENSORFLOW)
-    session.run("pytest", *(session.posargs or ("tests/backends/jax", *EACH)))
+    session.install(version, "keras", "optax", "-e", ".[html]", *WITHOUT_TENSORFLOW)
+    both = ("tests/backends/jax", "tests/backends/optax")
+    session.run("pytest", *(session.posargs or (*both, *EACH)))
 
 
 @nox.session(python="3.11")

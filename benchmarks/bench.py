@@ -102,7 +102,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1
 
 def machine() -> str:
     """The processor, its cores, how busy it is, and the versions, in one sentence."""
-    names = ("tensorflow", "jax", "keras", "tf_keras", "torch", "viztracer", "msgspec")
+    names = ("tensorflow", "jax", "keras", "optax", "tf_keras", "torch", "viztracer", "msgspec")
     versions = {
         each.name.lower().replace("-", "_"): each.version for each in metadata.distributions()
     }

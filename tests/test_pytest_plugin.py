@@ -1,13 +1,36 @@
-"""The pytest plugin, in real runs of pytest: each test starts processes of its own."""
+"""The pytest plugin, in real runs of pytest, each in a process of its own."""
 
 import os
 import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
 
+import forked
 import pytest
 
 import tracer
 
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(autouse=True)
+def _fork_for_each_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pytester.runpytest_subprocess` runs pytest in a fork that has imported TensorFlow."""
+    in_a_process = pytester.run
+
+    def run(*command: Any, **options: Any) -> pytest.RunResult:
+        if command[:2] != (sys.executable, "-mpytest"):
+            return in_a_process(*command, **options)
+        start = time.perf_counter()
+        done = forked.run(["pytest", *map(str, command[2:])], Path.cwd(), os.environ)
+        seconds = time.perf_counter() - start
+        lines = done.stdout.splitlines(), done.stderr.splitlines()
+        return pytest.RunResult(done.returncode, *lines, seconds)
+
+    monkeypatch.setattr(pytester, "run", run)
+
 
 HELPERS = """
 import os
@@ -370,7 +393,8 @@ PLAIN = """
 
 def test_a_suite_that_does_not_ask_imports_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_plain=PLAIN)
-    pytester.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
+    result = pytester.run(sys.executable, "-m", "pytest", "--strict-markers")  # no fork
+    result.assert_outcomes(passed=1)
 
 
 @pytest.mark.long

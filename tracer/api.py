@@ -8,7 +8,7 @@ and asked on a machine that has no TensorFlow, and no report is loaded to count.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -126,6 +126,9 @@ class Recording:
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     """Trace every call of `optimizer` from now on; returns the same object.
 
+    Of optax, a transformation of the same class is returned, with the same `init`: train with that
+    one. The one that was given is not counted.
+
     Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
     twice is wrapping once; wrapping again after `unwrap` goes on with the same trace.
 
@@ -151,16 +154,30 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    from tracer.hooks import registry, wrapping
+    from tracer.hooks import optax_updates, registry, wrapping
     from tracer.hooks.lines import line_of_caller
 
     registry.wake(optimizer)
+    if optax_updates.is_transformation(optimizer):
+        return _wrap_transformation(optimizer, retrace, effects)
     known = registry.recorder_of(optimizer) is not None
     line = line_of_caller(optimizer)
     recorder = wrapping.join(optimizer, line, retrace=retrace, effects=effects)
     if not known and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
+
+
+def _wrap_transformation(given: T, retrace: bool, effects: bool) -> T:
+    """A transformation of optax that is counted."""
+    from tracer.hooks import optax_updates, recording
+
+    made, update = optax_updates.traced(given, retrace=retrace)
+    if effects:
+        optax_updates.go_on(update).compare(True)
+    recording.meet(update)
+    transformation: T = made
+    return transformation
 
 
 def _defects(recorder: "Recorder") -> str:
@@ -323,6 +340,15 @@ def name_of(variable: object) -> str:
 def _is_parameter(variable: object) -> bool:
     """Whether it is a tensor of PyTorch."""
     return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
+
+
+def leaves_of(given: object) -> list[str]:
+    """The names of the leaves of a dict of arrays of JAX, as optax gets one; else none."""
+    if "jax" not in sys.modules or not isinstance(given, Mapping):
+        return []
+    from tracer.recorder.optax import leaves
+
+    return leaves.names_in(given)
 
 
 def names_alive() -> set[str]:

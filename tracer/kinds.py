@@ -42,6 +42,10 @@ class OptimizerKind:
 
 TORCH = "torch"
 """The name of the kind of PyTorch's own optimizers, whose steps are seen by hooks."""
+OPTAX = "optax"
+"""The name of the kind of optax's transformations, of which a traced copy is made."""
+AT_ONCE = (TORCH, OPTAX)
+"""The kinds of which a step makes all updates by itself, without a method for each."""
 
 _RESOURCE_METHODS = (
     ApplyMethod("_resource_apply_dense", "dense"),
@@ -119,6 +123,14 @@ KINDS = (
         (),
         (ApplyMethod("update", None),),  # no method, but what `step` does with one parameter
     ),
+    OptimizerKind(
+        OPTAX,
+        "GradientTransformation",
+        ("optax._src.base",),
+        ("update",),
+        (),
+        (ApplyMethod("leaf update", None),),  # no method, but one leaf of what `update` returns
+    ),
 )
 
 
@@ -154,7 +166,7 @@ _WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base)
 
 MAKERS = (
     *dict.fromkeys(
-        (home, kind.base) for kind in KINDS if kind.name != TORCH for home in kind.homes
+        (home, kind.base) for kind in KINDS if kind.name not in AT_ONCE for home in kind.homes
     ),
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
     ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),

@@ -547,10 +547,17 @@ PROGRAMS = {
     "thread": (THREAD, []),
     "raises in the optimizer": (GRADIENTS, []),
 }
+REPEATED = {"tf_keras", "custom loop"}
+"""What others show too, in more time."""
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.sweep if name in REPEATED else pytest.mark.long)
+        for name in PROGRAMS
+    ],
+)
 def test_training(tmp_path: Path, name: str) -> None:
     source, arguments = PROGRAMS[name]
     (tmp_path / "train.py").write_text(source)

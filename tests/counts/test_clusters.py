@@ -10,12 +10,14 @@ import pytest
 
 import tracer
 
-pytestmark = pytest.mark.long
-
 STEPS = 200
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids="{} workers".format)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(2, marks=pytest.mark.sweep), pytest.param(3, marks=pytest.mark.long)],
+    ids="{} workers".format,
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The folder of a finished run, and its number of workers."""
     folder = tmp_path_factory.mktemp("run")
@@ -67,6 +69,7 @@ def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "a worker restarts"])
 def test_parameter_servers(killed: bool, tmp_path: Path) -> None:
     if killed:

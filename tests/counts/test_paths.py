@@ -970,15 +970,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "file", "before"),
     [
-        (["train.py"], "train.py", []),
-        (["-m", "package.train"], "package/train.py", []),
-        (["-m", "tracer", "run", "train.py"], "train.py", []),
-        (["-m", "tracer", "run", "-m", "package.train"], "package/train.py", []),
-        (["app.zip"], "app.zip/inside.py", ["app.zip/__main__.py:1"]),
+        pytest.param(["train.py"], "train.py", [], marks=pytest.mark.long),
+        pytest.param(["-m", "package.train"], "package/train.py", [], marks=pytest.mark.sweep),
+        pytest.param(["-m", "tracer", "run", "train.py"], "train.py", [], marks=pytest.mark.sweep),
+        pytest.param(
+            ["-m", "tracer", "run", "-m", "package.train"],
+            "package/train.py",
+            [],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["app.zip"], "app.zip/inside.py", ["app.zip/__main__.py:1"], marks=pytest.mark.long
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

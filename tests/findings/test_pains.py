@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forked
 import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
-from cli.test_run import TRACER, run
+from cli.test_run import ENVIRONMENT
 from libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
@@ -302,7 +303,7 @@ def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() ->
 @pytest.mark.parametrize("name", SAID)
 def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
     pain = SAID[name]
-    done = run([*TRACER, str(PAINS / f"{name}.py")], tmp_path)
+    done = forked.run(["tracer", "run", str(PAINS / f"{name}.py")], tmp_path, ENVIRONMENT)
     assert done.returncode == bool(pain.raises)
     _, asked, report = done.stderr.partition("\nHow often did ")
     screen = " ".join(f"{asked}{report}".split("\n")[:25])
@@ -314,6 +315,7 @@ def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
 @pytest.mark.sweep  # it is known of each: see `test_it_is_said_and_nothing_of_its_twin`
 @pytest.mark.parametrize("name", SAID)
 def test_the_first_screen_of_a_healthy_run(name: str, tmp_path: Path) -> None:
-    healthy = run([*TRACER, str(PAINS / f"{name}.py"), "healthy"], tmp_path)
+    program = str(PAINS / f"{name}.py")
+    healthy = forked.run(["tracer", "run", program, "healthy"], tmp_path, ENVIRONMENT)
     assert healthy.returncode == 0
     assert "What looks wrong" not in healthy.stderr

@@ -167,6 +167,8 @@ def test_whichever_of_two_is_called_first_the_outer_one_is_the_root(kind: str, f
 def test_many_threads_that_call_first() -> None:
     optimizers = [ODOMETERS["legacy"]() for _ in range(4)]
     weights = [[tf.Variable([0.0]) for _ in optimizers] for _ in range(8)]
+    for number, optimizer in enumerate(optimizers):  # threads must not make one state at once
+        optimizer._create_all_weights([mine[number] for mine in weights])
     barrier = threading.Barrier(len(weights))
     _begin()
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tracer.api import CallTrace
 from tracer.errors import TraceFileError
-from tracer.model import tracefile
+from tracer.model import fileformat, tracefile
 from tracer.model.records import (
     Block,
     Calls,
@@ -471,7 +471,7 @@ def test_variables_outside_their_table(path: Path, pair: list[int]) -> None:
 
 
 def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracefile, "MAX_INDICES", 1000)
+    monkeypatch.setattr(fileformat, "MAX_INDICES", 1000)
     assert damaged(path, "lists.1", [[0, 2]] * 501) == (
         "is damaged: lists hold more than 1,000 variables"
     )

@@ -44,4 +44,4 @@ def test_the_hosted_ci_runs_what_is_here() -> None:
     assert named and set(named[1].split()) | set(named[2].split()) <= sessions
     assert {"tests", "python"} <= set(named[2].split())  # what `nox` alone runs
     (oldest,) = re.findall(r'python-version: "(.*)" # the newest for which', workflow)
-    assert f"then oldest={oldest};" in text_of(".ci/run")
+    assert f"then python={oldest};" in text_of(".ci/run")

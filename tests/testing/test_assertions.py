@@ -327,7 +327,7 @@ def test_no_variables_at_all() -> None:
             lambda: tracer.assert_calls("update_stepp", 1),
             tracer.UnknownName,
             "no method 'update_stepp': tracer counts update_step, update, "
-            "_parallel_update_step, step, stateless_apply and 9 more",
+            "_parallel_update_step, leaf update, step and 10 more",
         ),
         (
             lambda: tracer.assert_calls("update_step", 1, context="graph"),  # type: ignore[arg-type]

@@ -82,9 +82,12 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
 
 def _instead(given: object) -> str:
     """What would work instead of `given`, which is no optimizer."""
-    held = None
+    held = tx = None
     with suppress(Exception):  # a property of a foreign class may do anything
+        tx = getattr(given, "tx", None)
         held = getattr(given, "optimizer", None)
+    if kind_of(type(tx)) is not None:
+        return "its transformation is meant: give the result of tracer.wrap(tx) to what makes it"
     if kind_of(type(held)) is not None:
         return "did you mean its optimizer, as in `model.optimizer`?"
     if held is None and callable(getattr(given, "compile", None)) and hasattr(given, "fit"):
@@ -93,7 +96,8 @@ def _instead(given: object) -> str:
         return "give one optimizer at a time"
     return (
         "wrap takes a TensorFlow optimizer, that is one of keras.optimizers, tf_keras.optimizers, "
-        "tf_keras.optimizers.legacy or tf.compat.v1.train; or one of torch.optim"
+        "tf_keras.optimizers.legacy or tf.compat.v1.train; one of torch.optim; or a transformation "
+        "of optax"
     )
 
 

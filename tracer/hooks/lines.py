@@ -11,6 +11,7 @@ _NOT_THE_PROGRAM = (
     "contextlib",
     "functools",
     "keras",
+    "optax",
     "tensorflow",
     "tf_keras",
     "torch",

@@ -82,6 +82,8 @@ class Recording:
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
         ] + [each.note for each in self._refused if each.may_have_run()]
+        if not parts and _OPTAX in sys.modules:
+            notes.append(_NOT_WRAPPED)
         data, objects = combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return Trace(data)
@@ -96,9 +98,10 @@ class Recording:
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
-        from tracer.hooks import registry
+        from tracer.hooks import optax_updates, registry
 
         registry.wake(optimizer)
+        optimizer = optax_updates.standing_for(optimizer)
         self._asked.add(self._hold(optimizer, effects=effects))
 
     def _meet(self, optimizer: Any, *, making: bool = False, line: str = "") -> None:
@@ -148,6 +151,11 @@ class Recording:
 
             for optimizer in torch_optim.watched():
                 self._meet(optimizer)
+        if _OPTAX in sys.modules:
+            from tracer.hooks import optax_updates
+
+            for update in optax_updates.watched():
+                self._meet(update)
         alive = _optimizers()
         self._order = {id(optimizer): place for place, optimizer in enumerate(alive)}
         classes = {id(type(each)): type(each) for each in alive}  # hundreds may be of one
@@ -298,6 +306,12 @@ def _compares_too(recorder: "Recorder") -> Recording | None:
         if each._effects and recorder in each._since:
             return each
     return None
+
+
+_NOT_WRAPPED = (
+    "optax is imported, and its transformations are counted only if the program wraps them: "
+    "tx = tracer.wrap(tx)"
+)
 
 
 class _Refused(NamedTuple):
@@ -478,6 +492,15 @@ def _listen_to_torch(begin: bool) -> None:
             from tracer.hooks import torch_optim
 
             torch_optim.ignore(_stepped)
+
+
+_OPTAX = "optax"
+
+
+def meet(optimizer: Any) -> None:
+    """An optimizer is wrapped while recordings run, which nothing else would tell of it."""
+    for recording in list(_active):
+        recording._meet(optimizer)
 
 
 def _stepped(optimizer: Any) -> None:

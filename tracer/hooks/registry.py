@@ -31,7 +31,7 @@ class Binding:
         self.traced = False  # whether it is wrapped now
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
-        self.watch: Any = None  # the hooks of one of PyTorch, as long as it has them
+        self.watch: Any = None  # what sees its steps if not its class, as the hooks of PyTorch do
 
 
 bindings: dict[int, Binding] = {}

@@ -11,6 +11,14 @@ from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import inspection
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes
 from tracer.hooks.lines import line_of_caller
+from tracer.hooks.optax_updates import (
+    TracedUpdate,
+    go_on,
+    is_transformation,
+    refuse,
+    standing_for,
+    stop,
+)
 from tracer.hooks.registry import (
     Binding,
     bindings,
@@ -42,6 +50,13 @@ def join(
     use it are traced anew at their next call. If `effects`, the variables are compared before and
     after each step; else that stays as it was.
     """
+    optimizer = standing_for(optimizer)
+    if is_transformation(optimizer):
+        refuse(optimizer)
+    if isinstance(optimizer, TracedUpdate):
+        recorder = go_on(optimizer, retrace=retrace)
+        recorder.compare(effects)
+        return recorder
     _wrap(optimizer, made, retrace)
     recorder = bindings[id(optimizer)].recorder
     if effects:
@@ -68,11 +83,17 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
 def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """Stop tracing `optimizer` and give it back its class; returns the same object.
 
+    Of optax, the transformation is returned that was wrapped.
+
     What was recorded stays readable. Functions that were traced while it was wrapped keep their
     graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
     have none then. Raises `ValueError` if the optimizer is not wrapped.
     """
     wake(optimizer)
+    update = standing_for(optimizer)
+    if isinstance(update, TracedUpdate) and is_traced(update):
+        original: T = stop(update, retrace=retrace)
+        return original
     if not is_traced(optimizer):
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
     for member, _ in family(optimizer):
@@ -94,7 +115,7 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
 def trace_of(optimizer: object) -> Trace:
     """The trace of a wrapped optimizer so far: see `tracer.trace_of`."""
     wake(optimizer)
-    binding = bindings.get(id(optimizer))
+    binding = bindings.get(id(standing_for(optimizer)))
     if binding is None:
         raise ValueError(
             f"{described(optimizer)} was never wrapped: call tracer.wrap(optimizer) first"

@@ -3,12 +3,16 @@
 These are the words for it, in all that is said to people.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tracer.model import measures
 from tracer.model.measures import Measure
 from tracer.model.records import Block, Optimizer
 from tracer.model.tally import Tally
+
+SKIPPED_BY = "skipped_by"
+"""The setting of a transformation of optax with what in it skips steps: `apply_if_finite`."""
 
 
 class Reason(NamedTuple):
@@ -28,9 +32,6 @@ class Reason(NamedTuple):
         return f" ({plain})" if plain and self.everywhere else ""
 
 
-SKIPPED = "skipped by the loss scale"
-_SCALED = SKIPPED, f"{SKIPPED}: a gradient was not finite"
-_BY_SCALER = "skipped by GradScaler", "skipped by GradScaler: a gradient was inf or NaN"
 _IT_SEEMS = "accumulating, it seems", "gradients are being accumulated, it seems"
 _UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 
@@ -55,7 +56,8 @@ def accumulated(tally: Tally) -> str:
 
 
 def _words(tally: Tally) -> tuple[str, str]:
-    scaled = any(map(is_loss_scale, tally.optimizers))
+    by = skipper(tally.optimizers)
+    scaled = bool(by)
     if accumulated_steps(tally) > 1:
         reached = accumulations(tally)
         all_did = reached is not None and tally.total(reached) >= tally.total(measures.steps)
@@ -63,11 +65,11 @@ def _words(tally: Tally) -> tuple[str, str]:
             return accumulated(tally), "gradients are being accumulated"
         if reached is None or tally.total(reached):
             return (
-                f"{accumulated(tally)}, or {SKIPPED}",
-                "gradients are being accumulated, or the loss scale skipped them",
+                f"{accumulated(tally)}, or skipped by {by}",
+                f"gradients are being accumulated, or {by} skipped them",
             )
     if scaled:
-        return _BY_SCALER if any(map(has_grad_scaler, tally.optimizers)) else _SCALED
+        return f"skipped by {by}", f"skipped by {by}: {_why(by)}"
     first = tally.replicas[0] if tally.replicas else None
     if first is not None and every(tally, measures.tries, first):
         return _IT_SEEMS
@@ -75,8 +77,28 @@ def _words(tally: Tally) -> tuple[str, str]:
 
 
 def is_loss_scale(optimizer: Optimizer) -> bool:
-    """Whether it is an optimizer that skips steps whose gradients are not finite."""
-    return "LossScale" in optimizer.class_name.rpartition(".")[2] or has_grad_scaler(optimizer)
+    """Whether it is an optimizer that skips steps, as those whose gradients are not finite."""
+    return bool(_skips(optimizer))
+
+
+def skipper(optimizers: Iterable[Optimizer]) -> str:
+    """What skips steps, as people call it; empty if nothing does."""
+    return next(filter(None, map(_skips, optimizers)), "")
+
+
+def _skips(optimizer: Optimizer) -> str:
+    if has_grad_scaler(optimizer):
+        return "GradScaler"
+    if told := optimizer.settings.get(SKIPPED_BY):
+        return str(told)
+    return "the loss scale" if "LossScale" in optimizer.class_name.rpartition(".")[2] else ""
+
+
+def _why(by: str) -> str:
+    """Why it skips a step."""
+    if by == "MultiSteps":
+        return "its should_skip_update_fn said so"
+    return "a gradient was " + ("not finite" if by == "the loss scale" else "inf or NaN")
 
 
 def has_grad_scaler(optimizer: Optimizer) -> bool:
@@ -116,8 +138,15 @@ def accumulations(tally: Tally) -> Measure | None:
             default=0,
         )
 
+    if any(each.settings.get(SKIPPED_BY) for each in tally.optimizers):
+        return _reached_optax
     known = telling and (tally.total(count) or not tally.total(measures.tries))
     return count if known else None
+
+
+def _reached_optax(block: Block) -> int:
+    """Counts the steps in which a transformation computed anything, be it for a later one."""
+    return int(block.step and any(entry.role in ("update", "discarded") for entry in block.entries))
 
 
 def every(tally: Tally, measure: Measure, replica: int) -> int:

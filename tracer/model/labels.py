@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from tracer.kinds import TORCH
+from tracer.kinds import AT_ONCE, OPTAX, TORCH
 from tracer.model.records import Optimizer, Replica
 from tracer.model.stretches import Part, Steps, Stretch
 from tracer.model.trace import Trace
@@ -46,9 +46,19 @@ def of_torch(optimizers: Iterable[Optimizer]) -> bool:
     return all(each.kind == TORCH for each in optimizers)
 
 
+def of_optax(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether they are transformations of optax."""
+    return all(each.kind == OPTAX for each in optimizers)
+
+
+def at_once(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether each makes all updates of a step at once, and none by a method of its own."""
+    return all(each.kind in AT_ONCE for each in optimizers)
+
+
 def variable_noun(optimizers: Iterable[Optimizer]) -> str:
     """What the users of these optimizers call what they update."""
-    return "parameter" if of_torch(optimizers) else "variable"
+    return "parameter" if at_once(optimizers) else "variable"
 
 
 def replica_noun(optimizers: Iterable[Optimizer]) -> str:

@@ -4,17 +4,19 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tracer.kinds import TORCH, OptimizerKind
+from tracer.kinds import OPTAX, TORCH, OptimizerKind
 from tracer.recorder.backend import Backend
 
 if TYPE_CHECKING:
     from tracer.recorder.jax import backend as _jax
+    from tracer.recorder.optax import backend as _optax
     from tracer.recorder.tensorflow import backend as _tensorflow
     from tracer.recorder.torch import backend as _torch
     from tracer.recorder.torch_optim import backend as _torch_optim
 
     _checked: tuple[Backend, ...] = (
         _jax,
+        _optax,
         _tensorflow,
         _torch,
         _torch_optim,
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 _used: dict[str, Backend] = {}
 """By their names those that answered for an optimizer, or a variable, of this process."""
 
-SUPPORTED = ("jax", "tensorflow", "torch", "torch_optim")
-"""The backends of Keras 3 whose optimizers can be traced."""
+SUPPORTED = ("jax", "optax", "tensorflow", "torch", "torch_optim")
+"""The backends whose optimizers can be traced; Keras 3 runs on some of them."""
 
 
 def name_of(kind: OptimizerKind) -> str:
@@ -32,7 +34,7 @@ def name_of(kind: OptimizerKind) -> str:
     keras = sys.modules.get("keras")
     if kind.name == "keras3" and hasattr(keras, "backend"):
         return str(keras.backend.backend())  # type: ignore[union-attr]
-    return "torch_optim" if kind.name == TORCH else "tensorflow"
+    return {TORCH: "torch_optim", OPTAX: "optax"}.get(kind.name, "tensorflow")
 
 
 def backend_of(kind: OptimizerKind) -> Backend:

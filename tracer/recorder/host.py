@@ -260,12 +260,6 @@ class Blocks:
     def note_update(self, frame: Frame) -> None:
         """Nothing is to be remembered."""
 
-    def compare(self, wanted: bool) -> bool:
-        """Say that it cannot be done here."""
-        if wanted:
-            self._note("effects are not compared for optimizers of this kind: they are not known")
-        return False
-
     def forget_graphs(self) -> None:
         """There are none."""
 

@@ -243,6 +243,24 @@ class Recorder:
         stack.append(frame)
         return frame
 
+    def updated(
+        self, frame: Frame, optimizer: int, apply: ApplyMethod, pairs: Iterable[Any]
+    ) -> list[int]:
+        """The step `frame` made updates by itself: with these gradients, of these variables.
+
+        Returns the sites of them, which are those of the frame from now on.
+        """
+        sites = []
+        for gradient, variable in pairs:
+            kind = self.backend.kind_of_gradient(gradient)
+            site = self._site_of(frame, optimizer, apply.name, "update", kind, variable)
+            if site is not None:
+                sites.append(site)
+                if frame.place is not EAGER:
+                    self._sites.traced(site)
+        frame.sites += sites
+        return sites
+
     def _apply_frame(self, stack: list[Frame], helper: Any) -> Frame:
         """The new frame of the call of an apply method, which calls `helper`, a frame of Python."""
         frame = Frame()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.empty import every, reason, reason_for_all
-from tracer.model.labels import of_torch, program_lines, replica_names
+from tracer.model.labels import at_once, of_optax, of_torch, program_lines, replica_names
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -20,6 +20,8 @@ def question(trace: Trace) -> str:
     """The question that `answer` answers, with the methods that matter in this run."""
     if trace.optimizers and of_torch(trace.optimizers):
         return "How often did step run, and what did it update?"
+    if trace.optimizers and of_optax(trace.optimizers):
+        return "How often did update run, and what did it compute?"
     names = dict.fromkeys(
         shown(trace.methods[index].name)
         for tally in tallies_of(trace)
@@ -59,7 +61,7 @@ def _of(lines: Mapping[int, str], tally: Tally) -> str:
 
 def _first(tally: Tally) -> str:
     """The first sentence, and before it what of the program's own never ran."""
-    if of_torch(tally.optimizers):
+    if at_once(tally.optimizers):
         return _updates_of_steps(tally)
     return " ".join([*never_reached(tally), _executions(tally)])
 
@@ -191,7 +193,7 @@ def _discarded(tally: Tally) -> str:
 
 def _calls(tally: Tally) -> str:
     """The second sentence."""
-    if of_torch(tally.optimizers):
+    if at_once(tally.optimizers):
         return _calls_of_step(tally)
     chosen = apply_methods(tally)
     eager = tracing = 0
@@ -229,14 +231,19 @@ def _calls(tally: Tally) -> str:
 
 
 def _updates_of_steps(tally: Tally) -> str:
-    """The first sentence of an optimizer of PyTorch, whose steps make all updates at once."""
+    """The first sentence of an optimizer of which each step makes all updates at once."""
     least = "" if tally.trace.complete else "at least "
     in_steps = f"in {least}{_steps(tally)}"
     total = tally.total(measures.updates)
     if not total:
         why = reason_for_all(tally)
         because = why.in_brackets if why else ""
-        return f"No parameter was updated: {least}0 updates {in_steps}{because}."
+        none = "No parameter was updated"
+        if of_optax(tally.optimizers):
+            none = "No update was computed"
+        if tally.total(measures.discarded):
+            none = "No update was kept"
+        return f"{none}: {least}0 updates {in_steps}{because}{_beside(tally)}."
     made = {replica: _made(tally, replica) for replica in tally.replicas}
     on = replica_names(tally.trace)
     first, *others = made.values()
@@ -244,26 +251,38 @@ def _updates_of_steps(tally: Tally) -> str:
     if not any(each != first for each in others):
         rates = [first + _where(tally)]
     updates = f"{least}{some(total, 'update')}"
-    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(tally)}."
+    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(tally)}{_beside(tally)}."
+
+
+def _beside(tally: Tally) -> str:
+    """How many updates were for nothing."""
+    lost = tally.total(measures.discarded)
+    if not lost:
+        return ""
+    return f"; {lost:,} more {'was' if lost == 1 else 'were'} computed and thrown away"
 
 
 def _made(tally: Tally, replica: int) -> str:
     """`Each step made 4 updates`, of those that updated anything."""
     steps = tally.rates(measures.updates, replica)
+    made = "computed" if of_optax(tally.optimizers) else "made"
+    if tally.total(measures.discarded):
+        made = "kept"
     if not any(steps):
-        return "No step made an update"
+        return f"No step {made} an update"
     low, high = min(steps), max(steps)
     if low < high:
         common = max(steps, key=lambda count: (steps[count], count))
         mostly = f", mostly {common:,}" if steps[common] * 2 > sum(steps.values()) else ""
-        return f"A step made {low:,} to {high:,} updates{mostly}"
+        return f"A step {made} {low:,} to {high:,} updates{mostly}"
     nth = every(tally, measures.updates, replica)
     which = f"Every {nth:,}{_ordinal(nth)} step" if nth else "Each step"
-    return f"{which} made {some(low, 'update')}"
+    return f"{which} {made} {some(low, 'update')}"
 
 
 def _calls_of_step(tally: Tally) -> str:
-    """The second sentence of an optimizer of PyTorch."""
+    """The second sentence of such an optimizer."""
+    jax = of_optax(tally.optimizers)
     parts = []
     for index in tally.methods:
         method = tally.trace.methods[index]
@@ -271,11 +290,17 @@ def _calls_of_step(tally: Tally) -> str:
             eager, tracing = tally.calls(index)
             graphs, _ = tally.graphs(measures.of_methods([index]))
             part = f"{shown(method.name)} was called {times(eager)}"
-            if tracing:
+            if tracing and jax:
+                part = f"{shown(method.name)} was called {times(eager + tracing)} from Python"
+                alone = f", {times(tracing)} of them" if eager else ""
+                part += f"{alone}, to build {some(graphs, 'program')}"
+            elif tracing:
                 part = f"{shown(method.name)} was called {times(eager)} from Python, and ran in "
                 part += f"{some(graphs, 'program')} of torch.compile"
             parts.append(part)
-    return f"{listed(parts[::-1])}." if parts else "step was not called."
+    if not parts:
+        return f"{'update' if jax else 'step'} was not called."
+    return f"{listed(parts[::-1])}."
 
 
 def _ran_a_step(tally: Tally, names: Sequence[str], by_method: Sequence[Measure]) -> str:

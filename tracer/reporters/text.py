@@ -11,6 +11,7 @@ from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
 from tracer.kinds import TORCH
 from tracer.model.labels import (
+    of_optax,
     of_torch,
     only_worker,
     program_lines,
@@ -132,6 +133,7 @@ def headline(tally: Tally, named: bool) -> str:
     root, *nested = tally.optimizers
     around = f" around {', '.join(map(class_of, nested))}" if nested else ""
     unlike = root.name.replace("_", "").lower() != class_of(root).replace("_", "").lower()
+    named = named and not of_optax(tally.optimizers)  # of which the name is what it is made of
     name = f' "{shown(root.name)}"' if named or unlike else ""
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
-from tracer.model.empty import SKIPPED, accumulated, reason_for_all
+from tracer.model.empty import accumulated, reason_for_all, skipper
 from tracer.model.labels import (
     only_worker,
     program_lines,
@@ -266,7 +266,8 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
     elif not row.updates:
         reason = why.text or "gradients came, none was applied"
         if row.accumulated is not None:
-            reason = accumulated(tally) if row.accumulated else SKIPPED
+            skipped = f"skipped by {skipper(tally.optimizers)}"
+            reason = accumulated(tally) if row.accumulated else skipped
         if not requested:
             reason = "no gradient came" if missing else "nothing was handed over"
         elif tally.total(measures.vain):

@@ -19,6 +19,7 @@ from tracer.api import (
     Recording,
     frozen_beside,
     frozen_in,
+    leaves_of,
     name_of,
     names_alive,
     record,
@@ -246,9 +247,9 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     """Assert that each variable is updated at least once in the block.
 
     Takes a model or a layer, of which the trainable variables are meant, or variables, or several
-    such things. They are looked up when the block ends, so the model may be built in it. A layer of
-    which all is frozen fails. A name is no answer to which variables there should be: it raises
-    `TypeError`.
+    such things; for optax a dict of parameters. They are looked up when the block ends, so the
+    model may be built in it. A layer of which all is frozen fails. A name is no answer to which
+    variables there should be: it raises `TypeError`.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -290,7 +291,7 @@ def _check_of_each(
 
     def check(trace: Trace) -> str:
         wanted = [
-            (name_of(variable), next(iter(_indices(trace, [variable])), None))
+            (_plain(variable), next(iter(_indices(trace, [variable])), None))
             for variable in _variables(model_or_variables, "trainable_variables")
         ]
         for each in _each_given(model_or_variables) if trace.complete else ():
@@ -321,10 +322,11 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
 
     def check(trace: Trace) -> str:
         frozen = _variables(variables, "variables")
-        names = [each if isinstance(each, str) else name_of(each) for each in frozen]
+        names = list(map(_plain, frozen))
         what = f"updates of {together(names)}" if names else "updates"
         expected = Expected("updates", (Wanted(what, 0, 0),))
-        unknown = [each for each in frozen if isinstance(each, str) and not _knows(trace, each)]
+        named = [] if leaves_of(variables) else [each for each in frozen if isinstance(each, str)]
+        unknown = [each for each in named if not _knows(trace, each)]
         alive = names_alive() if unknown else set()
         for name in unknown:
             if not any(is_meant(name, each) for each in alive):
@@ -492,6 +494,11 @@ def _name_of(variable: object) -> str:
     return ", ".join(name_of(shard) for shard in shards) if shards else name_of(variable)
 
 
+def _plain(variable: object) -> str:
+    """The name of a variable; that of a leaf is given by itself."""
+    return variable if isinstance(variable, str) else name_of(variable)
+
+
 def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
     """The indices of the variables, or of what a name means, as far as the trace holds them."""
     indices: set[int] = set()
@@ -507,7 +514,9 @@ def _knows(trace: Trace, name: str) -> bool:
 
 
 def _each_given(given: Any) -> Iterator[Any]:
-    """Each layer, model or variable that was given, by itself or in lists."""
+    """Each layer, model or variable that was given, by itself or in lists; no leaves of a tree."""
+    if isinstance(given, str) or leaves_of(given):
+        return
     if hasattr(given, "dtype") or shards_of(given) or _holds_variables(given):
         yield given
     else:
@@ -518,8 +527,10 @@ def _each_given(given: Any) -> Iterator[Any]:
 def _variables(given: Any, attribute: str) -> list[Any]:
     """The variables of a model or a layer, or those that were given, or of several such things.
 
-    A name stands for itself.
+    A name stands for itself. Of a tree of JAX the names of its leaves are meant.
     """
+    if leaves := leaves_of(given):
+        return list(leaves)
     if isinstance(given, str):
         return [given]
     if _is_module(given):

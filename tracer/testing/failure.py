@@ -3,38 +3,34 @@
 Each function returns the text of a failure, or an empty string if nothing is amiss.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
-from tracer.model.empty import reason
 from tracer.model.labels import replica_names
-from tracer.model.measures import Measure, vain
+from tracer.model.measures import Measure
 from tracer.model.names import near_patterns
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
-from tracer.model.wording import some, times
-from tracer.reporters.answer import never_reached
+from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
-from tracer.testing import handed
+from tracer.testing import causes, handed
 from tracer.testing.called import callers_at_fault
 from tracer.testing.expected import IN_PYTHON, Expected, Wanted, concerned
 from tracer.testing.failure_rows import (
+    MOST_NAMES,
     WIDTH,
     Rows,
     Span,
     as_lines,
-    label,
     length,
     listed,
     measure_of,
     replicas_to_judge,
     spans_of,
 )
-
-_MOST_NAMES = 3
 
 
 class Failure(NamedTuple):
@@ -85,28 +81,8 @@ def _of_steps(trace: Trace, expected: Expected) -> Failure | None:
     ]
     if not heads:
         return None
-    causes = [] if trace.steps else _unused(trace, expected.words.scope)
-    return Failure(heads, causes=list(causes))
-
-
-def _unused(trace: Trace, scope: str) -> Iterator[str]:
-    """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
-    if not trace.complete:
-        return
-    if trace.calls():
-        if not trace.blocks:
-            methods = listed([shown(method.name) for method in trace.methods], _MOST_NAMES)
-            yield f"an error ended each call of {methods}: nothing was updated"
-        return
-    names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
-    if frozen := trace.objects.frozen():
-        yield handed.of_layers(trace, frozen)
-    elif not names:
-        yield f"no optimizer was used in {scope}"
-    else:
-        was = "was" if len(names) == 1 else "were"
-        which = listed(names, _MOST_NAMES)
-        yield f"{which} {was} not used in {scope}: did another optimizer train?"
+    why = [] if trace.steps else list(causes.unused(trace, expected.words.scope))
+    return Failure(heads, causes=why)
 
 
 def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Failure | None:
@@ -130,10 +106,8 @@ def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Fa
     rows = Rows(trace, tallies, expected, selection, failed)
     if culprits := _frozen(tallies, expected, selection, failed, rows):
         return Failure(heads, causes=[handed.of_layers(trace, culprits)])
-    causes = list(_causes(trace, tallies, expected, selection, failed, rows))
-    return Failure(
-        heads, rows.table(), causes, callers_at_fault(tallies, expected, selection, failed)
-    )
+    why = list(causes.of_executions(trace, tallies, expected, selection, failed, rows))
+    return Failure(heads, rows.table(), why, callers_at_fault(tallies, expected, selection, failed))
 
 
 def _frozen(
@@ -218,146 +192,6 @@ def _got_in_all(
     return got
 
 
-def _causes(
-    trace: Trace,
-    tallies: Sequence[Tally],
-    expected: Expected,
-    selection: Selection,
-    failed: Sequence[Wanted],
-    rows: Rows,
-) -> Iterator[str]:
-    for tally in tallies:
-        yield from (each.removesuffix(".") for each in never_reached(tally))
-    called = _calls(trace, selection)
-    if not any(tally.steps for tally in tallies) and not any(called.values()):
-        yield from _unused(trace, expected.words.scope)
-        return
-    if selection.methods == frozenset():
-        yield from _not_called(trace)
-        return
-    for tally in tallies:
-        yield from _without_result(tally)
-        yield from _never_ran(tally, selection)
-    if rows.unapplied and selection.methods is None:
-        yield _unapplied(tallies, sorted(rows.unapplied))
-    if selection.methods is None and rows.short:
-        yield from _in_vain(tallies, selection)
-    names = dict.fromkeys(row.name for row in sorted(rows.rows) if row.counts[2])
-    if names and rows.short:
-        yield f"no gradient (None) for {listed(list(names), _MOST_NAMES)}"
-    twice = [row for row in sorted(rows.rows) if max(row.counts[:2]) > 1 and row.order >= 0]
-    if twice:
-        many = times(max(twice[0].counts[:2]))
-        yield f"{twice[0].name} was updated {many} in one step: is it applied again in a wrapper?"
-    for wanted in failed:
-        total = sum(tally.total(measure_of(selection, wanted.kinds)) for tally in tallies)
-        calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
-        if any(tally.total(vain) for tally in tallies):
-            calls = total  # what they did beside it is said already
-        yield from _slips(tallies, expected, wanted, total, calls)
-
-
-def _never_ran(tally: Tally, selection: Selection) -> Iterator[str]:
-    """That what is selected was traced, and no graph of it ran."""
-    graphs, idle = tally.graphs(selection.count)
-    ended = sum(each.failed for each in tally.trace.graphs if each.root == tally.root)
-    if not graphs or tally.total(selection.count):
-        return
-    if idle and ended >= idle:
-        yield "an error ended the tracing in the optimizer, so there is no graph to run"
-    else:
-        never = "which never ran" if graphs == 1 else "none of which ever ran"
-        known = [each.idle for each in tally.trace.graphs if each.root == tally.root]
-        if known and idle > sum(known):  # the graph ran, and not the branch in it
-            never = "in a part that no step reached"
-        traced = some(graphs, "graph")
-        yield f"traced but never executed: called while tracing {traced}, {never}"
-
-
-def _without_result(tally: Tally) -> Iterator[str]:
-    """Which methods returned None where TensorFlow needs an op."""
-    for optimizer in tally.optimizers:
-        for remark in optimizer.remarks:
-            if remark.code == "no-result":
-                yield f"{shown(remark.method)} returned None in a graph: return the op"
-
-
-def _in_vain(tallies: Sequence[Tally], selection: Selection) -> Iterator[str]:
-    """Which methods ran and assigned nothing, so that what they did is no update."""
-    for tally in tallies:
-        for index in tally.methods:
-            only = Selection(
-                roles=frozenset({"vain"}),
-                methods=frozenset({index}),
-                variables=selection.variables,
-            )
-            ran = tally.total(only.count)
-            if ran:
-                name = shown(tally.trace.methods[index].name)
-                yield (
-                    f"{name} ran {times(ran)} and assigned nothing to its variable, which is no "
-                    "update: assign_sub changes a variable, `variable = ...` does not"
-                )
-
-
-def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
-    reasons = [reason(tally) for tally in tallies]
-    clauses = dict.fromkeys(each.clause for each in reasons if each.text) or [reasons[0].clause]
-    steps = "step" if length(spans) == 1 else "steps"
-    return f"gradients of {steps} {label(spans, 3)} were not applied: {', or '.join(clauses)}"
-
-
-def _not_called(trace: Trace) -> Iterator[str]:
-    if trace.complete:
-        names = listed([shown(method.name) for method in trace.methods])
-        yield f"this method was never called; those that were: {names}"
-
-
-def _slips(
-    tallies: Sequence[Tally], expected: Expected, wanted: Wanted, total: int, calls: int
-) -> Iterator[str]:
-    """Hints for an expectation that is right, but for something else."""
-    number, words = wanted.low, expected.words
-    if not number or number != wanted.high or expected.per_replica:
-        return
-    steps = max((tally.steps for tally in tallies), default=0)
-    replicas = max((len(tally.replicas) for tally in tallies), default=1)
-    each_replica = f"on each of {replicas:,} replicas"
-    each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
-    if expected.per_step:
-        if replicas > 1 and total == number * replicas * steps:
-            yield f"that is {number:,} {each_replica}: did you mean per_replica=True?"
-        return
-    in_each = words.per_step.format(number=number)
-    if words.on_each_replica and replicas > 1:
-        if total == number * steps * replicas:
-            yield (f"that is {number:,} in {each_step} {each_replica}: did you mean {in_each}?")
-    elif total == number * steps and steps > 1:
-        yield f"that is {number:,} in {each_step}: did you mean {in_each}?"
-    if number == calls != total:
-        yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
-
-
-def _calls(trace: Trace, selection: Selection) -> dict[Kind | None, int]:
-    """How often Python called the methods that are meant, by the kind of gradient."""
-    methods = selection.methods
-    if methods is None:
-        methods = frozenset(
-            entry.method
-            for block in trace.blocks
-            for entry in block.entries
-            if selection.roles is None or entry.role in selection.roles
-        )
-    names = {trace.methods[index].name for index in methods}
-    only = {trace.variables[index].name for index in selection.variables or ()}
-    calls: dict[Kind | None, int] = {}
-    split = trace.count("calls", by=("method", "kind", "variable"))
-    for (method, kind, variable), count in split.items():
-        if method in names and (selection.variables is None or variable in only):
-            calls[kind] = calls.get(kind, 0) + count
-    return calls
-
-
 def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> Failure | None:
     """Why the Python calls, of one method or of all, are not as expected."""
     method, context = expected.method, expected.context
@@ -384,30 +218,8 @@ def _of_calls(trace: Trace, expected: Expected, selection: Selection) -> Failure
         for name, row in calls.items()
     ]
     table = Table("calls of", [Column("eager"), Column("tracing")])
-    causes = list(_call_causes(trace, expected, selection))
-    return Failure(heads, as_lines(table, rows), causes)
-
-
-def _call_causes(trace: Trace, expected: Expected, selection: Selection) -> Iterator[str]:
-    method = expected.method
-    if not any(_calls(trace, selection).values()):
-        if trace.methods:
-            yield from _not_called(trace)
-        else:
-            yield from _unused(trace, expected.words.scope)
-        return
-    tallies = tallies_of(trace)
-    for tally in tallies:
-        graphs, idle = tally.graphs(selection.count)
-        if graphs > 1:
-            never = f" ({idle:,} of them never ran)" if idle else ""
-            name = "the optimizer" if method is None else method
-            yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-    executed = sum(tally.total(selection.count) for tally in tallies)
-    if method is not None and any(wanted.holds(executed) for wanted in expected.wanted):
-        yield (
-            f"{executed:,} is how often it was executed: use tracer.assert_executions to count that"
-        )
+    why = list(causes.of_calls(trace, expected, selection))
+    return Failure(heads, as_lines(table, rows), why)
 
 
 def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
@@ -442,13 +254,14 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
     lines = as_lines(Table("variable", [Column("gradients"), Column("None")]), rows)
     used = any(block.total for block in trace.blocks)
     tallies = tallies_of(trace)
-    causes = list(_in_vain(tallies, Selection()))
+    why = list(causes.in_vain(tallies, Selection()))
     for tally in tallies:
-        causes += [*_without_result(tally), *_never_ran(tally, trace.selection("updates"))]
+        why += causes.without_result(tally)
+        why += causes.never_ran(tally, trace.selection("updates"))
     if not used:
-        causes += _unused(trace, IN_PYTHON.scope)
+        why += causes.unused(trace, IN_PYTHON.scope)
     heads = [f"{what}, got none of {len(missed):,} of them"]
-    return text_of(trace, Failure(heads, lines, causes))
+    return text_of(trace, Failure(heads, lines, why))
 
 
 def _by_variable(trace: Trace, role: Role, kinds: Sequence[Kind | None]) -> dict[int | None, int]:
@@ -537,12 +350,12 @@ def text_of(trace: Trace, failure: Failure, notes: bool = True) -> str:
     if failure.table:
         lines += ["", *failure.table]
     if failure.callers:
-        called = f"Called from {listed(failure.callers, _MOST_NAMES)}"
+        called = f"Called from {listed(failure.callers, MOST_NAMES)}"
         lines += ["", *(line.plain for line in paragraph(called, WIDTH))]
-    causes = list(dict.fromkeys(failure.causes))
-    if causes:
-        lines += ["", "Likely cause:" if len(causes) == 1 else "Likely causes:"]
-        for cause in causes:
+    why = list(dict.fromkeys(failure.causes))
+    if why:
+        lines += ["", "Likely cause:" if len(why) == 1 else "Likely causes:"]
+        for cause in why:
             lines += _item(cause)
     return "\n".join(lines)
 

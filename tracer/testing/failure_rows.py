@@ -17,6 +17,9 @@ from tracer.reporters.layout import Column, Row, Table, shown
 from tracer.testing.expected import Expected, Wanted
 
 WIDTH = 76  # pytest indents a message by 4
+MOST_NAMES = 3
+"""So many names are listed in a sentence."""
+
 _MOST_ROWS = 30
 Span = tuple[int, int]
 """The first and the last of some steps in a row."""

@@ -9,8 +9,8 @@ from tracer.findings.rule import rule
 from tracer.model.empty import (
     accumulated_steps,
     accumulations,
-    has_grad_scaler,
     is_loss_scale,
+    skipper,
 )
 from tracer.model.measures import tries, vain
 from tracer.model.programs import has_ended
@@ -38,7 +38,8 @@ _HALVINGS = 15
         "for the default of 2**15), a warning from then on, and if all steps were skipped. A "
         "scale that goes on falling stays at 1 in tf_keras. In Keras 3 it becomes 0, 2**15 after "
         "142 steps, and then a gradient that is finite is divided by 0. A GradScaler of PyTorch is "
-        "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest."
+        "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
+        "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
 )
 def steps_skipped(evidence: Evidence) -> Iterator[Case]:
@@ -49,8 +50,7 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
     if accumulated_steps(evidence) > 1:
         yield from _skipped_while_accumulating(evidence)
         return
-    torch = has_grad_scaler(scales[0])
-    by = "GradScaler" if torch else "the loss scale"
+    by = skipper(scales)
     for replica in evidence.replicas[:1]:  # a loss scale decides for all replicas
         number = evidence.spread(tries, replica=replica)[(0,)]
         if not number:
@@ -73,15 +73,22 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "warning" if hopeless else "info",
             f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            _NO_SCALE if lost else _OF_TORCH if torch else "",
+            _NO_SCALE if lost else _OTHERS.get(by, ""),
             step=streaks[0][0],
         )
 
 
-_OF_TORCH = (
-    "If it goes on, look for the layer that gives inf or NaN: torch.autograd.detect_anomaly(), a "
-    "lower learning rate, that layer in float32."
-)
+_OTHERS = {
+    "GradScaler": (
+        "If it goes on, look for the layer that gives inf or NaN: "
+        "torch.autograd.detect_anomaly(), a lower learning rate, that layer in float32."
+    ),
+    "apply_if_finite": (
+        "If it goes on, look for what gives inf or NaN: the option jax_debug_nans, a lower "
+        "learning rate. After max_consecutive_errors in a row it applies them."
+    ),
+    "MultiSteps": "Look at skip_state in its state: what should_skip_update_fn says of a step.",
+}
 
 _NO_SCALE = (
     "Begin again from a checkpoint with finite weights and a scale above 0, and look for the layer "

@@ -16,8 +16,8 @@ from tracer.findings.cases import (
 )
 from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
-from tracer.model.empty import accumulated_steps, is_loss_scale
-from tracer.model.labels import of_torch, replica_names
+from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
+from tracer.model.labels import of_optax, of_torch, replica_names
 from tracer.model.measures import counting, tries
 from tracer.model.wording import listed, some, some_between, span, times
 
@@ -162,17 +162,21 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
 
 def _asked(evidence: Evidence) -> str:
     """The method that gets the gradients."""
+    if of_optax(evidence.optimizers):
+        return "update"
     return "step" if of_torch(evidence.optimizers) else "apply_gradients"
 
 
 def _skipper(evidence: Evidence) -> str:
-    return "GradScaler" if of_torch(evidence.optimizers) else "the loss scale"
+    return skipper(evidence.optimizers) or "the loss scale"
 
 
 def _infinite(evidence: Evidence) -> str:
     check = "tf.debugging.check_numerics"
     if of_torch(evidence.optimizers):
         check = "torch.autograd.detect_anomaly()"
+    if of_optax(evidence.optimizers):
+        check = "the option jax_debug_nans"
     where = "in the steps in which it has one"
     return f"Look for what makes the gradients infinite or NaN {where}: {check}."
 

@@ -14,7 +14,7 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -161,7 +161,9 @@ class Blocks(host.Blocks):
         effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
         compared = None if effects is None else effects.compared(frame)
         handed = compared is not None and compared.variables
-        if frame.place is EAGER and not (self.programs.all or frame.updates or handed):
+        once = compat.is_plain()  # else a `vmap` may be around
+        in_python = frame.place is EAGER and once and not (self.programs.all or frame.updates)
+        if in_python and not handed:
             super().close(frame, failed)
             return
         if compared is not None:
@@ -181,6 +183,9 @@ class Blocks(host.Blocks):
             numbers += compared.numbers()
         if frame.place is EAGER:
             program = self.programs.eager(work)
+            if not once:
+                primitive.count(program, *numbers, beside=self.beside(frame))
+                return
             counting = self._alone.get(program)
             if counting is None:
                 counting = self._alone[program] = primitive.counting_alone(program)
@@ -191,18 +196,22 @@ class Blocks(host.Blocks):
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers)
+        self._count_in_program(work, numbers, self.beside(frame))
 
-    def _count_in_program(self, work: Work, numbers: list[Any]) -> None:
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """Arrays that have a `vmap` where nothing has that the op is handed."""
+        return ()
+
+    def _count_in_program(self, work: Work, numbers: list[Any], beside: Sequence[Any]) -> None:
         """Add the op of a block to the program that is traced."""
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
         if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers)
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
             return
         mesh = _mesh_of_processes()
         if mesh is None:
-            primitive.count(program, *numbers)
+            primitive.count(program, *numbers, beside=beside)
             return
         mine = [
             number

@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from tracer.errors import UnsupportedOptimizer
 
 try:
-    from jax._src import callback as _callback, config as _config, core, dispatch, sharding_impls
+    from jax._src import callback as _callback, config as _config, core, sharding_impls
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
     from jax._src.lib import xla_client
     from jax.extend.core import Primitive
@@ -28,7 +28,7 @@ except (ImportError, AttributeError) as error:
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.10"
     ) from error
 
-__all__ = ["Primitive", "ad", "batching", "dispatch", "mlir", "partial_eval"]
+__all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
 _NO_TOKEN = (
     {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
@@ -54,6 +54,16 @@ def current_trace() -> Any:
     return None if isinstance(trace, _EvalTrace) else trace
 
 
+def is_plain() -> bool:
+    """Whether what is called now is executed now, and once: below no `vmap` or `grad` either."""
+    return isinstance(_trace_context.trace, _EvalTrace)
+
+
+def is_of_outside(value: Any) -> bool:
+    """Whether a value is of another program than that which is being traced."""
+    return isinstance(value, jax.core.Tracer) and value._trace is not _trace_context.trace
+
+
 def axis_names() -> tuple[Any, ...]:
     """The named axes around: those of `pmap`, `shard_map` and `vmap(axis_name=...)`."""
     environment = _trace_context.axis_env
@@ -63,19 +73,16 @@ def axis_names() -> tuple[Any, ...]:
     )
 
 
-def run_alone(primitive: Any) -> Callable[..., Any]:
-    """How a primitive runs in eager mode: compiled by itself, once it has its operands."""
-
-    def run(*operands: Any, **parameters: Any) -> Any:
-        return dispatch.apply_primitive(primitive, *operands, **parameters)
-
-    return run
-
-
-def is_exported(context: Any) -> bool:
-    """Whether a program is being lowered for `jax.export`, which can hold no call of Python."""
+def why_not(context: Any) -> str:
+    """Why what is being lowered cannot call Python; empty if it can."""
     parameters = context.module_context.lowering_parameters
-    return bool(getattr(parameters, "for_export", False))
+    if getattr(parameters, "for_export", False):
+        return "was exported (jax.export): an exported program calls no Python"
+    axes = context.module_context.axis_context
+    by_device = isinstance(axes, sharding_impls.SPMDAxisContext)
+    if by_device and set(axes.manual_axes) != set(axes.mesh.axis_names):
+        return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
+    return ""
 
 
 def platforms(context: Any) -> Sequence[str]:
@@ -89,6 +96,7 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
     Where XLA splits a program over devices (GSPMD) it is called on the first of them alone; in a
     `pmap` or a `shard_map`, which say what each device does, on each.
     """
+    context = context.replace(avals_in=context.avals_in[: len(operands)])
     result, _, _ = _emit(
         context,
         function,
@@ -113,8 +121,6 @@ def _where(context: Any) -> Any:
     axes = context.module_context.axis_context
     shardy = _config.use_shardy_partitioner.value
     if isinstance(axes, sharding_impls.SPMDAxisContext):
-        if set(axes.manual_axes) != set(axes.mesh.axis_names):
-            raise NotImplementedError("a step in a shard_map over some of the axes of a mesh")
         if shardy:
             return _callback._get_sdy_array_list_for_callbacks(context.avals_out)
         sharding = xla_client.OpSharding()

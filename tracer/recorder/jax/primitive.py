@@ -33,7 +33,10 @@ class Counted(Hashable, Protocol):
         """
 
     def lowered(self, platform: str) -> None:
-        """It is compiled for a platform; empty for an exported program, which cannot count."""
+        """It is compiled for a platform."""
+
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -42,13 +45,15 @@ _keep = compat.Primitive("tracer_keep")
 _keep.multiple_results = True
 
 
-def count(counted: Counted, *numbers: Any) -> None:
+def count(counted: Counted, *numbers: Any, beside: Sequence[Any] = ()) -> None:
     """Have `counted.ran` called with these scalars, each time that this is executed.
 
-    In eager mode that is now, as soon as they are computed; else when the program runs that is
-    being traced.
+    In eager mode that is now, and waits for them; else when the program runs that is being traced.
+    The arrays `beside` say by their `vmap` how many members there are. They are not handed to
+    Python, and the program that XLA gets does not use them, so it is compiled as it would be.
     """
-    _count.bind(*(jnp.asarray(number, jnp.int32) for number in numbers), counted=counted)
+    scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
+    _count.bind(*scalars, *beside, counted=counted, handed=len(scalars))
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
@@ -96,7 +101,7 @@ def _differentiate(
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], **parameters: Any
+    operands: Sequence[Any], dimensions: Sequence[Any], *, handed: int, **parameters: Any
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
     size = next(
@@ -108,9 +113,9 @@ def _batch(
         jnp.broadcast_to(operand, (size, *operand.shape))
         if dimension is None
         else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands, dimensions, strict=True)
+        for operand, dimension in zip(operands[:handed], dimensions[:handed], strict=True)
     ]
-    _count.bind(*whole, **parameters)
+    _count.bind(*whole, *operands[handed:], handed=handed, **parameters)
     return [], []
 
 
@@ -131,9 +136,15 @@ def _once(
     return equation, None, [], [], []
 
 
-def _lower(context: Any, *operands: Any, counted: Counted) -> Sequence[Any]:
-    if compat.is_exported(context):
-        counted.lowered("")
+def _run(*operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
+    """In eager mode Python calls Python."""
+    counted.ran(*operands[:handed])
+    return []
+
+
+def _lower(context: Any, *operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
+    if why := compat.why_not(context):
+        counted.left_out(why)
         return []
     counted.lowered(compat.platforms(context)[0])
 
@@ -141,7 +152,7 @@ def _lower(context: Any, *operands: Any, counted: Counted) -> Sequence[Any]:
         counted.ran(*numbers)
         return ()
 
-    result: Sequence[Any] = compat.call_python(context, ran, operands)
+    result: Sequence[Any] = compat.call_python(context, ran, operands[:handed])
     return result
 
 
@@ -149,7 +160,7 @@ def _lower_to_nothing(context: Any, *operands: Any) -> Sequence[Any]:
     return []
 
 
-_count.def_impl(compat.run_alone(_count))
+_count.def_impl(_run)
 _count.def_abstract_eval(_abstract)
 compat.ad.primitive_jvps[_count] = _differentiate
 compat.batching.primitive_batchers[_count] = _batch

@@ -20,11 +20,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.jax.effects import sources
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
+
+DISCARDED, KEPT, SKIPPED = range(3)
+"""What came of a group: computed and thrown away; kept; not computed."""
 
 _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
@@ -38,7 +43,7 @@ class Row(NamedTuple):
     after: int
     """The same when it ended."""
     kept: tuple[int, ...]
-    """Of each group that is thrown away at times, whether it was kept: 0 or 1."""
+    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`, `SKIPPED`."""
     seen: tuple[int, ...] = ()
     """The bits of the variables that were compared: see `effects`."""
 
@@ -85,6 +90,7 @@ class Program:
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
+            numbers = tuple(map(np.asarray, numbers))
             if not (self._replicated or numbers[0].ndim):
                 self._programs.ran(self, self._first, [self._row(map(int, numbers))])
                 return
@@ -110,8 +116,12 @@ class Program:
         return Row(before, after, tuple(more[: self._groups]), tuple(more[self._groups :]))
 
     def lowered(self, platform: str) -> None:
-        """It is compiled for a platform, or exported."""
+        """It is compiled for a platform."""
         self._programs.lowered(platform)
+
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
+        self._programs.left_out(why)
 
 
 class _Waiting(NamedTuple):
@@ -188,14 +198,13 @@ class Programs(Counters[Any, Any]):
                 self.effects.log(replica, seen, stamp)
 
     def lowered(self, platform: str) -> None:
-        """A program with a block in it is compiled for a platform, or exported if it is empty."""
-        if not platform:
-            self._note(
-                "a step was exported (jax.export): an exported program calls no Python, so what "
-                "runs in it is not counted"
-            )
-        elif platform != "cpu":
+        """A program with a block in it is compiled for a platform."""
+        if platform != "cpu":
             self._note(f"counting on {platform} was never tried: compare the counts by other means")
+
+    def left_out(self, why: str) -> None:
+        """A program with a block in it is compiled that cannot call Python."""
+        self._note(f"a step {why}, so what runs in it is not counted")
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.
@@ -298,10 +307,12 @@ class Programs(Counters[Any, Any]):
             if not first and site.role in ("step", "request"):
                 continue
             role = site.role
-            if role in ("update", "vain") and (
-                nothing or (place in groups and not kept[groups[place]])
-            ):
-                role = "discarded"
+            if role in ("update", "vain"):
+                came = kept[groups[place]] if place in groups else KEPT
+                if came == SKIPPED:
+                    continue
+                if nothing or came == DISCARDED:
+                    role = "discarded"
             if (role, replica) == (site.role, site.replica):
                 yield number
             else:

@@ -1,0 +1,144 @@
+"""Training with a traced transformation gives the same bits, states and pickles as without."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tracer
+from tracer.hooks.registry import bindings
+
+TRANSFORMATIONS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: optax.adam(0.01),
+    "sgd_momentum": lambda: optax.sgd(0.1, momentum=0.9, nesterov=True),
+    "clipped_adamw": lambda: optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(0.01)),
+    "multi_steps": lambda: optax.MultiSteps(optax.adam(0.01), 3),
+    "apply_if_finite": lambda: optax.apply_if_finite(optax.adam(0.01), 3),
+    "injected": lambda: optax.inject_hyperparams(optax.adam)(0.01),
+}
+RANDOM = np.random.default_rng(3)
+PARAMS = {
+    f"{number}": {
+        "w": jnp.array(RANDOM.normal(size=(9, 9)).astype("float32")),
+        "b": jnp.array(RANDOM.normal(size=9).astype("float32")),
+    }
+    for number in range(3)
+}
+X = jnp.array(RANDOM.normal(size=(16, 9)).astype("float32"))
+
+
+def loss(params: Any) -> Any:
+    hidden = X
+    for layer in params.values():
+        hidden = jnp.tanh(hidden @ layer["w"] + layer["b"])
+    return (hidden**2).mean()
+
+
+def trained(tx: Any, scanned: bool) -> Any:
+    def step(state: Any, _: Any) -> Any:
+        params, of_tx = state
+        updates, of_tx = tx.update(jax.grad(loss)(params), of_tx, params)
+        return (optax.apply_updates(params, updates), of_tx), None
+
+    state = PARAMS, tx.init(PARAMS)
+    if scanned:
+        return jax.jit(lambda s: jax.lax.scan(step, s, None, length=12)[0])(state)
+    compiled = jax.jit(lambda s: step(s, None)[0])
+    for _ in range(12):
+        state = compiled(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("name", "scanned"),
+    [*((name, False) for name in TRANSFORMATIONS), ("adam", True), ("multi_steps", True)],
+)
+def test_the_same_bits_in_the_same_tree(name: str, scanned: bool) -> None:
+    plain = trained(TRANSFORMATIONS[name](), scanned)
+    tx = tracer.wrap(TRANSFORMATIONS[name]())
+    traced = trained(tx, scanned)
+    assert tracer.trace_of(tx).updates()
+    assert jax.tree.structure(plain) == jax.tree.structure(traced)
+    for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(traced), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_as_many_programs_and_no_effect() -> None:
+    """An effect would turn off the fast path of `jax.jit`."""
+    for wrapped in (False, True):
+        tx = tracer.wrap(optax.adam(0.1)) if wrapped else optax.adam(0.1)
+        state = tx.init(PARAMS)
+        update = jax.jit(tx.update)
+        for _ in range(3):
+            _, state = update(PARAMS, state, PARAMS)
+        assert update._cache_size() == 1
+        assert not jax.make_jaxpr(tx.update)(PARAMS, state, PARAMS).effects
+
+
+def init(params: Any) -> Any:
+    return optax.EmptyState()
+
+
+def update(updates: Any, state: Any, params: Any = None) -> Any:
+    return updates, state
+
+
+@pytest.mark.parametrize(
+    "kind", [optax.GradientTransformation, optax.GradientTransformationExtraArgs]
+)
+def test_it_is_one_of_its_kind(kind: Any) -> None:
+    given = kind(init, update)
+    tx = tracer.wrap(given)
+    assert type(tx) is kind
+    first, second = tx
+    assert first is init
+    assert second is tx.update
+    assert second.__name__ == "update"
+    assert tracer.wrap(tx) is tx
+    assert copy.deepcopy(tx) == tx
+    assert pickle.loads(pickle.dumps(tx)) == given
+    assert tracer.unwrap(tx) is given
+
+
+def test_unwrapped_it_counts_no_more_and_wrapped_again_it_goes_on() -> None:
+    given = optax.sgd(1.0)
+    tx = tracer.wrap(given)
+    state = tx.init(PARAMS)
+    compiled = jax.jit(tx.update)
+    compiled(PARAMS, state)
+    tracer.unwrap(tx, retrace=True)
+    compiled(PARAMS, state)
+    given.update(PARAMS, state)
+    assert tracer.trace_of(tx).steps == 1
+    tracer.wrap(tx)
+    tx.update(PARAMS, state)
+    assert tracer.trace_of(tx).steps == 2
+    with pytest.raises(ValueError, match="not wrapped"):
+        tracer.unwrap(given)
+
+
+def test_the_same_error() -> None:
+    errors = []
+    for tx in (optax.sgd(1.0), tracer.wrap(optax.sgd(1.0))):
+        with pytest.raises(TypeError) as caught:
+            tx.update(PARAMS)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_nothing_is_left_of_one_that_is_gone() -> None:
+    import gc
+
+    tx = tracer.wrap(optax.adam(1.0))
+    key = id(tx.update)
+    tx.update(PARAMS, tx.init(PARAMS))
+    assert key in bindings
+    del tx
+    gc.collect()
+    assert key not in bindings

@@ -1,0 +1,390 @@
+"""optax, however it is run: each count against parameters and states that count by themselves.
+
+The odometer is a transformation whose updates are 1 for each element, and whose state counts its
+calls in the program. The parameters begin at 0, so what they hold after `apply_updates` is how
+often they were updated. Which steps update is arithmetic.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+
+import tracer
+
+P = jax.sharding.PartitionSpec
+LEAVES = 3
+
+
+class Counted(NamedTuple):
+    """The state of an odometer."""
+
+    calls: Any
+
+
+def odometer() -> Any:
+    """A transformation that counts by itself."""
+
+    def init(params: Any) -> Counted:
+        return Counted(jnp.zeros((), jnp.int32))
+
+    def update(updates: Any, state: Counted, params: Any = None) -> Any:
+        return jax.tree.map(jnp.ones_like, updates), Counted(state.calls + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
+def zeros() -> Any:
+    return {"a": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}, "scale": jnp.zeros(())}
+
+
+class Loop:
+    """A training loop: parameters, the state, and gradients that are all `gradient`."""
+
+    def __init__(self, tx: Any) -> None:
+        self.tx = tx
+        self.state = (zeros(), tx.init(zeros()))
+
+    def step(self, state: Any, gradient: Any = 1.0) -> Any:
+        params, of_tx = state
+        gradients = jax.tree.map(lambda each: jnp.full_like(each, gradient), params)
+        updates, of_tx = self.tx.update(gradients, of_tx, params)
+        return optax.apply_updates(params, updates), of_tx
+
+    def run(self, gradients: Any) -> None:
+        """A jitted step for each of these."""
+        step = jax.jit(self.step, donate_argnums=0)
+        for gradient in gradients:
+            self.state = step(self.state, gradient)
+
+
+class Run(NamedTuple):
+    """What ran, and what must have come of it."""
+
+    tx: Any
+    params: Any
+    per_step: list[int]
+    """How many updates in each step, of all leaves, on one replica."""
+    copies: int = 1
+    discarded: int = 0
+
+
+def looped(
+    run: Callable[[Loop], Any], per_step: list[int], copies: int = 1, inner: Any = None
+) -> Run:
+    loop = Loop(tracer.wrap(odometer() if inner is None else inner))
+    params, _ = run(loop) or loop.state
+    return Run(loop.tx, params, per_step, copies)
+
+
+def eagerly() -> Run:
+    def run(loop: Loop) -> None:
+        for _ in range(4):
+            loop.state = loop.step(loop.state)
+
+    return looped(run, [3] * 4)
+
+
+def jitted() -> Run:
+    return looped(lambda loop: loop.run([1.0] * 7), [3] * 7)
+
+
+def first_eagerly_then_jitted() -> Run:
+    def run(loop: Loop) -> None:
+        loop.state = loop.step(loop.step(loop.state))
+        loop.run([1.0] * 3)
+        loop.state = loop.step(loop.state)
+
+    return looped(run, [3] * 6)
+
+
+def compiled_ahead() -> Run:
+    def run(loop: Loop) -> None:
+        step = jax.jit(loop.step).lower(loop.state).compile()
+        for _ in range(4):
+            loop.state = step(loop.state)
+
+    return looped(run, [3] * 4)
+
+
+def scan() -> Run:
+    def run(loop: Loop) -> None:
+        def epoch(state: Any) -> Any:
+            return lax.scan(lambda s, _: (loop.step(s), None), state, None, length=8)[0]
+
+        for _ in range(3):
+            loop.state = jax.jit(epoch)(loop.state)
+
+    return looped(run, [3] * 24)
+
+
+def cond_in_scan() -> Run:
+    """Every third step is taken."""
+
+    def run(loop: Loop) -> None:
+        def body(state: Any, number: Any) -> Any:
+            return lax.cond(number % 3 == 0, loop.step, lambda s: s, state), None
+
+        loop.state = jax.jit(lambda s: lax.scan(body, s, jnp.arange(9))[0])(loop.state)
+
+    return looped(run, [3] * 3)
+
+
+def while_loop() -> Run:
+    def run(loop: Loop) -> None:
+        def steps(state: Any, wanted: Any) -> Any:
+            return lax.while_loop(
+                lambda s: s[1] < wanted, lambda s: (loop.step(s[0]), s[1] + 1), (state, 0)
+            )[0]
+
+        compiled = jax.jit(steps)
+        for wanted in (3, 0, 5):
+            loop.state = compiled(loop.state, wanted)
+
+    return looped(run, [3] * 8)
+
+
+def ensemble() -> Run:
+    """Three members in one program: a step is one step, with three updates of each leaf."""
+    return looped(lambda loop: _ensemble(loop, jax.jit), [9] * 5)
+
+
+def ensemble_eagerly() -> Run:
+    return looped(lambda loop: _ensemble(loop, lambda step: step), [9] * 5)
+
+
+def _ensemble(loop: Loop, around: Callable[[Any], Any]) -> Any:
+    """Only the gradients differ by member, and the op of a step is handed none of them."""
+    state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
+    step = around(jax.vmap(loop.step))
+    for _ in range(5):
+        state = step(state, jnp.arange(3.0))
+    return _summed(state, 3)
+
+
+def _summed(state: Any, copies: int) -> Any:
+    """The state with the parameters of all copies summed, as if they were updates of one."""
+    params, of_tx = state
+    return jax.tree.map(lambda p: np.asarray(p).reshape(copies, -1).sum(0), params), of_tx
+
+
+def pmap() -> Run:
+    def run(loop: Loop) -> Any:
+        state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+        step = jax.pmap(loop.step, axis_name="data")
+        for _ in range(5):
+            state = step(state, jnp.ones(2))
+        return _summed(state, 2)
+
+    return looped(run, [3] * 5, copies=2)
+
+
+def shard_map() -> Run:
+    """Each of two devices has the whole state, and updates it: two updates."""
+
+    def run(loop: Loop) -> Any:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+        specs: Any = {"mesh": mesh, "in_specs": (P(), P()), "out_specs": P()}
+        if hasattr(jax, "shard_map"):
+            mapped = jax.shard_map(loop.step, **specs)
+        else:  # before JAX 0.7
+            from jax.experimental.shard_map import shard_map as older
+
+            mapped = older(loop.step, check_rep=False, **specs)
+        step = jax.jit(mapped)
+        for _ in range(5):
+            loop.state = step(loop.state, 1.0)
+        params, of_tx = loop.state
+        return jax.tree.map(lambda each: 2 * np.asarray(each), params), of_tx
+
+    return looped(run, [3] * 5, copies=2)
+
+
+def split_over_devices() -> Run:
+    """One program that XLA splits: an update of a leaf is one, wherever it is kept."""
+
+    def run(loop: Loop) -> None:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+        loop.state = jax.device_put(loop.state, jax.sharding.NamedSharding(mesh, P()))
+        loop.run([1.0] * 4)
+
+    return looped(run, [3] * 4)
+
+
+def gradient_through_it() -> Run:
+    """As in meta-learning: the loss is that after three steps; the last step is taken without."""
+
+    def run(loop: Loop) -> None:
+        def loss(rate: Any, state: Any) -> Any:
+            for _ in range(3):
+                state = loop.step(state, rate)
+            return sum(jax.tree.leaves(jax.tree.map(jnp.sum, state[0]))), state
+
+        for _ in range(2):
+            _, loop.state = jax.jit(jax.grad(loss, has_aux=True))(1.0, loop.state)
+
+    return looped(run, [3] * 6)
+
+
+def rematerialized() -> Run:
+    def run(loop: Loop) -> None:
+        def loss(rate: Any, state: Any) -> Any:
+            state = jax.checkpoint(loop.step)(state, rate)
+            return sum(jax.tree.leaves(jax.tree.map(jnp.sum, state[0]))), state
+
+        for _ in range(2):
+            _, loop.state = jax.jit(jax.grad(loss, has_aux=True))(1.0, loop.state)
+
+    return looped(run, [3] * 2)
+
+
+BAD = [1.0, np.nan, np.nan, 1.0, np.inf, 1.0, 1.0]
+
+
+def multi_steps() -> Run:
+    """Of 10 steps every 4th is kept; optax computes the update in each of them."""
+    run = looped(
+        lambda loop: loop.run([1.0] * 10),
+        [0, 0, 0, 3, 0, 0, 0, 3, 0, 0],
+        inner=optax.MultiSteps(odometer(), 4),
+    )
+    return run._replace(discarded=8 * 3)
+
+
+def multi_steps_eagerly() -> Run:
+    def run(loop: Loop) -> None:
+        for _ in range(6):
+            loop.state = loop.step(loop.state)
+
+    run_of = looped(
+        run, [0, 3] * 3, inner=optax.MultiSteps(odometer(), 2).gradient_transformation()
+    )
+    return run_of._replace(discarded=3 * 3)
+
+
+def inside_multi_steps() -> Run:
+    """What is wrapped is inside: it is called each time, and the result is mostly thrown away."""
+    inner = tracer.wrap(odometer())
+    loop = Loop(optax.MultiSteps(optax.chain(optax.clip(1.0), inner), 3))
+    loop.run([1.0] * 7)
+    assert int(loop.state[1].inner_opt_state[1].calls) == 2
+    return Run(inner, loop.state[0], [0, 0, 3, 0, 0, 3, 0], discarded=5 * 3)
+
+
+def multi_steps_that_skip() -> Run:
+    """Steps that are not finite are as if they had not been: nothing is computed in them."""
+    tx = optax.MultiSteps(odometer(), 2, should_skip_update_fn=optax.transforms.skip_not_finite)
+    run = looped(lambda loop: loop.run(BAD), [0, 0, 0, 3, 0, 0, 3], inner=tx)
+    return run._replace(discarded=2 * 3)
+
+
+def apply_if_finite() -> Run:
+    """Three of seven steps are left out, and the last one of two in a row is not."""
+    return looped(
+        lambda loop: loop.run(BAD),
+        [3, 0, 3, 3, 0, 3, 3],
+        inner=optax.apply_if_finite(odometer(), 1),
+    )
+
+
+def inside_apply_if_finite() -> Run:
+    """The branch with the inner transformation does not run: for it these are no steps at all."""
+    inner = tracer.wrap(odometer())
+    loop = Loop(optax.apply_if_finite(inner, 5))
+    loop.run(BAD)
+    assert int(loop.state[1].inner_state.calls) == 4
+    return Run(inner, loop.state[0], [3] * 4)
+
+
+def apply_every() -> Run:
+    """It gives the sum of three updates at once, which is one update."""
+    run = looped(
+        lambda loop: loop.run([1.0] * 8),
+        [0, 0, 3, 0, 0, 3, 0, 0],
+        inner=optax.chain(odometer(), optax.apply_every(3)),
+    )
+    return run._replace(params=jax.tree.map(lambda each: each / 3, run.params))
+
+
+def both() -> Run:
+    """Accumulation inside of a guard: steps that are not finite do not count for the group."""
+    tx = optax.chain(optax.identity(), optax.apply_if_finite(optax.MultiSteps(odometer(), 2), 9))
+    run = looped(lambda loop: loop.run(BAD), [0, 0, 0, 3, 0, 0, 3], inner=tx)
+    return run._replace(discarded=2 * 3)
+
+
+def ensemble_with_apply_if_finite() -> Run:
+    """The second member's gradients are never finite."""
+
+    def run(loop: Loop) -> Any:
+        state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
+        step = jax.jit(jax.vmap(loop.step))
+        for _ in range(4):
+            state = step(state, jnp.array([1.0, np.nan, 1.0]))
+        return _summed(state, 3)
+
+    return looped(run, [6] * 4, inner=optax.apply_if_finite(odometer(), 9))
+
+
+def partition() -> Run:
+    """Each of two inner transformations has its leaves, and this one has two of them."""
+    inner = tracer.wrap(odometer())
+    labels = {"a": {"kernel": "train", "bias": "train"}, "scale": "freeze"}
+    loop = Loop(optax.partition({"train": inner, "freeze": optax.set_to_zero()}, labels))
+    loop.run([1.0] * 5)
+    assert float(loop.state[0]["scale"]) == 0
+    return Run(inner, loop.state[0], [2] * 5)
+
+
+PROGRAMS = [
+    eagerly,
+    jitted,
+    first_eagerly_then_jitted,
+    compiled_ahead,
+    scan,
+    cond_in_scan,
+    while_loop,
+    ensemble,
+    ensemble_eagerly,
+    pmap,
+    shard_map,
+    split_over_devices,
+    gradient_through_it,
+    rematerialized,
+    multi_steps,
+    multi_steps_eagerly,
+    inside_multi_steps,
+    multi_steps_that_skip,
+    apply_if_finite,
+    inside_apply_if_finite,
+    apply_every,
+    both,
+    ensemble_with_apply_if_finite,
+    partition,
+]
+
+
+@pytest.mark.parametrize("program", [pytest.param(each, id=each.__name__) for each in PROGRAMS])
+def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
+    run = program()
+    trace = tracer.trace_of(run.tx)
+    flat = jax.tree_util.tree_flatten_with_path(run.params)[0]
+    by_params = {
+        (jax.tree_util.keystr(path, simple=True, separator="/"),): int(np.ravel(each)[0])
+        for path, each in flat
+    }
+    updated = trace.count("updates", by="variable")
+    assert {name: count for name, count in by_params.items() if count} == updated
+    assert trace.steps == len(run.per_step)
+    assert len(trace.replicas) == run.copies
+    for replica in trace.replicas:
+        steps = range(1, len(run.per_step) + 1)
+        per_step = [trace.updates(step=step, replica=replica.id) for step in steps]
+        assert per_step == run.per_step
+    assert sum(trace.count("discarded", by="variable").values()) == run.discarded
+    assert trace.complete, trace.notes

@@ -1,0 +1,183 @@
+"""What the trace of a transformation says of what it does not know, and what it is asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tracer
+
+
+def params() -> Any:
+    return {"w": jnp.zeros((4, 2)), "b": jnp.zeros(2)}
+
+
+def once(tx: Any) -> None:
+    """One jitted step."""
+    jax.jit(tx.update)(params(), tx.init(params()), params())
+
+
+def after_apply_if_finite() -> Any:
+    guarded = optax.apply_if_finite(optax.sgd(1.0), 3)
+    return tracer.wrap(optax.chain(guarded, optax.add_decayed_weights(0.1)))
+
+
+def conditionally_masked() -> Any:
+    return tracer.wrap(optax.conditionally_mask(optax.sgd(1.0), lambda step: step % 2 == 0))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(after_apply_if_finite, "apply_if_finite"), (conditionally_masked, "conditionally_mask")],
+)
+def test_what_the_state_does_not_tell(make: Callable[[], Any], name: str) -> None:
+    tx = make()
+    once(tx)
+    trace = tracer.trace_of(tx)
+    assert not trace.complete
+    assert trace.notes[0].startswith(name)
+    assert trace.updates() == 2
+
+
+def test_what_a_multi_steps_around_a_branch_throws_away() -> None:
+    inner = tracer.wrap(optax.sgd(1.0))
+    once(optax.MultiSteps(optax.apply_if_finite(inner, 3), 4))
+    assert not tracer.trace_of(inner).complete
+
+
+def test_a_shard_map_over_some_axes_is_not_counted_and_runs() -> None:
+    if not hasattr(jax, "shard_map"):
+        pytest.skip("this JAX has another shard_map")
+    tx = tracer.wrap(optax.sgd(1.0))
+    state = tx.init(params())
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("a", "b"))
+    everywhere = jax.sharding.PartitionSpec()
+    mapped = jax.shard_map(
+        lambda gradients: tx.update(gradients, state)[0],
+        mesh=mesh,
+        in_specs=everywhere,
+        out_specs=everywhere,
+        axis_names={"a"},
+    )
+    assert jax.jit(mapped)(params())["w"].shape == (4, 2)
+    trace = tracer.trace_of(tx)
+    assert trace.steps == 0
+    assert "shard_map over some" in trace.notes[0]
+
+
+def test_a_gradient_that_is_none() -> None:
+    tx = tracer.wrap(optax.sgd(1.0))
+    for _ in range(2):
+        tx.update({"w": jnp.ones((4, 2)), "b": None}, tx.init(params()), params())
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("w",): 2}
+    assert trace.count("requests", by=("variable", "kind")) == {("b", "none"): 2, ("w", "dense"): 2}
+    assert [each.code for each in trace.findings()] == ["no-gradient"]
+
+
+def test_parameters_that_are_more_than_the_gradients() -> None:
+    """`lookahead` gives updates for two of each."""
+    tx = tracer.wrap(optax.lookahead(optax.sgd(1.0), 2, 0.5))
+    synced = optax.LookaheadParams.init_synced(params())
+    tx.update(params(), tx.init(synced), synced)
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {
+        (name,): 1 for name in ("fast/b", "fast/w", "slow/b", "slow/w")
+    }
+    assert not trace.findings()
+
+
+def test_arguments_by_their_own_names() -> None:
+    def update(grads: Any, memory: Any, weights: Any = None) -> Any:
+        return grads, memory
+
+    tx = tracer.wrap(optax.GradientTransformation(lambda params: (), update))
+    tx.update(weights=params(), memory=(), grads=params())
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("b",): 1, ("w",): 1}
+    assert trace.count("requests", by="kind") == {("dense",): 2}
+
+
+def test_two_models_have_leaves_of_their_own() -> None:
+    tx = tracer.wrap(optax.sgd(1.0))
+    for shape in ((2,), (3,), (3,)):
+        tx.update({"w": jnp.ones(shape)}, tx.init({"w": jnp.ones(shape)}))
+    assert tracer.trace_of(tx).count("updates", by="variable") == {("w",): 1, ("w#2",): 2}
+
+
+def test_steps_skipped_many_times() -> None:
+    tx = tracer.wrap(optax.apply_if_finite(optax.sgd(1.0), 50))
+    state = tx.init(params())
+    bad = jax.tree.map(lambda each: each * np.nan, params())
+    step = jax.jit(tx.update)
+    for _ in range(20):
+        _, state = step(bad, state)
+    assert int(state.total_notfinite) == 20
+    trace = tracer.trace_of(tx)
+    assert "skipped by apply_if_finite" in trace.answer()
+    (finding,) = trace.findings()
+    assert finding.code == "steps-skipped"
+    assert "20 steps of 20" in finding.text
+
+
+def test_assertions() -> None:
+    labels = {"w": "train", "b": "freeze"}
+    inner = tracer.wrap(optax.sgd(1.0))
+    tx = tracer.wrap(optax.partition({"train": inner, "freeze": optax.set_to_zero()}, labels))
+    with tracer.assert_updates(tx, dense=2, per_step=True), tracer.assert_all_updated(params()):
+        once(tx)
+    with tracer.assert_updates(inner, dense=1, variable="w"):
+        once(tx)
+    with (
+        pytest.raises(AssertionError, match="b"),
+        tracer.assert_all_updated(params(), optimizer=inner),
+    ):
+        once(tx)
+    with tracer.assert_never_updated({"b": params()["b"]}, optimizer=inner):
+        once(tx)
+    with pytest.raises(tracer.UnsupportedOptimizer, match="gave back"):
+        tracer.assert_updates(optax.sgd(1.0), dense=1).__enter__()
+
+
+def test_a_recording_has_what_is_wrapped_and_says_what_is_not() -> None:
+    before = tracer.wrap(optax.sgd(1.0))
+    once(before)
+    with tracer.record() as recording:
+        once(before)
+        made = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 2))
+        once(made)
+    trace = recording.trace()
+    assert trace.complete
+    assert trace.count("updates", by="optimizer") == {
+        ("chain(identity, scale)",): 2,
+        ("MultiSteps",): 0,
+    }
+    assert trace.steps == 1
+    assert len(trace.optimizers) == 2
+    with tracer.record() as recording:
+        once(optax.sgd(1.0))
+    (note,) = recording.trace().notes
+    assert "tracer.wrap(tx)" in note
+
+
+def test_a_step_compiled_before_is_traced_again() -> None:
+    names = {"tx": optax.sgd(1.0)}
+    step = jax.jit(lambda gradients, state: names["tx"].update(gradients, state))
+    state = names["tx"].init(params())
+    step(params(), state)
+    names["tx"] = tracer.wrap(names["tx"])
+    for _ in range(3):
+        step(params(), state)
+    trace = tracer.trace_of(names["tx"])
+    assert trace.steps == 3
+    assert trace.complete
+
+
+@pytest.mark.parametrize("given", [optax.adam, optax.adam(1.0).update, (1, 2)])
+def test_what_is_no_transformation(given: Any) -> None:
+    with pytest.raises(tracer.UnsupportedOptimizer):
+        tracer.wrap(given)

@@ -1,0 +1,49 @@
+"""Closes blocks of optax: one call of `update` is one block, with one op in the program."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tracer.kinds import OptimizerKind
+from tracer.recorder.backend import Stepped
+from tracer.recorder.frames import EAGER, Frame
+from tracer.recorder.jax import blocks, older
+
+
+class Blocks(blocks.Blocks):
+    """The blocks of one transformation; thread-safe."""
+
+    def close(self, frame: Any, failed: bool) -> None:
+        """A call of `update` has ended: count it."""
+        if frame.place is not EAGER:
+            self._stepping.add(frame.update)
+        super().close(frame, failed)
+
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """What `update` was given and returned: if a `vmap` is around, it has the members."""
+        return frame.result or ()
+
+    def compare(self, wanted: bool) -> bool:
+        """Say that it cannot be done here."""
+        if wanted:
+            self._note(
+                "effects are not known with optax: a transformation returns what is to be added to "
+                "the weights, and never sees them after it"
+            )
+        return False
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on other processes: there is no count of steps to compare with."""
+        return super().missed(())
+
+
+class OlderFunctions(older.OlderFunctions):
+    """The functions that were traced with a transformation before it was wrapped.
+
+    They have what was wrapped. Traced again, they find what `wrap` gave back, if they look it up.
+    """
+
+    def find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
+    ) -> None:
+        """Let the functions that use what was wrapped be traced again."""
+        super().find(index, optimizer.sought, kind, name, own, retrace)

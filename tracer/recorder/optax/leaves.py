@@ -1,0 +1,116 @@
+"""The leaves of the parameters, which are to optax what variables are to an optimizer of Keras.
+
+They have no identity: a step is given arrays and gives others. So a leaf is known by its path in
+the tree, its shape and its dtype.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import jax
+
+from tracer.model.names import distinct
+from tracer.model.records import Variable
+
+ALONE = "parameter"
+"""What parameters are called that are one array, which has no path."""
+
+
+class Leaf:
+    """A leaf of the parameters."""
+
+    __slots__ = ("__weakref__", "dtype", "name", "shape")
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        self.name, self.shape, self.dtype = name, shape, dtype
+
+
+class Leaves:
+    """The leaves that were met, each with its index: see `tracer.recorder.backend.Variables`."""
+
+    def __init__(self) -> None:
+        self.objects: list[ref[Any] | None] = []
+        self._lock = threading.Lock()
+        self._all: list[Leaf] = []
+        self._index: dict[tuple[str, tuple[int, ...], str], int] = {}
+        self._names: dict[Any, list[str]] = {}
+
+    def index(self, variable: Leaf, graph: Any) -> int:
+        """The index of a leaf."""
+        return self._index[variable.name, variable.shape, variable.dtype]
+
+    @property
+    def rows(self) -> list[Variable]:
+        """What a trace says of each leaf; a name that repeats has its number: `kernel#2`."""
+        names = distinct(each.name for each in self.plain)
+        return [
+            Variable(name, each.shape, each.dtype)
+            for name, each in zip(names, self.plain, strict=True)
+        ]
+
+    @property
+    def plain(self) -> list[Variable]:
+        """The same with the names that they came with."""
+        return [Variable(each.name, each.shape, each.dtype) for each in list(self._all)]
+
+    def handed(self, gradients: Any, params: Any) -> Iterator[tuple[Any, Leaf]]:
+        """Each gradient, which may be None, with the leaf that it is of.
+
+        The path is that in the parameters, if they are given and are as many.
+        """
+        given, tree = _flat(gradients)
+        named, known = given, tree
+        if params is not None:
+            flat, of_params = _flat(params)
+            if len(flat) == len(given):
+                named, known = flat, of_params
+        names = self._names.get(known)
+        if names is None:
+            whole = gradients if known is tree else params
+            names = self._names[known] = names_in(whole)
+        for gradient, array, name in zip(given, named, names, strict=True):
+            if gradient is not None or array is not None:
+                yield gradient, self._leaf(name, gradient if array is None else array)
+
+    def _leaf(self, name: str, array: Any) -> Leaf:
+        shape = tuple(map(int, getattr(array, "shape", ())))
+        key = name, shape, str(getattr(array, "dtype", type(array).__name__))
+        index = self._index.get(key)
+        if index is None:
+            with self._lock:
+                index = self._index.get(key)
+                if index is None:
+                    index = len(self._all)
+                    self._all.append(Leaf(*key))
+                    self.objects.append(None)
+                    self._index[key] = index
+        return self._all[index]
+
+
+def names_in(tree: Any) -> list[str]:
+    """The path to each leaf of a tree: `params/Dense_0/kernel`."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
+        for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)[0]
+    ]
+
+
+def number_of(tree: Any) -> int:
+    """How many leaves a tree has."""
+    return len(_flat(tree)[0])
+
+
+def arrays_in(updates: Any) -> list[Any]:
+    """The arrays in a tree."""
+    return [each for each in jax.tree_util.tree_leaves(updates) if hasattr(each, "dtype")]
+
+
+def _flat(tree: Any) -> tuple[list[Any], Any]:
+    leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
+    return leaves, structure
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
