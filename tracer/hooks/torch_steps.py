@@ -344,7 +344,7 @@ class Before:
             if not _is_alone(self.number):
                 _before_in_program(self.watch, optimizer, given, named)
             elif self.counters.effects is not None:
-                compat.hold_in_program(self.number, _values(optimizer))
+                compat.HOLD(compat.MOVED, self.number, _values(optimizer))
             return
         self.watch.before(optimizer, given, named, sys._getframe(1))
 
@@ -370,7 +370,7 @@ class After:
                     none = False if parameter.requires_grad else None
                     handed.append(True if parameter.grad is not None else none)
             values = _values(optimizer) if self.counters.effects is not None else []
-            compat.count_in_program(_program(self.number, tuple(handed)), values)
+            compat.RAN(compat.MOVED, _program(self.number, tuple(handed)), values)
         else:
             _after_in_program(self.watch, optimizer, named)
 

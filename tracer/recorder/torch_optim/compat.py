@@ -15,14 +15,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "FROZEN",
+    "HOLD",
+    "MOVED",
+    "RAN",
     "GradScaler",
     "Module",
     "Optimizer",
     "constant",
-    "count_in_program",
     "eagerly",
     "has_hooks",
-    "hold_in_program",
     "is_compiling",
     "is_optimizer",
     "is_sparse",
@@ -109,23 +110,21 @@ def rank_and_world() -> tuple[int, int, str] | None:
 
 
 _library = torch.library.Library("optimizer_tracer", "DEF")
+for _name in ("hold", "ran"):
+    _library.define(f"{_name}(Tensor(a!) moved, int number, Tensor[] parameters) -> ()")
+    _library.impl(_name, lambda moved, number, parameters: None, "Meta")
 
-_moved = torch.zeros((), dtype=torch.int64)
+MOVED = torch.zeros((), dtype=torch.int64)
 """What the ops below say that they write to, so that no compiler leaves them out or moves them."""
+HOLD: Any = torch.ops.optimizer_tracer.hold
+"""The op that calls back where a step begins in a program, with what the parameters hold there.
 
-
-def hold_in_program(number: int, parameters: list[Any]) -> None:
-    """Add to the program that is built what calls back each time, with what they hold there."""
-    torch.ops.optimizer_tracer.hold(_moved, number, parameters)
-
-
-def count_in_program(number: int, parameters: list[Any]) -> None:
-    """Add to the program that is built what calls back each time that it runs, with the same.
-
-    What a program writes to a tensor may be in its memory only when all of it has run: so the
-    values are handed over, and not the parameters.
-    """
-    torch.ops.optimizer_tracer.ran(_moved, number, parameters)
+What a program writes to a tensor may be in its memory only when all of it has run: so the values
+are handed over, and not the parameters. It stands here as it is, and in no function: one of this
+module Dynamo may be told to leave alone, and to part the program there.
+"""
+RAN: Any = torch.ops.optimizer_tracer.ran
+"""The same where a step ends."""
 
 
 def on_run(name: str, called: Callable[[int, list[Any]], None]) -> None:
@@ -134,10 +133,8 @@ def on_run(name: str, called: Callable[[int, list[Any]], None]) -> None:
     Dynamo would compile what is called from a program that has parts.
     """
     called = eagerly(called)
-    _library.define(f"{name}(Tensor(a!) moved, int number, Tensor[] parameters) -> ()")
     _library.impl(
         name,
         lambda moved, number, parameters: called(number, parameters),
         "CompositeExplicitAutograd",
     )
-    _library.impl(name, lambda moved, number, parameters: None, "Meta")
