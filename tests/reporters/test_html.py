@@ -20,7 +20,7 @@ from traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.excerpt import select
-from tracer.model.records import Effect, Graph, GraphTracing, Line
+from tracer.model.records import Effect, Graph, GraphTracing, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch
 from tracer.model.tally import tallies_of
@@ -168,6 +168,14 @@ def data_of(page: str) -> Any:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert found
     return json.loads(found[1])
+
+
+def test_processes_of_pytorch_are_ranks() -> None:
+    trace = traces.uneven_replicas()
+    ranks = tuple(Replica(f"rank:{each}", 0, "cpu") for each in range(len(trace.replicas)))
+    page = html.render(traces.changed(trace, replicas=ranks))
+    seen = re.sub(r"<(script|style).*?</\1>|<[^>]*>|replicas-disagree", "", page, flags=re.DOTALL)
+    assert "Updates by rank" in seen and "replica" not in seen.lower()
 
 
 def test_nothing_in_the_trace_can_leave_its_place() -> None:

@@ -19,7 +19,7 @@ from tracer.errors import UnknownName
 from tracer.findings import catalogue
 from tracer.model.measures import updates
 from tracer.model.merge import combine
-from tracer.model.records import Block, Graph, Line
+from tracer.model.records import Block, Graph, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, tallies_of
@@ -40,6 +40,18 @@ TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "call
 @pytest.mark.parametrize("name", traces.ALL)
 def test_report(name: str) -> None:
     assert_golden(f"reporters/{name}.txt", render(traces.ALL[name]()))
+
+
+@pytest.mark.parametrize("by", TABLES)
+def test_processes_of_pytorch_are_ranks(by: By) -> None:
+    trace = traces.uneven_replicas()
+    ranks = tuple(Replica(f"rank:{each}", 0, "cpu") for each in range(len(trace.replicas)))
+    said = render(traces.changed(trace, replicas=ranks), by)
+    said = said.replace("under MirroredStrategy", "").replace("replicas-disagree", "")
+    assert "replica" not in said
+    if by == "replica":
+        table = said[said.index("\nrank ") :].splitlines()
+        assert "worker" not in table[1] and table[2].startswith("0 ")
 
 
 @pytest.mark.parametrize("by", TABLES)

@@ -15,7 +15,16 @@ from tracer.recorder.recorder import Recorder
 class Binding:
     """What is known of an optimizer that is or was wrapped."""
 
-    __slots__ = ("bring_in_nested", "index", "optimizer", "recorder", "settled", "traced", "watch")
+    __slots__ = (
+        "bring_in_nested",
+        "former",
+        "index",
+        "optimizer",
+        "recorder",
+        "settled",
+        "traced",
+        "watch",
+    )
 
     def __init__(
         self,
@@ -32,6 +41,7 @@ class Binding:
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
         self.watch: Any = None  # what sees its steps if not its class, as the hooks of PyTorch do
+        self.former: Any = None  # and was it before: it is the same one again
 
 
 bindings: dict[int, Binding] = {}

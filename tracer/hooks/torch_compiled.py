@@ -22,6 +22,7 @@ from tracer.hooks.interception import disguised
 from tracer.hooks.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.frames import Frame, outermost
+from tracer.recorder.instances import instances
 from tracer.recorder.recorder import Recorder
 
 for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
@@ -330,11 +331,20 @@ def _variables_of(number: int) -> list[Any]:
     found = [variable() for variable in _variables.get(number, ())]
     call = _calls[number]
     if len(found) != len(call.variables) or any(each is None for each in found):
-        optimizer: Any = call.optimizer()
-        known = {id(each): each for each in optimizer._trainable_variables}
-        found = [known[variable] for variable in call.variables]
+        found = _with_ids(call.optimizer(), call.variables)
         _variables[number] = [ref(variable) for variable in found]
     return found
+
+
+def _with_ids(optimizer: Any, variables: Sequence[int]) -> list[Any]:
+    """The variables of a program that runs, by their ids, which it guards: so they are alive.
+
+    Its optimizer knows them, as a rule; one that hands them on to another may know none.
+    """
+    known = {id(each): each for each in getattr(optimizer, "_trainable_variables", ())}
+    if not known.keys() >= set(variables):
+        known |= {id(each): each for each in instances([sys.modules["keras"].Variable])}
+    return [known[variable] for variable in variables]
 
 
 def _under_way() -> list[_Step]:

@@ -13,8 +13,11 @@ from contextlib import suppress
 from typing import Any
 from weakref import finalize
 
+from tracer.hooks.family import nested_in
 from tracer.hooks.registry import Binding, bindings
-from tracer.hooks.torch_steps import After, Watch
+from tracer.hooks.torch_programs import Handed, Program, ask
+from tracer.hooks.torch_steps import After, Watch, handed_to
+from tracer.recorder.instances import instances
 from tracer.recorder.torch_optim import compat
 
 Heard = Callable[[Any], None]
@@ -23,9 +26,13 @@ Heard = Callable[[Any], None]
 
 def attach(optimizer: Any, binding: Binding) -> None:
     """Give an optimizer its hooks."""
-    binding.watch = Watch(optimizer, binding)
-    _users.add(binding.watch.number)
-    finalize(optimizer, _let_go, binding.watch.number).atexit = False
+    known = binding.former  # its hooks are those that programs were compiled for
+    if known is None or known.recorder is not binding.recorder:
+        known = binding.former = Watch(binding)
+        finalize(optimizer, _let_go, known.number).atexit = False
+    binding.watch = known
+    known.attach(optimizer)
+    _users.add(known.number)
     _change_scaler()
     for hear in list(_heard):
         hear(optimizer)
@@ -38,7 +45,9 @@ def is_shell(optimizer: Any) -> bool:
 
 def detach(binding: Binding) -> None:
     """Take the hooks of an optimizer away."""
-    watch, binding.watch = binding.watch, None
+    watch = binding.watch
+    for each in (*watch.shells, watch.binding):
+        each.watch = None
     watch.remove()
     _let_go(watch.number)
 
@@ -50,7 +59,7 @@ A garbage collection may take one away at any moment: each change of a set is at
 """
 _heard: list[Heard] = []
 _lock = threading.RLock()
-_changing: list[Any] = []  # what `listen` registered with PyTorch
+_meeting = threading.RLock()
 
 
 def _let_go(user: Any) -> None:
@@ -73,8 +82,9 @@ def listen(heard: Heard) -> None:
             return
         _heard.append(heard)
         _users.add(id(heard))
-        if not _changing:
-            _changing.append(compat.register_optimizer_step_pre_hook(_meet))
+        if len(_heard) == 1:
+            for place, hooks in zip(_places, compat.global_hooks, strict=True):
+                place.put_in(hooks)
         _change_scaler()
 
 
@@ -85,26 +95,81 @@ def ignore(heard: Heard) -> None:
             return
         _heard.remove(heard)
         if not _heard:
-            _changing.pop().remove()
+            for place, hooks in zip(_places, compat.global_hooks, strict=True):
+                place.take_out(hooks)
         _let_go(id(heard))
 
 
 def _meet(optimizer: Any, given: Any, named: Any) -> None:
     """Some optimizer steps, while a recording runs."""
-    for hook in optimizer._optimizer_step_post_hooks.values():
-        if type(hook) is After:
-            return
-    if compat.is_compiling():
-        _meet_in_program(optimizer)
-    else:
+    if _has_hooks(optimizer):
+        return
+    if not compat.is_compiling():
         _tell(optimizer)
+    elif _is_lone(id(optimizer)):
+        _begins.handed = None
+        if len(given) == 1 and not named and not optimizer._optimizer_step_pre_hooks:
+            _begins.handed = handed_to(optimizer)
+    else:
+        _meet_in_program(optimizer)
+
+
+def _met(optimizer: Any, given: Any, named: Any) -> None:
+    """It has stepped; in a program, which tells of itself when it runs, it has no hooks yet."""
+    if not compat.is_compiling() or _has_hooks(optimizer):
+        return
+    if _is_lone(id(optimizer)):
+        handed = _begins.handed
+        if handed is None:
+            handed = handed_to(optimizer)
+        skipped = getattr(optimizer, "found_inf", None)
+        compat.RAN(compat.MOVED, skipped, _program_of(id(optimizer), handed), [])
+
+
+def _has_hooks(optimizer: Any) -> bool:
+    for hook in optimizer._optimizer_step_post_hooks.values():  # noqa: SIM110, for Dynamo
+        if type(hook) is After:
+            return True
+    return False
+
+
+_places = compat.HookPlace(_meet), compat.HookPlace(_met)
+
+
+class _Begins:
+    """A step that is compiled begins, of an optimizer without hooks."""
+
+    handed: Handed | None = None
+    """See `tracer.hooks.torch_steps.Before`."""
+
+
+_begins = _Begins()
+
+
+@compat.constant
+def _is_lone(number: int) -> bool:
+    """Whether no step is called inside of those of the optimizer with this `id`."""
+    optimizer = _with_id(number)
+    lone = compat.steps_with_hooks(type(optimizer)) == 1
+    return lone and not list(nested_in(optimizer))
+
+
+@compat.constant
+def _program_of(number: int, handed: Handed) -> int:
+    return Program(_with_id(number), handed).number
+
+
+def _with_id(number: int) -> Any:
+    """The optimizer with this `id`, by which alone it is handed over while Dynamo traces."""
+    return next(each for each in instances([compat.Optimizer]) if id(each) == number)
 
 
 def _tell(optimizer: Any) -> None:
     """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
     try:
-        for hear in list(_heard):
-            hear(optimizer)
+        with _meeting:  # another thread that steps with it waits until it has its hooks
+            for hear in list(_heard):
+                hear(optimizer)
     except Exception as error:
         text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
         with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same
@@ -115,7 +180,7 @@ def _tell(optimizer: Any) -> None:
 
 @compat.eagerly
 def _meet_in_program(optimizer: Any) -> None:
-    """It is told now; the next time, the program is another one, and is not parted here."""
+    """It is told now; the next time, the program is another one, with hooks."""
     _tell(optimizer)
 
 
@@ -143,11 +208,10 @@ def _change_scaler() -> None:
             compat.GradScaler.step = _step_of_scaler
 
 
+@compat.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """`GradScaler.step`, which may leave out that of the optimizer."""
     original = _original or compat.GradScaler.step
-    if compat.is_compiling():
-        return original(self, optimizer, *args, **kwargs)
     watch = _watch_to_ask(optimizer)
     step = None if watch is None else watch.asked(self, sys._getframe())
     failed = True
@@ -171,3 +235,6 @@ def _watch_to_ask(optimizer: Any) -> Watch | None:
         binding = bindings.get(id(optimizer))
     watch: Watch | None = None if binding is None else binding.watch
     return watch
+
+
+ask(_watch_to_ask)

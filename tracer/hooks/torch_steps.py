@@ -1,10 +1,10 @@
 """The steps of an optimizer of PyTorch, as the hooks see them that PyTorch calls around each.
 
 A step is counted when it has ended. Its requests are the gradients that its parameters have when
-it begins; if it is given a closure, which computes them, or if other hooks come before it, those
-that they have when it ends. Steps that are called inside of one, as by `super().step()`, or of an
-optimizer around another one, make its updates; a step in which none is called makes its own: one
-of each parameter that has a gradient.
+it begins; if it is given a closure, which computes them, or if other hooks come after ours, those
+that they have when it ends. A step in which no other is called makes an update of each parameter
+that has a gradient. Steps that are called inside of one, as by `super().step()`, or of an optimizer
+around another one, make its updates, and it makes those of what else it wrote to.
 
 PyTorch calls no hook for a step that raises: see `tracer.recorder.torch_optim.under_way`.
 
@@ -14,19 +14,29 @@ for, the first one does so, too, and both ops are handed what the parameters hol
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
 from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
 from tracer.hooks.registry import Binding
+from tracer.hooks.torch_programs import Handed, Program
 from tracer.recorder.frames import Frame
 from tracer.recorder.torch import effects
 from tracer.recorder.torch_optim import compat
-from tracer.recorder.torch_optim.blocks import Program
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
-from tracer.recorder.torch_optim.under_way import ASKED, STEP, Step, drop_ended, here
+from tracer.recorder.torch_optim.under_way import (
+    ASKED,
+    STEP,
+    Ending,
+    Step,
+    drop_ended,
+    here,
+    known_by,
+    take_off,
+)
 
 UPDATE = "update"
 """What the update of one parameter is called, for which there is no method."""
@@ -42,34 +52,49 @@ _UNKNOWN_SKIP = (
 _CAME_LATE = (
     "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
 )
+_PAST = (
+    "{name} is around another step and names `.data`, writes to which PyTorch does not count: what "
+    "it updated that way, beside the step in it, is not counted"
+)
 
 
 _numbers = count(1)
 _by_number: "WeakValueDictionary[int, Watch]" = WeakValueDictionary()
-_programs: dict[
-    int, tuple["ref[Watch]", tuple[int, ...], tuple[int, ...]]
-] = {}  # what each program's op counts
 
 
 class Watch:
     """Counts the steps of one optimizer."""
 
-    def __init__(self, optimizer: Any, binding: Binding) -> None:
+    def __init__(self, binding: Binding) -> None:
+        optimizer = binding.optimizer()
+        self.binding = binding
+        self.shells: list[Binding] = []
+        """The same of those around it whose own `step` calls no hooks."""
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
         self.number = next(_numbers)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._past = compat.writes_to_data(type(optimizer))
         self._located = False  # whether it was asked which rank this process is
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
         _by_number[self.number] = self
-        self._handles = (
-            optimizer.register_step_pre_hook(Before(self)),
-            optimizer.register_step_post_hook(After(self)),
-        )
+        before = Before(self)
+        self._before, self._after = compat.HookPlace(before), compat.HookPlace(After(self, before))
+
+    def attach(self, optimizer: Any) -> None:
+        """Give the optimizer the hooks, behind its others, which may give it gradients.
+
+        So they can be taken away while another thread is in one of them: of what it iterates over
+        they are the end.
+        """
+        self._located = False
+        self.shells.clear()
+        self._before.put_in(optimizer._optimizer_step_pre_hooks)
+        self._after.put_in(optimizer._optimizer_step_post_hooks)
 
     @property
     def alone(self) -> bool:
@@ -78,12 +103,17 @@ class Watch:
 
     def remove(self) -> None:
         """Take the hooks away."""
-        for handle in self._handles:
-            handle.remove()
+        optimizer: Any = self.optimizer()
+        self._before.take_out(optimizer._optimizer_step_pre_hooks)
+        self._after.take_out(optimizer._optimizer_step_post_hooks)
 
     def _leaves_alone(self, optimizer: Any) -> bool:
         """Whether nothing is counted; also of a copy that has the hooks of the original."""
         return self.recorder.broken or self.optimizer() is not optimizer
+
+    def _is_last(self, optimizer: Any) -> bool:
+        """Whether no hook comes between ours and the step."""
+        return bool(next(reversed(optimizer._optimizer_step_pre_hooks)) == self._before.key)
 
     def before(
         self,
@@ -99,41 +129,49 @@ class Watch:
             if here.steps:
                 drop_ended(python)
             step = Step(self, python)
-            if self._may_stop or len(self.recorder.optimizers) > 1:
-                step.begun = _version_of(optimizer)
-            if not _computes(given, named) and len(optimizer._optimizer_step_pre_hooks) == 1:
-                step.parameters = parameters_of(optimizer.param_groups)
-                step.layouts = compat.layouts_of(step.parameters)
-            self._hold(step, optimizer)
+            parameters = parameters_of(optimizer.param_groups)
+            if self._is_last(optimizer) and not _computes(given, named):
+                layouts = compat.layouts_of(parameters)
+                step.requests, step.updates = self.sites(parameters, layouts)
+            if step.requests is None or self._may_stop or not self.alone:
+                step.begun = _versions(parameters)
+            self._hold(step, parameters)
             here.steps.append(step)
         except Exception as error:
             self.recorder.fault(error)
 
-    def _hold(self, step: Step, optimizer: Any) -> None:
+    def _hold(self, step: Step, parameters: Sequence[Any]) -> None:
         """Copy what a step may change that begins now, if effects are asked for.
 
-        What it is handed is not known yet, if it is given a closure.
+        What it is handed is not known yet, if it is given a closure; and an optimizer in it may
+        have parameters of its own.
         """
         comparing = self.recorder.effects
         if comparing is not None and self._around() is None:
             step.held = {}
-            for each in parameters_of(optimizer.param_groups):
+            if len(self.recorder.optimizers) > 1:
+                parameters = [*parameters]
+                for optimizer in self.recorder.optimizers.alive():
+                    parameters += parameters_of(optimizer.param_groups)
+            for each in parameters:
                 if id(each) not in step.held and (each.requires_grad or each.grad is not None):
                     step.held[id(each)] = comparing.copy_of(each)
 
-    def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType | None) -> None:
-        """A step has ended."""
+    def after(
+        self,
+        optimizer: Any,
+        named: Mapping[str, Any],
+        python: FrameType | None,
+        compiled: bool = False,
+    ) -> None:
+        """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
         if self._leaves_alone(optimizer):
             return
         try:
-            step = self._begun(python)
-            if step.layouts is None:
-                step.parameters = parameters_of(optimizer.param_groups)
-                step.layouts = compat.layouts_of(step.parameters)
-            step.requests, updates = self._sites(step.parameters, step.layouts)
-            if step.inside is None:
-                stopped = step.begun is not None and step.begun == _version_of(optimizer)
-                step.inside = [] if stopped else list(updates)
+            step = self._begun(python, compiled)
+            if step.requests is None:
+                self._ask(step, optimizer)
+            step.inside = self._inside(step, optimizer)
             found = vars(optimizer).get("found_inf")
             if found is not None:
                 if effects.is_held_back(found):
@@ -145,6 +183,41 @@ class Watch:
             self.ended(step)
         except Exception as error:
             self.recorder.fault(error)
+
+    def _ask(self, step: Step, optimizer: Any) -> None:
+        """Note the gradients at the end of a step; one that is gone was there if it was used."""
+        parameters = parameters_of(optimizer.param_groups)
+        layouts = compat.layouts_of(parameters)
+        if step.begun is not None and not self._may_stop:
+            layouts = [
+                compat.layout_if(True) if layout is None and _moved(step.begun, each) else layout
+                for layout, each in zip(layouts, parameters, strict=True)
+            ]
+        step.requests, step.updates = self.sites(parameters, layouts)
+        if not self._is_last(optimizer):
+            optimizer._optimizer_step_pre_hooks.move_to_end(self._before.key)
+
+    def _inside(self, step: Step, optimizer: Any) -> list[int]:
+        """The sites of what a step has done, those of the steps in it and its own."""
+        called, begun = step.inside, step.begun
+        others = len(self.recorder.optimizers) > 1
+        if begun is None or (called is None and not others):
+            stopped = self._may_stop and begun is not None and not self._moved_any(begun, optimizer)
+            return [*(called or ()), *(() if stopped or called is not None else step.updates)]
+        done = self.recorder.variables_of(called or ())
+        own = []
+        for site in step.updates:
+            ((index, parameter),) = self.recorder.variables_of([site]).items()
+            if index in done or parameter is None:
+                continue
+            if _moved(begun, parameter):
+                own.append(site)
+            elif self._past:
+                self.recorder.note(_PAST.format(name=type(optimizer).__name__))
+        return [*(called or ()), *own]
+
+    def _moved_any(self, begun: Mapping[int, int | None], optimizer: Any) -> bool:
+        return any(_moved(begun, each) for each in parameters_of(optimizer.param_groups))
 
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
         """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
@@ -158,7 +231,8 @@ class Watch:
             if here.steps:
                 drop_ended(python)
             step = Step(self, python, ASKED)
-            self._hold(step, self.optimizer())
+            optimizer: Any = self.optimizer()
+            self._hold(step, parameters_of(optimizer.param_groups))
             here.steps.append(step)
             return step
         except Exception as error:
@@ -174,68 +248,64 @@ class Watch:
                 return
             if step.requests is None:
                 parameters = parameters_of(optimizer.param_groups)
-                step.requests, _ = self._sites(parameters, compat.layouts_of(parameters))
+                step.requests, _ = self.sites(parameters, compat.layouts_of(parameters))
             self.ended(step)
         except Exception as error:
             self.recorder.fault(error)
 
-    def holds(self, parameters: Sequence[Any]) -> None:
-        """A program with a step begins to run, which may change these parameters."""
+    def holds(self, values: Sequence[Any]) -> None:
+        """A program with a step begins to run, whose parameters hold these values."""
         comparing = self.recorder.effects
         if comparing is not None and not self.recorder.broken and self._around() is None:
             try:
-                here.held[self.number] = [comparing.copy_of(each) for each in parameters]
+                copies = [comparing.copy_of(each) for each in values]
+                here.held[id(self.optimizer())] = copies
             except Exception as error:
                 self.recorder.fault(error)
 
-    def ran(
-        self, number: int, requests: Sequence[int], updates: Sequence[int], now: Sequence[Any]
-    ) -> None:
-        """The program with this number has run: a step with these sites.
+    def ran(self, program: Program, skipped: Any, now: Sequence[Any]) -> None:
+        """A program has run; `skipped` is None or says on the device whether it did nothing.
 
         `now` has what its parameters hold, if it was built to compare them.
         """
-        held = here.held.pop(self.number, None)
-        if not self.recorder.broken:
-            try:
-                step = Step(self, None)
-                step.requests, step.inside = requests, list(updates)
-                step.skipped = Program(number)
-                if held is not None and len(held) == len(now) == len(requests):
-                    step.seen = self._seen(requests, held, now)
-                self.ended(step)
-            except Exception as error:
-                self.recorder.fault(error)
+        held = here.held.pop(id(self.optimizer()), None)
+        step = Step(self, None)
+        step.requests, step.inside = program.requests, list(program.updates)
+        step.program = program.number
+        if held is not None and len(held) == len(now) == len(program.requests):
+            indices = [index for index, _ in self.recorder.handed(program.requests)]
+            step.seen = _seen(zip(indices, held, now, strict=True))
+        if skipped is not None and not effects.is_held_back(skipped):
+            step.inside, skipped = [] if float(skipped) else step.inside, None
+        step.skipped = skipped
+        self.ended(step)
 
-    def program(self, handed: Sequence[bool | None]) -> int:
-        """The number of what a program counts in which each parameter has a gradient or not."""
+    def traced(self, updates: Sequence[int]) -> None:
+        """A step with these updates was called to build a program."""
+        self.recorder.step_traced(self.index, STEP, updates)
+
+    def program(self, handed: Handed) -> int:
+        """The number of a program in which each parameter has a gradient or not."""
+        program = Program(self.optimizer(), handed)
         try:
-            optimizer: Any = self.optimizer()
-            parameters = parameters_of(optimizer.param_groups)
-            layouts = [compat.layout_if(each) for each in handed]
-            requests, updates = self._sites(parameters, layouts)
-            number = len(_programs) + 1
-            _programs[number] = ref(self), tuple(requests), tuple(updates)
-            self.recorder.step_traced(self.index, STEP, updates)
-            return number
+            program.fit(self)
         except Exception as error:
             self.recorder.fault(error)
-            return 0
+        return program.number
 
-    def _begun(self, python: FrameType | None) -> Step:
+    def _begun(self, python: FrameType | None, compiled: bool) -> Step:
         """The step that ends now; a new one if its begin was not seen."""
+        frame = known_by(python)
         for step in reversed(here.steps):
-            if step.python == id(python) and step.watch is self and step.method == STEP:
+            if (compiled or step.python == frame) and step.watch is self and step.method == STEP:
                 self._take_off(step)
                 return step
         return Step(self, python)
 
     def _take_off(self, step: Step) -> None:
         """A step is under way no more, nor what an exception ended in it."""
-        place = here.steps.index(step)
-        for raised in here.steps[place + 1 :]:
+        for raised in take_off(step):
             raised.watch.raised(raised.method, inner=True)
-        del here.steps[place:]
 
     def raised(self, method: str, *, inner: bool) -> None:
         """A step was ended by an exception; an inner one, if the step around it went on."""
@@ -243,7 +313,7 @@ class Watch:
         if not inner:
             self.recorder.note(_RAISED)
 
-    def _sites(
+    def sites(
         self, parameters: list[Any], layouts: list[Any]
     ) -> tuple[Sequence[int], Sequence[int]]:
         """The sites of requests for these parameters, and of their updates.
@@ -258,7 +328,7 @@ class Watch:
             variables = self.recorder.variables
             optimizer = self.optimizer()
             if isinstance(variables, Parameters) and optimizer is not None:
-                variables.meet(optimizer.param_groups)
+                variables.meet(optimizer)
             # One that is gone may leave its `id` to another one.
             self._alive = [ref(parameter, self._forget) for parameter in parameters]
         requests, updates = [], []
@@ -285,7 +355,7 @@ class Watch:
         if around is not None:
             own = recorder.step_site(self.index, step.method)
             around.inside = [*(around.inside or ()), *inside, own]
-            if step.skipped is not None and not isinstance(step.skipped, Program):
+            if step.skipped is not None:
                 around.skipped = step.skipped
             if around.method == ASKED:
                 around.requests = step.requests
@@ -296,11 +366,11 @@ class Watch:
         frame = Frame()
         frame.recorder, frame.python = recorder, None
         recorder.enter(frame, self.index, step.method, "step")
-        frame.result = step.skipped
+        frame.result = Ending(step.program, step.skipped)
         frame.sites += step.requests or ()
         frame.sites += inside
         if step.held is not None:
-            step.seen = self._seen_since(step.held, step.requests or ())
+            step.seen = self._seen_since(step, step.held)
         frame.begun = step.seen
         recorder.leave(frame, False)
 
@@ -309,26 +379,21 @@ class Watch:
         steps = reversed(here.steps)
         return next((each for each in steps if each.watch.recorder is self.recorder), None)
 
-    def _seen_since(self, held: Mapping[int, Any], requests: Sequence[int]) -> effects.Seen:
-        """What came of the parameters that a step was handed, by what they `held` by their `id`."""
-        parameters = [parameter for _, parameter in self.recorder.handed(requests)]
-        if not all(id(each) in held for each in parameters):
+    def _seen_since(self, step: Step, held: Mapping[int, Any]) -> effects.Seen:
+        """What came of the parameters that a step was handed or updated; `held` is by `id`."""
+        parameters = dict(self.recorder.handed(step.requests or ()))
+        parameters |= self.recorder.variables_of(step.inside or ())
+        alive = {index: each for index, each in parameters.items() if each is not None}
+        if not all(id(each) in held for each in alive.values()):
             self.recorder.note(_CAME_LATE)
-        return self._seen(requests, [held.get(id(each)) for each in parameters], parameters)
+        return _seen([(index, held.get(id(each)), each) for index, each in alive.items()])
 
-    def _seen(
-        self, requests: Sequence[int], before: Sequence[Any], now: Sequence[Any]
-    ) -> effects.Seen:
-        """What came of the parameters with these sites, each once; None is not compared."""
-        found = {
-            index: (old, new)
-            for (index, _), old, new in zip(
-                self.recorder.handed(requests), before, now, strict=True
-            )
-            if old is not None
-        }
-        olds, news = [old for old, _ in found.values()], [new for _, new in found.values()]
-        return effects.Seen(tuple(found), olds, news)
+
+def _seen(compared: Iterable[tuple[int, Any, Any]]) -> effects.Seen:
+    """What came of parameters, by index with their copies and values; None is not compared."""
+    found = {index: (old, new) for index, old, new in compared if old is not None}
+    olds, news = [old for old, _ in found.values()], [new for _, new in found.values()]
+    return effects.Seen(tuple(found), olds, news)
 
 
 class Before:
@@ -338,52 +403,67 @@ class Before:
         self.watch = watch
         self.number = watch.number
         self.counters = watch.recorder.counters
+        self.handed: Handed | None = None
+        """In a program: the gradients as the step began; None if they come until its end."""
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
-        if compat.is_compiling():
-            if not _is_alone(self.number):
-                _before_in_program(self.watch, optimizer, given, named)
-            elif self.counters.effects is not None:
+        if not compat.is_compiling():
+            self.watch.before(optimizer, given, named, sys._getframe(1))
+        elif _is_alone(self.number):
+            self.handed = None
+            if len(given) == 1 and not named and len(optimizer._optimizer_step_pre_hooks) == 1:
+                self.handed = handed_to(optimizer)
+            if self.counters.effects is not None:
                 compat.HOLD(compat.MOVED, self.number, _values(optimizer))
-            return
-        self.watch.before(optimizer, given, named, sys._getframe(1))
+        else:
+            _before_in_program(self.watch, optimizer, given, named)
 
     def __reduce__(self) -> Any:
-        return _no_hook, ()
+        return NO_HOOK
 
 
 class After:
     """The hook after the steps of an optimizer; in a copy of the optimizer it does nothing."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, before: Before) -> None:
         self.watch = watch
         self.number = watch.number
         self.counters = watch.recorder.counters
+        self.before = before
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
         if not compat.is_compiling():
             self.watch.after(optimizer, named, sys._getframe(1))
         elif _is_alone(self.number):
-            handed = []
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    none = False if parameter.requires_grad else None
-                    handed.append(True if parameter.grad is not None else none)
+            handed = self.before.handed
+            if handed is None:
+                handed = handed_to(optimizer)
+            skipped = getattr(optimizer, "found_inf", None)
             values = _values(optimizer) if self.counters.effects is not None else []
-            compat.RAN(compat.MOVED, _program(self.number, tuple(handed)), values)
+            compat.RAN(compat.MOVED, skipped, _program(self.number, handed), values)
         else:
             _after_in_program(self.watch, optimizer, named)
 
     def __reduce__(self) -> Any:
-        return _no_hook, ()
+        return NO_HOOK
 
 
-def _no_hook() -> Callable[..., None]:
-    return _nothing
+NO_HOOK = getattr, (nullcontext(), "__exit__")
+"""How a hook is copied and pickled, as what takes three arguments and does nothing.
+
+Who unpickles it need not have the tracer. It is for classes that say themselves what is pickled of
+them: PyTorch leaves out the hooks.
+"""
 
 
-def _nothing(*given: Any) -> None:
-    """What a copy of a hook does."""
+def handed_to(optimizer: Any) -> Handed:
+    """Which parameters of an optimizer have a gradient, for code that is compiled."""
+    handed = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            none = False if parameter.requires_grad else None
+            handed.append(True if parameter.grad is not None else none)
+    return tuple(handed)
 
 
 def _values(optimizer: Any) -> list[Any]:
@@ -402,18 +482,36 @@ def _is_alone(number: int) -> bool:
 
 
 @compat.constant
-def _program(number: int, handed: tuple[bool | None, ...]) -> int:
+def _program(number: int, handed: Handed) -> int:
     return _by_number[number].program(handed)
 
 
 @compat.eagerly
 def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> None:
-    watch.before(optimizer, given, named, None)
+    python = _around(sys._getframe(1))
+    ended = [s for s in here.steps if s.watch is watch and s.python == known_by(python)]
+    for step in ended[:1]:  # no frame runs two at once
+        for raised in (*take_off(step), step):
+            raised.watch.raised(raised.method, inner=False)
+    watch.before(optimizer, given, named, python)
 
 
 @compat.eagerly
 def _after_in_program(watch: Watch, optimizer: Any, named: Any) -> None:
-    watch.after(optimizer, named, None)
+    watch.after(optimizer, named, None, compiled=True)
+
+
+def _around(python: FrameType) -> FrameType:
+    """The frame of the program that called a step, of which parts are compiled."""
+    at: FrameType | None = python
+    while at is not None and _is_between(at):
+        python, at = at, at.f_back
+    return python if at is None else at
+
+
+def _is_between(python: FrameType) -> bool:
+    name = str(python.f_globals.get("__name__") or "torch")  # what it generates may have no module
+    return name.partition(".")[0] in ("torch", "tracer", "contextlib")
 
 
 def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -425,28 +523,22 @@ def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
     return any(map(callable, given[1:])) or any(map(callable, named.values()))
 
 
-def _version_of(optimizer: Any) -> int | None:
-    """How often the first parameter was written to, as PyTorch counts it for its gradients."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            return int(parameter._version)
-    return None
+def _versions(parameters: list[Any]) -> dict[int, int | None] | None:
+    """How often each was written to, by its `id`; None if that is not known of all."""
+    versions = {id(each): compat.version_of(each) for each in parameters}
+    return None if None in versions.values() else versions
 
 
-def _run(number: int, values: list[Any]) -> None:
-    """A program that counts runs."""
-    known = _programs.get(number)
-    watch = None if known is None else known[0]()
-    if known is not None and watch is not None:
-        watch.ran(number, known[1], known[2], values)
+def _moved(begun: Mapping[int, int | None], parameter: Any) -> bool:
+    """Whether a parameter was written to since; one that came since was not."""
+    return begun.get(id(parameter), compat.version_of(parameter)) != compat.version_of(parameter)
 
 
-def _hold(number: int, values: list[Any]) -> None:
+def _held(number: int, values: list[Any]) -> None:
     """A program that compares begins to run."""
     watch = _by_number.get(number)
     if watch is not None:
         watch.holds(values)
 
 
-compat.on_run("ran", _run)
-compat.on_run("hold", _hold)
+compat.on_hold(_held)

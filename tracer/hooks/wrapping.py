@@ -165,6 +165,7 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
             shell, recorder, stood_for.index, stood_for.bring_in_nested
         )
         of_shell.watch = stood_for.watch
+        of_shell.watch.shells.append(of_shell)
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:

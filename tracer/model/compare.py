@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tracer.model import callers, measures
-from tracer.model.labels import replica_names, steps_label
+from tracer.model.labels import replica_names, replica_noun, steps_label
 from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
 from tracer.model.records import Block, Entry, Kind, Line
@@ -59,8 +59,8 @@ class Difference:
     """Updates by the lines of the program that lead to them, where they come from other ones."""
     shifted: list[tuple[str, str]] = field(default_factory=list)
     """Lines of the program that have another number, and lead to the same."""
-    several: bool = False
-    """Whether what is counted in a step is that of several replicas together."""
+    several: str = ""
+    """What is counted in a step is that of several of these together: replicas, or ranks."""
 
     def __bool__(self) -> bool:
         return any((self.only, self.steps, self.variables, self.runs, self.methods))
@@ -81,6 +81,10 @@ def _alone(single: Tally, which: str) -> Difference:
     return Difference(single.optimizers[0].name, only=[only])
 
 
+def _several(tally: Tally) -> str:
+    return f"{replica_noun(tally.trace)}s" if len(tally.replicas) > 1 else ""
+
+
 def _difference(pair: Pair) -> Difference:
     before, after = pair.before, pair.after
     title = before.optimizers[0].name
@@ -97,7 +101,7 @@ def _difference(pair: Pair) -> Difference:
         methods=list(_methods(before, after)),
         callers=calls.changes,
         shifted=calls.shifted,
-        several=max(len(before.replicas), len(after.replicas)) > 1,
+        several=_several(before) or _several(after),
     )
 
 

@@ -61,9 +61,14 @@ def variable_noun(optimizers: Iterable[Optimizer]) -> str:
     return "parameter" if at_once(optimizers) else "variable"
 
 
-def replica_noun(optimizers: Iterable[Optimizer]) -> str:
-    """What their users call one of several that train the same."""
-    return "rank" if of_torch(optimizers) else "replica"
+_RANK = "rank:"
+"""What the name of a worker begins with that is a process of PyTorch: it is one replica."""
+
+
+def replica_noun(trace: Trace) -> str:
+    """What the program calls one of several that train the same."""
+    ranks = [replica.worker.startswith(_RANK) for replica in trace.replicas]
+    return "rank" if ranks and all(ranks) else "replica"
 
 
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
@@ -74,8 +79,8 @@ def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
     >>> replica_name(Replica("rank:1", 0, "cpu"))
     'rank 1'
     """
-    rank = replica.worker.removeprefix("rank:")
-    if rank != replica.worker:  # of PyTorch: it is one replica
+    rank = replica.worker.removeprefix(_RANK)
+    if rank != replica.worker:
         return f"rank {rank}"
     worker = f"{replica.worker} " if replica.worker and with_worker else ""
     return f"{worker}replica {replica.id}"
@@ -97,6 +102,8 @@ def only_worker(trace: Trace, replicas: Iterable[int]) -> str:
 
 
 def replica_ids(trace: Trace) -> list[str]:
-    """The same for a column that is headed `replica`: `0`, or `worker:1/0`."""
+    """The same for a column headed by `replica_noun`: `0`, or `worker:1/0`."""
     several = len(trace.workers) > 1
+    if replica_noun(trace) == "rank":
+        return [each.worker.removeprefix(_RANK) for each in trace.replicas]
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]

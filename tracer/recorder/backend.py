@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 from tracer.kinds import OptimizerKind
-from tracer.model.records import Kind, Line, Variable
+from tracer.model.records import Kind, Line, Remark, Variable
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.figures import Event, Figures, Key, TotalOf
 from tracer.recorder.frames import CallsUnderWay, Frame, FrameRole
@@ -67,6 +67,9 @@ class Backend(Protocol):
 
     def update_replica_id(self) -> int | None:
         """The replica of which a strategy updates the copies now; None if it updates none."""
+
+    KIND_BY_TYPE: bool
+    """Whether two gradients of one type are both dense or both sparse."""
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """Whether a gradient is dense, sparse or None."""
@@ -260,6 +263,12 @@ class Blocks(Protocol):
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on what ran and was not counted, as far as the optimizers' own counts tell it."""
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """Whether its own count of steps is not what it tells: the program holds it elsewhere."""
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the rules of findings should know of how it ran."""
 
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""

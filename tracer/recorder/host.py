@@ -14,7 +14,7 @@ from weakref import ref
 
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct
-from tracer.model.records import Line, Variable
+from tracer.model.records import Line, Remark, Variable
 from tracer.recorder.backend import Iterations, Stepped, Surroundings
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.effects import UNHANDED
@@ -25,6 +25,8 @@ from tracer.recorder.paths import UNKNOWN, Paths
 from tracer.recorder.readout import Reading
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT
+
+KIND_BY_TYPE = True
 
 # Of a call: nothing is built, and this process is one replica.
 
@@ -103,6 +105,12 @@ class Variables:
         self._lock = threading.Lock()
         self._index: dict[int, tuple[ref[Any], int]] = {}
         self._plain: list[Variable] = []
+
+    def knows(self, variable: Any) -> bool:
+        """Whether `variable` has an index."""
+        own = self._canonical(variable)
+        known = self._index.get(id(own))
+        return known is not None and known[0]() is own
 
     def index(self, variable: Any, graph: Any) -> int:
         """The index of `variable`, which it gets when it is asked for first."""
@@ -256,6 +264,14 @@ class Blocks:
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Nothing runs without Python."""
         return iter(())
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """No: it counts in its variable."""
+        return False
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """None."""
+        return ()
 
     def note_update(self, frame: Frame) -> None:
         """Nothing is to be remembered."""

@@ -12,7 +12,7 @@ from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
 from tracer.model.wording import listed
-from tracer.recorder.backend import Backend, Iterations, Stepped
+from tracer.recorder.backend import Backend, Blocks, Iterations, Stepped
 from tracer.recorder.older import Older, note_of, outermost
 from tracer.recorder.state import (
     FITTED,
@@ -190,7 +190,7 @@ class Optimizers:
                 )
 
     def records(
-        self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot
+        self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot, blocks: Blocks
     ) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is what `iterations` gave when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
@@ -205,8 +205,15 @@ class Optimizers:
                 traced.kind.name,
                 self.root,
                 dict(traced.settings),
-                self._moved(index, optimizer, before.get(index)),
-                (*traced.remarks, *self._of_results(index), *self._of_use(index, state)),
+                None
+                if blocks.is_behind(optimizer)
+                else self._moved(index, optimizer, before.get(index)),
+                (
+                    *traced.remarks,
+                    *blocks.remarks(),
+                    *self._of_results(index),
+                    *self._of_use(index, state),
+                ),
                 traced.made,
                 **of._asdict(),
                 decay=state.decay,

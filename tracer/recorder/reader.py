@@ -249,7 +249,9 @@ class Reader:
         called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
-                optimizers.records(names, baseline.iterations, self._of_root(variables))
+                optimizers.records(
+                    names, baseline.iterations, self._of_root(variables), self._blocks
+                )
             ),
             variables=variables,
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),

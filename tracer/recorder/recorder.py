@@ -422,6 +422,7 @@ class Recorder:
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
         effects = self.effects if compared else None
+        by_type, kind_of = self.backend.KIND_BY_TYPE, self.backend.kind_of_gradient
         for index, pair in enumerate(pairs):
             before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED
@@ -430,6 +431,7 @@ class Recorder:
                 and len(pair) == 2
                 and type(pair[0]) is known[0]
                 and known[1]() is pair[1]
+                and (by_type or kind_of(pair[0]) == self._sites.sites[known[2]].kind)
             ):
                 frame.sites.append(known[2])
             else:
@@ -458,6 +460,8 @@ class Recorder:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return NOT_REQUESTED  # the framework will refuse it
         gradient, variable = pair
+        if getattr(variable, "overwrite_with_gradient", False):
+            return NOT_REQUESTED  # Keras assigns the gradient to it, as to the scales of float8
         kind = self.backend.kind_of_gradient(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
         if site is None:
@@ -488,6 +492,16 @@ class Recorder:
     def step_site(self, optimizer: int, method: str) -> int:
         """The number of the site of a step method, in eager mode."""
         return self._sites.number(optimizer, method, "step", None, None, 0)
+
+    def variables_of(self, sites: Iterable[int]) -> dict[int, Any]:
+        """The variables that these sites update: the index of each; None if it is gone."""
+        found = {}
+        for number in sites:
+            site = self._sites.sites[number]
+            if site.role == "update" and site.variable is not None:
+                variable = self._variables.objects[site.variable]
+                found[site.variable] = None if variable is None else variable()
+        return found
 
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
         """A step method was called to build a program, with the sites of its updates."""

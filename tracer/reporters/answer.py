@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.empty import every, reason, reason_for_all
-from tracer.model.labels import at_once, of_optax, of_torch, program_lines, replica_names
+from tracer.model.labels import (
+    at_once,
+    of_optax,
+    of_torch,
+    program_lines,
+    replica_names,
+    replica_noun,
+)
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
 from tracer.model.tally import Tally, tallies_of
@@ -356,7 +363,8 @@ def _empty(tally: Tally) -> str:
     known = reason(tally).in_brackets
     if len(set(empty)) == 1:
         return f", {empty[0]:,} of which updated nothing{known}"
-    return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, by replica"
+    by = f"by {replica_noun(tally.trace)}"
+    return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, {by}"
 
 
 def _steps(tally: Tally) -> str:
@@ -373,7 +381,7 @@ def _where(tally: Tally) -> str:
     if len(replicas) == 1:
         return ""
     workers = len({replica.worker for replica in replicas})
-    if workers == len(replicas) and of_torch(tally.optimizers):
+    if replica_noun(tally.trace) == "rank":
         return f" on each of {workers:,} ranks"
     of_workers = f" of {workers:,} workers" if workers > 1 else ""
     return f" on each of {len(replicas):,} replicas{of_workers}"

@@ -2,7 +2,7 @@
 
 from tracer.model import callers
 from tracer.model.callers import Caller
-from tracer.model.labels import variable_noun
+from tracer.model.labels import replica_noun, variable_noun
 from tracer.model.records import Block
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.tally import Tally
@@ -44,7 +44,9 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
     note = "" if caller.executions or caller.children else "never ran"
     if caller.method:
         of = some(caller.variables, variable_noun(tally.optimizers))
-        on = f" on {some(caller.replicas, 'replica')}" if caller.replicas > 1 else ""
+        on = (
+            f" on {some(caller.replicas, replica_noun(tally.trace))}" if caller.replicas > 1 else ""
+        )
         note = f"{note}, {of}{on}" if note else f"{of}{on}"
     is_back = _is_program(caller) and above.line is not None and not _is_program(above)
     headless = above.line is None and caller.line is not None and caller.line.graph

@@ -73,7 +73,7 @@ def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
         more = f" and {some(rest, 'more line')}" if rest > 0 else ""
         said = f"Lines that lead to updates have moved: {', '.join(moves[:_FEW])}{more}."
         yield from paragraph(said, width)
-    together = "\n(all replicas)" if difference.several else ""
+    together = f"\n(all {difference.several})" if difference.several else ""
     tables = (
         ("steps on", difference.steps),
         (f"variable, updates{together}", difference.variables),

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tracer.model.effects import OBSERVATIONS
-from tracer.model.labels import replica_names
+from tracer.model.labels import replica_names, replica_noun
 from tracer.model.records import Kind
 from tracer.model.runs import Run, apart
 from tracer.model.stretches import Stretch, Values, added, folded
@@ -193,15 +193,16 @@ class HeatMap:
                 steps = tally.steps_on[replica]
                 key = (steps, *self._lanes([replica], steps))
                 alike.setdefault(key, []).append(replica)
-        per = "step and replica" if len(tally.replicas) > 1 else "step"
+        copy = replica_noun(tally.trace)
+        per = f"step and {copy}" if len(tally.replicas) > 1 else "step"
         views = [
             View(self._name(replicas), per, steps, total, tuple(lanes))
             for (steps, total, *lanes), replicas in alike.items()
         ]
         if len(tally.replicas) > 1:
             total, *rest = self._lanes(tally.replicas, tally.steps)
-            name = f"all {len(tally.replicas):,} replicas together"
-            per = "step, all replicas"
+            name = f"all {len(tally.replicas):,} {copy}s together"
+            per = f"step, all {copy}s"
             views.insert(int(len(alike) == 1), View(name, per, tally.steps, total, tuple(rest)))
         return views
 
@@ -251,7 +252,8 @@ class HeatMap:
     def _name(self, replicas: Sequence[int]) -> str:
         tally = self._tally
         if len(replicas) == len(tally.replicas):
-            return f"each of {len(replicas):,} replicas" if len(replicas) > 1 else "the replica"
+            copy = replica_noun(tally.trace)
+            return f"each of {len(replicas):,} {copy}s" if len(replicas) > 1 else f"the {copy}"
         name = shown(self._replica_names[replicas[0]])
         return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
 

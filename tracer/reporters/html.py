@@ -17,7 +17,7 @@ from markupsafe import Markup
 from tracer.findings.catalogue import findings
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
-from tracer.model.labels import replica_names
+from tracer.model.labels import replica_ids, replica_names, replica_noun
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
@@ -102,6 +102,7 @@ def render(trace: Trace, by: None = None) -> str:
         runs=[shown(ran) for ran in runs(trace)],
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
+        noun=replica_noun(trace),
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[
@@ -138,9 +139,10 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     facts = [("steps", trace.steps), ("updates", trace.updates())]
     asked = {index for tally in tallies_of(trace) for index in tally.variables}
     facts.append(("variables", len(asked)))
+    copy = replica_noun(trace)
     if len(trace.replicas) > 1:
-        facts.append(("replicas", len(trace.replicas)))
-    if len(trace.workers) > 1:
+        facts.append((f"{copy}s", len(trace.replicas)))
+    if len(trace.workers) > 1 and copy != "rank":
         facts.append(("workers", len(trace.workers)))
     counted = ("steps", "updates")
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
@@ -149,6 +151,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
 def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
     graphs = _graphs(tally)
+    copy = replica_noun(tally.trace)
     lost = []
     if number := tally.unplaced(measures.updates):
         lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
@@ -156,8 +159,8 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         lost.append(f"{some(number, 'update')} outside any step: not in the heat map.")
     if heat.left_off:
         lost.append(
-            f"{some(heat.left_off, 'replica')} without a view of their own: they are in that of "
-            "all replicas together."
+            f"{some(heat.left_off, copy)} without a view of their own: they are in that of "
+            f"all {copy}s together."
         )
     methods, replicas, workers = by_method(tally), by_replica(tally), by_worker(tally)
     return {
@@ -166,7 +169,9 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         "steps": tally.steps,
         "variables": len(tally.variables),
         "lost": lost,
-        "workers": workers[:most] if len(workers) > 1 else [],
+        "noun": copy,
+        "names": [replica_ids(tally.trace)[index] for index in tally.replicas[:most]],
+        "workers": workers[:most] if len(workers) > 1 and copy != "rank" else [],
         "replicas": replicas[:most],
         "devices": any(row.device for row in replicas),
         "replicas_left": max(0, len(tally.replicas) - most),

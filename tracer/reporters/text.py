@@ -12,7 +12,6 @@ from tracer.findings.catalogue import to_report
 from tracer.kinds import TORCH
 from tracer.model.labels import (
     of_optax,
-    of_torch,
     only_worker,
     program_lines,
     replica_noun,
@@ -142,10 +141,13 @@ def headline(tally: Tally, named: bool) -> str:
         least + some(tally.steps, "step"),
         some(len(tally.variables), variable_noun(tally.optimizers)),
     ]
-    ranks = of_torch(tally.optimizers)
+    copy = replica_noun(trace)
     if len(tally.replicas) > 1:
-        counts.append(some(len(tally.replicas), replica_noun(tally.optimizers)))
-    if not ranks and (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1:
+        counts.append(some(len(tally.replicas), copy))
+    if (
+        copy != "rank"
+        and (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1
+    ):
         counts.append(some(workers, "worker"))
     if worker := only_worker(trace, tally.replicas):
         counts.append(f"in {shown(worker)}")

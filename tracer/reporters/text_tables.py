@@ -11,6 +11,7 @@ from tracer.model.empty import accumulated, reason_for_all, skipper
 from tracer.model.labels import (
     only_worker,
     program_lines,
+    replica_ids,
     replica_noun,
     steps_label,
     variable_noun,
@@ -59,12 +60,13 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
     several = any(len(tally.replicas) > 1 for tally in tallies)
     lines = program_lines(tallies[0].trace)
     workers = [only_worker(tally.trace, tally.replicas) for tally in tallies]
+    copy = replica_noun(tallies[0].trace)
     columns = (
         *([Column("made in", drop=1, left=True)] if lines else []),
         *([Column("worker", drop=5, left=True)] if any(workers) else []),
         Column("steps"),
         Column("updates"),
-        Column("per\nstep and\nreplica" if several else "per step", drop=3),
+        Column(f"per\nstep and\n{copy}" if several else "per step", drop=3),
         Column("Python\ncalls", drop=4),
         Column("updates of", drop=2, left=True),
     )
@@ -106,7 +108,7 @@ def class_of(optimizer: Optimizer) -> str:
 def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
     several = len(tally.replicas) > 1
-    copy = replica_noun(tally.optimizers)
+    copy = replica_noun(tally.trace)
     per_step = f"per\nstep and\n{copy}" if several else "per step"
     columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
@@ -228,7 +230,7 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     all_rows = [_step_row(row, tally, why) for row in rows.by_step(tally)]
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
-    every = f"per step,\nall {replica_noun(tally.optimizers)}s"
+    every = f"per step,\nall {replica_noun(tally.trace)}s"
     header = every if len(tally.replicas) > 1 else "per step"
     columns = (*_KINDS, *_EFFECT_COLUMNS) if tally.effects else _KINDS
     table = Table(header, columns, kept.copy(), cut_names=False)
@@ -277,7 +279,8 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(tally.replicas):
-        notes.append(f"on {row.on_replicas:,} of {len(tally.replicas):,} replicas")
+        copies = some(len(tally.replicas), replica_noun(tally.trace))
+        notes.append(f"on {row.on_replicas:,} of {copies}")
         odd = True
     cells = _cells([row.updates, row.dense, row.sparse])
     if not row.updates and tally.unplaced(measures.updates):
@@ -292,7 +295,9 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
 
 def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
-    workers = len(rows.workers(tally)) > 1
+    copy = replica_noun(tally.trace)
+    workers = len(rows.workers(tally)) > 1 and copy != "rank"
+    names = replica_ids(tally.trace)
     figures = rows.by_replica(tally)
     behind = _behind(tally, [[index] for index in tally.replicas], [row.updates for row in figures])
     columns = [Column("worker", left=True)] if workers else []
@@ -300,7 +305,7 @@ def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:
     if any(behind):
         columns.append(_BEHIND)
     columns.append(Column("device", drop=4, left=True))
-    table = Table("replica", columns)
+    table = Table(copy, columns)
     devices = _devices(tally)
     shown_rows = len(figures) if asked.everything else _FEW
     for index, row, late in zip(tally.replicas[:shown_rows], figures, behind, strict=False):
@@ -310,10 +315,11 @@ def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:
             cells.append(late or "-")
         cells.append(devices[index])
         style = ODD if row.steps < tally.steps or late else ""
-        table.rows.append(Row(str(row.replica), tuple(cells), style=style))
+        name = names[index] if copy == "rank" else str(row.replica)
+        table.rows.append(Row(name, tuple(cells), style=style))
     lines = table.lines(width)
     if rest := len(figures) - len(table.rows):
-        more = f"… and {some(rest, 'more replica')}: {asked.all_of('replica')} has them all"
+        more = f"… and {some(rest, f'more {copy}')}: {asked.all_of('replica')} has them all"
         lines += paragraph(more, width, style="dim")
     return lines
 
@@ -323,12 +329,15 @@ def by_worker(tally: Tally, width: int, asked: Asked) -> list[Text]:
     figures = rows.by_worker(tally)
     groups = list(rows.workers(tally).values())
     behind = _behind(tally, groups, [row.updates for row in figures])
-    columns = [Column("replicas", drop=2), Column("steps"), *_KINDS]
+    ranks = replica_noun(tally.trace) == "rank"  # each is one replica
+    columns = [] if ranks else [Column("replicas", drop=2)]
+    columns += [Column("steps"), *_KINDS]
     if any(behind):
         columns.append(_BEHIND)
     table = Table("worker", columns)
     for row, late in zip(figures, behind, strict=True):
         cells = _cells([row.replicas, row.steps, row.updates, row.dense, row.sparse])
+        cells = cells[1:] if ranks else cells
         if any(behind):
             cells += (late or "-",)
         table.rows.append(Row(shown(row.worker) or "(local)", cells, style=ODD if late else ""))

@@ -22,6 +22,14 @@ class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
         self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))
 
 
+class OwnOdometer(Odometer):
+    """The same, where under `vmap` each member has its own gradient, and so its own weight."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        one = keras.ops.ones(variable.shape, variable.dtype)
+        self.assign_add(variable, keras.ops.where(gradient > 0, one, one))
+
+
 def model(optimizer: Any, **kwargs: Any) -> Any:
     """A compiled model of four variables, which begin at 0."""
     zeros = {"kernel_initializer": "zeros"}

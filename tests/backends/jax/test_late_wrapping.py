@@ -6,6 +6,7 @@ import jax
 import keras
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from jax import lax
 
 import tracer
 
@@ -46,6 +47,69 @@ def test_a_loop_that_ran_is_traced_again() -> None:
     assert tracer.trace_of(optimizer).complete
 
 
+def in_an_inner_function(step: Any) -> Any:
+    inner = jax.jit(step)
+    return jax.jit(lambda state: inner(state))
+
+
+def in_a_scan(step: Any) -> Any:
+    def body(state: Any, _: Any) -> Any:
+        return step(state), None
+
+    return jax.jit(lambda state: lax.scan(body, state, None, length=1)[0])
+
+
+def in_a_loop(step: Any) -> Any:
+    def body(_: Any, state: Any) -> Any:
+        return step(state)
+
+    return jax.jit(lambda state: lax.fori_loop(0, 1, body, state))
+
+
+def in_a_branch_without_jit(step: Any) -> Any:
+    return lambda state: lax.switch(1, [lambda same: same, step], state)
+
+
+def in_a_checkpoint(step: Any) -> Any:
+    return jax.checkpoint(step)
+
+
+def with_a_derivative_of_its_own(step: Any) -> Any:
+    own = jax.custom_vjp(step)
+    own.defvjp(lambda state: (own(state), None), lambda _, cotangent: (cotangent,))
+    return jax.jit(lambda state: own(state))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        in_an_inner_function,
+        in_a_scan,
+        in_a_loop,
+        in_a_branch_without_jit,
+        in_a_checkpoint,
+        with_a_derivative_of_its_own,
+    ],
+)
+def test_what_a_program_is_made_of_is_traced_again_too(around: Any) -> None:
+    """JAX keeps what it traced of the body of a loop, whatever is around it."""
+    optimizer = Odometer()
+    loop = Loop(optimizer)
+
+    def step(state: Any) -> Any:
+        return loop.step(state, X[:8], Y[:8])
+
+    steps, state = around(step), loop.state
+    for number in range(5):
+        if number == 2:
+            tracer.wrap(optimizer)
+        state = steps(state)
+    assert float(state[0][0][0, 0]) == 5
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 3 * 4, True)
+    assert "traced again" in trace.notes[0]
+
+
 def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:
     optimizer = Odometer()
     trained = model(optimizer)
@@ -72,6 +136,22 @@ def test_a_program_that_was_compiled_ahead_is_told_by_the_optimizers_own_count()
     assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
 
 
+def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
+    """What the second one tells of the optimizer's own count shows what the first one did."""
+    optimizer = Odometer()
+    loop = Loop(optimizer)
+    ahead = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
+    tracer.wrap(optimizer)
+    counting = jax.jit(lambda *given: loop.step(*given))
+    state = loop.state
+    for step in (counting, ahead, ahead, ahead, counting, counting):
+        state = step(state, X[:8], Y[:8])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, float(state[0][0][0, 0])) == (3, 6)
+    assert not trace.complete
+    assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
+
+
 def test_a_loaded_model_ran_no_steps(tmp_path: Any) -> None:
     optimizer = Odometer()
     trained = model(optimizer)
@@ -82,7 +162,7 @@ def test_a_loaded_model_ran_no_steps(tmp_path: Any) -> None:
             tmp_path / "model.keras", custom_objects={"Odometer": Odometer}
         )
         assert int(loaded.optimizer.iterations.numpy()) == 8
-        assert recording.trace().complete
+        assert recording.trace().complete, recording.trace().notes
         fit(loaded)
     trace = recording.trace()
     assert (trace.steps, trace.complete) == (8, True)
@@ -107,6 +187,20 @@ def test_what_is_unwrapped_counts_no_more_if_it_is_traced_anew() -> None:
     tracer.unwrap(optimizer, retrace=True)
     fit(trained)
     assert tracer.trace_of(optimizer).updates() == 8 * 4
+
+
+def test_wrapped_again_after_it_was_traced_anew_without_the_tracer() -> None:
+    optimizer = tracer.wrap(Odometer())
+    loop = Loop(optimizer)
+    step = jax.jit(loop.step)
+    for number in range(6):
+        if number == 2:
+            tracer.unwrap(optimizer, retrace=True)
+        if number == 4:
+            tracer.wrap(optimizer)
+        loop.state = step(loop.state, X[:8], Y[:8])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (4, 4 * 4, True)
 
 
 def test_an_exported_step_says_that_it_counts_nothing() -> None:

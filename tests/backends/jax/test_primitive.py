@@ -23,6 +23,7 @@ class Counted:
     def __init__(self) -> None:
         self.told: list[tuple[list[int], ...]] = []
         self.platforms: list[str] = []
+        self.doubts: set[str] = set()
         self.left: list[str] = []
 
     def ran(self, *numbers: Any) -> None:
@@ -30,6 +31,9 @@ class Counted:
 
     def lowered(self, platform: str) -> None:
         self.platforms.append(platform)
+
+    def doubt(self, reason: str) -> None:
+        self.doubts.add(reason)
 
     def left_out(self, why: str) -> None:
         self.left.append(why)
@@ -291,6 +295,52 @@ def test_the_numbers_of_each_member_of_a_batch(counted: Counted) -> None:
 
     jax.jit(jax.vmap(step, in_axes=(0, None)))(jnp.array([3, 5]), 1).block_until_ready()
     assert counted.told == [([7, 7], [3, 5], [1, 1])]
+
+
+def test_each_member_that_made_something_of_its_own_tells(counted: Counted) -> None:
+    """Also if all of them have the same numbers."""
+
+    def step(w: Any) -> Any:
+        primitive.count(counted, 7, beside=[w + 1])
+        return w + 1
+
+    jax.jit(jax.vmap(jax.vmap(step)))(weight(2, 3)).block_until_ready()
+    assert counted.told == [([7] * 6,)]
+
+
+def branch(step: Update) -> Update:
+    return lambda w: lax.cond(w[0] > 1, step, lambda w: w, w)
+
+
+def loop(step: Update) -> Update:
+    return lambda w: lax.while_loop(lambda w: w[0] < 2, step, w)
+
+
+@pytest.mark.parametrize("around", [branch, loop])
+def test_what_members_take_or_not_is_told_of_all_and_doubted(
+    around: Callable[[Update], Update], update: Update, counted: Counted
+) -> None:
+    jax.jit(around(update))(weight()).block_until_ready()
+    assert not counted.doubts
+    jax.jit(jax.vmap(around(jax.jit(update))))(weight(4, 3)).block_until_ready()
+    assert counted.doubts == {"all members"}
+
+
+def test_a_loop_that_is_differentiated(update: Update, counted: Counted) -> None:
+    """JAX takes out of the loop what does not depend on what is differentiated."""
+
+    def loss(x: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            w, moved = carry
+            return (update(w), moved * x), None
+
+        new, moved = lax.scan(body, (weight(), x), None, length=4)[0]
+        return moved, new
+
+    derived = jax.jit(jax.grad(loss, has_aux=True))
+    assert sum(float(derived(2.0)[1][0]) for _ in range(3)) == 12
+    settle()
+    assert counted.total == 12 or counted.doubts == {"hoisted"}  # JAX 0.6 cannot keep it
 
 
 def test_what_nothing_uses_is_told_all_the_same(update: Update, counted: Counted) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import keras
 import numpy as np
+import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
@@ -83,6 +84,49 @@ def test_an_update_outside_of_every_step() -> None:
     assert trace.blocks[-1].outside
 
 
+class InALoop(Odometer):
+    """Updates each variable three times in a loop of its own."""
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        mapped = self.mapped()
+
+        def body(_: Any, values: Any) -> Any:
+            mapping = [*zip(mapped, values, strict=True)]
+            with keras.StatelessScope(state_mapping=mapping) as scope:
+                for gradient, variable in zip(grads, trainable_variables, strict=True):
+                    self.update_step(gradient, variable, 1.0)
+            return [scope.get_current_value(each) for each in mapped]
+
+        made = lax.fori_loop(0, 3, body, [each.value for each in mapped])
+        for variable, value in zip(mapped, made, strict=True):
+            variable.assign(value)
+
+
+def test_a_loop_in_a_step() -> None:
+    """Nothing that the step tells depends on the loop: the step may be told before its parts."""
+    optimizer = tracer.wrap(InALoop())
+    loop = Loop(optimizer)
+    optimizer.mapped = lambda: [*loop.model.trainable_variables, *optimizer.variables]
+    step = jax.jit(loop.step)
+    for _ in range(4):
+        loop.state = step(loop.state, X[:8], Y[:8])
+    loop.state = lax.fori_loop(0, 4, lambda _, state: step(state, X[:8], Y[:8]), loop.state)
+    assert float(loop.state[0][0][0, 0]) == 24
+    trace = tracer.trace_of(optimizer)
+    assert [trace.updates(step=number) for number in range(1, 9)] == [12] * 8
+    assert trace.complete
+
+
+def test_a_loop_in_a_step_that_does_not_know_the_step() -> None:
+    optimizer = tracer.wrap(InALoop())
+    loop = Loop(optimizer)
+    optimizer.mapped = lambda: loop.model.trainable_variables
+    loop.state = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.updates(), trace.complete) == (12, False)
+    assert "in which step it ran is not known" in trace.notes[0]
+
+
 def test_a_reading_waits_for_what_runs() -> None:
     loop = Loop(tracer.wrap(Odometer()))
 
@@ -92,6 +136,55 @@ def test_a_reading_waits_for_what_runs() -> None:
 
     loop.state = long(loop.state)
     assert tracer.trace_of(loop.optimizer).updates() == 2000 * 4
+
+
+def test_a_reading_in_a_callback_waits_for_nothing() -> None:
+    """On several devices the program would wait for the callback, and that for the program."""
+    loop = Loop(tracer.wrap(Odometer()))
+    read = []
+
+    def look(_: Any) -> None:
+        read.append(tracer.trace_of(loop.optimizer))
+
+    def step(state: Any, x: Any, y: Any) -> Any:
+        state = loop.step(state, x, y)
+        jax.debug.callback(look, state[0][0][0, 0])
+        return state
+
+    copies = jax.tree.map(lambda each: jax.numpy.stack([each] * 2), loop.state)
+    compiled = jax.pmap(step, axis_name="data")
+    for _ in range(2):
+        copies = compiled(copies, X[:16].reshape(2, 8, 4), Y[:16].reshape(2, 8, 1))
+    jax.effects_barrier()
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (2, 2 * 2 * 4, True)
+    assert len(read) == 4
+    assert all(each.steps <= 2 and "in a callback" in each.notes[-1] for each in read)
+
+
+def several_optimizers() -> Any:
+    """One for the first layer, another one for the rest, as one."""
+    named = {".*a/.*": Odometer(name="first")}
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(Odometer(), named))
+
+
+@pytest.mark.parametrize("made", [Odometer, several_optimizers])
+def test_a_loop_of_ones_own_has_no_findings(made: Any) -> None:
+    """The state is not in the optimizer's variables, and members of a `vmap` update for themselves.
+
+    So its own count of steps stays at 0, and each variable has two updates in a step.
+    """
+    loop = Loop(tracer.wrap(made()))
+    step = jax.jit(loop.step)
+    for _ in range(3):
+        loop.state = step(loop.state, X[:8], Y[:8])
+    assert not tracer.trace_of(loop.optimizer).findings()
+    states = jax.tree.map(lambda each: jax.numpy.stack([each] * 2), loop.state)
+    members = jax.jit(jax.vmap(loop.step, in_axes=(0, None, None)))
+    members(states, X[:8], Y[:8])
+    trace = tracer.trace_of(loop.optimizer)
+    assert trace.updates(step=4) == 2 * 4
+    assert not trace.findings()
 
 
 def test_threads_that_run_one_program() -> None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from backends.jax.keras_on_jax import Loop, Odometer, OwnOdometer, X, Y, model
 from jax import lax
 
 import tracer
@@ -246,6 +246,49 @@ def ensemble() -> Run:
     return looped(run, [12] * 5)
 
 
+def ensemble_without_jit() -> Run:
+    def run(loop: Loop) -> Any:
+        state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
+        for _ in range(2):
+            state = jax.vmap(loop.step, in_axes=(0, None, None))(state, X[:8], Y[:8])
+        return by_copy(state, 3)
+
+    return looped(run, [12] * 2)
+
+
+def members_that_share_a_count() -> Run:
+    """Each member begins with the same state, so the optimizer's own count is one for all."""
+    loop = Loop(tracer.wrap(OwnOdometer(gradient_accumulation_steps=2)))
+
+    def train(scale: Any) -> Any:
+        def body(state: Any, _: Any) -> Any:
+            return loop.step(state, X[:8] * scale, Y[:8]), None
+
+        return lax.scan(body, loop.state, None, length=4)[0]
+
+    weights, _ = by_copy(jax.jit(jax.vmap(train))(jnp.arange(3.0)), 3)
+    return Run(loop.optimizer, weights, [0, 12, 0, 12], discarded=24)
+
+
+def differentiated_loop() -> Run:
+    """JAX takes out of a loop what does not depend on what is differentiated."""
+
+    def run(loop: Loop) -> Any:
+        def trained(x: Any, state: Any) -> Any:
+            def body(state: Any, _: Any) -> Any:
+                return loop.step(state, x, Y[:8]), None
+
+            state = lax.scan(jax.checkpoint(body), state, None, length=3)[0]
+            return loop.loss(state[0], x, Y[:8]), state
+
+        derived = jax.jit(jax.grad(trained, has_aux=True))
+        for _ in range(2):
+            loop.state = derived(X[:8], loop.state)[1]
+        return loop.state
+
+    return looped(run, [4] * 6)
+
+
 def ensemble_with_loss_scale() -> Run:
     """The branch runs for each member, and for the 2nd it is thrown away in the 3rd step."""
     loop = Loop(tracer.wrap(scaled(Odometer())))
@@ -341,6 +384,9 @@ PROGRAMS = [
     switch,
     while_loop,
     ensemble,
+    ensemble_without_jit,
+    members_that_share_a_count,
+    *([differentiated_loop] if jax.__version_info__ >= (0, 8) else []),
     ensemble_with_loss_scale,
     pmap,
     shard_map,

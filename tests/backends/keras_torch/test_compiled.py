@@ -223,3 +223,29 @@ def test_steps_are_compiled_as_they_are_untraced(cls: Any) -> None:
     assert weights[0] == weights[1]
     assert graphs[0] == graphs[1]
     assert tracer.trace_of(optimizer).updates() == 12
+
+
+def test_an_optimizer_that_hands_its_variables_to_the_one_in_it() -> None:
+    class Around(Odometer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Odometer()
+
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            self.inner.apply(grads, trainable_variables)
+
+    optimizer = Around()
+    tracer.wrap(optimizer)
+    variables = model(optimizer).trainable_variables
+    optimizer.inner.build(variables)  # and not the one around it
+
+    @torch.compile
+    def step(gradients: list[Any]) -> None:
+        with torch.no_grad():
+            optimizer.apply(gradients, variables)
+
+    for _ in range(3):
+        step(ones(variables))
+    assert moved(variables) == [3.0] * 4
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete and (trace.steps, trace.updates()) == (3, 12)

@@ -270,6 +270,21 @@ def test_sparse_gradients_are_sparse() -> None:
     assert trace.updates("sparse", variable=variables[0]) == 1
 
 
+def test_a_gradient_that_changes_its_layout_is_asked_for_as_what_it_is() -> None:
+    optimizer = tracer.wrap(Odometer())
+    variables = model(optimizer).trainable_variables
+    for number in range(4):
+        gradients = ones(variables)
+        if number % 2:
+            gradients[0] = gradients[0].to_sparse()
+        optimizer.apply(gradients, variables)
+    trace = tracer.trace_of(optimizer)
+    assert moved(variables) == [4.0] * 4
+    for measure in ("requests", "updates"):
+        by_step = trace.count(measure, by=("kind", "step"))
+        assert [by_step.get(("sparse", step), 0) for step in range(1, 5)] == [0, 1, 0, 1]
+
+
 BUILT_IN = {
     **dict.fromkeys(
         ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "Nadam", "RMSprop", "SGD"),

@@ -46,6 +46,61 @@ def test_what_stands_around_a_model_is_no_part_of_a_name() -> None:
     assert names(stepped(Odometer(compiled.parameters()))) == ["weight", "bias"]
 
 
+def test_a_class_derived_from_what_stands_around_a_model() -> None:
+    class Mine(torch.nn.DataParallel):  # type: ignore[misc]
+        pass
+
+    around = Mine(torch.nn.Linear(2, 1))
+    assert names(stepped(Odometer(around.parameters()))) == ["weight", "bias"]
+
+
+def test_a_parameter_with_two_names_has_the_first_as_in_named_parameters() -> None:
+    model = torch.nn.ModuleDict({"first": torch.nn.Linear(2, 2), "last": torch.nn.Linear(2, 2)})
+    model["last"].weight = model["first"].weight
+    trace = stepped(Odometer(model.parameters()))
+    assert names(trace) == [name for name, _ in model.named_parameters()]
+
+
+@pytest.mark.long
+def test_a_graph_of_compiled_code_names_nothing() -> None:
+    parameters = zeros(1)
+    optimizer = tracer.wrap(Odometer(parameters))
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(2):
+        give(parameters)
+        step()
+    optimizer.param_groups[0]["params"].append(zeros(1)[0])
+    assert names(stepped(Odometer(parameters))) == ["param_groups[0][0]"]
+
+
+def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where each parameter has an optimizer, which steps in the backward pass."""
+    from tracer.recorder import instances
+    from tracer.recorder.torch_optim import parameters
+
+    searches = []
+    search = instances.instances
+
+    def counted(classes: Any) -> Any:
+        searches.append(1)
+        return search(classes)
+
+    monkeypatch.setattr(parameters, "instances", counted)
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(10)))
+    optimizers = [Odometer([each]) for each in model.parameters()]
+    found = [name for each in optimizers for name in names(stepped(each))]
+    assert found == [name for name, _ in model.named_parameters()]
+    assert len(searches) == 1
+    for _ in range(20):  # new ones of parameters that are known
+        stepped(Odometer(model.parameters()))
+    assert len(searches) <= 5
+    groups = optimizers[0].param_groups[0]
+    for each in [*zeros(2), model[0].weight] * 5:  # others, and again the same
+        groups["params"] = [each]
+        stepped(optimizers[0])
+    assert len(searches) <= 8
+
+
 def test_names_that_repeat_are_told_apart() -> None:
     first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     trace = stepped(Odometer([*first.parameters(), *second.parameters()]))

@@ -91,6 +91,10 @@ def test_accelerate(accumulate: int) -> None:
     assert (trace.steps, [each.name for each in trace.optimizers]) == (steps + 1, ["Odometer"])
     tracer.unwrap(prepared)
     assert not optimizer._optimizer_step_post_hooks
+    tracer.wrap(prepared)
+    tracer.unwrap(optimizer)
+    with pytest.raises(ValueError, match="is not wrapped"):
+        tracer.unwrap(prepared)
 
 
 def test_transformers(tmp_path: Path) -> None:

@@ -100,6 +100,25 @@ def test_a_copy_is_not_traced() -> None:
     assert tracer.trace_of(optimizer).steps == 0
 
 
+class WithAllOfIt(Odometer):
+    """Says itself what is pickled of it: everything, its hooks too."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+def test_a_pickle_needs_no_tracer() -> None:
+    optimizer = tracer.wrap(WithAllOfIt(zeros(1)))
+    written = pickle.dumps(optimizer)
+    assert b"tracer" not in written
+    for made in (copy.deepcopy(optimizer), pickle.loads(written)):
+        copies = made.param_groups[0]["params"]
+        give(copies)
+        made.step()
+        assert readings(copies) == [1]
+    assert tracer.trace_of(optimizer).steps == 0
+
+
 def test_hooks_of_others_come_in_their_order_and_may_give_gradients() -> None:
     parameters = zeros()
     optimizer = Odometer(parameters)
@@ -154,6 +173,9 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
 
     with pytest.raises(RuntimeError):
         train(optimizer)
+    weight, model.weight = weakref.ref(model.weight), torch.nn.Parameter(torch.ones(1, 2))
+    optimizer.param_groups[0]["params"][0] = model.weight
+    assert weight() is None  # though nothing has asked yet what became of the step
     assert not tracer.trace_of(optimizer).complete
     gc.collect()
     assert kept[0]() is None

@@ -4,8 +4,9 @@ Each row is a way to train; it returns how many parameters each step updated, as
 """
 
 import gc
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -227,6 +228,159 @@ def an_optimizer_around_another(wrap: Wrap) -> Ran:
     return Ran(optimizer, [3, 0, 3, 0])
 
 
+@row
+def an_optimizer_around_another_that_updates_by_itself_too(wrap: Wrap) -> Ran:
+    class Beside(torch.optim.Optimizer):  # type: ignore[misc]
+        """Steps with some parameters itself, and has another optimizer for the others."""
+
+        def __init__(self, own: Any, others: Any) -> None:
+            super().__init__(own, {})
+            self.others = Odometer(others)
+
+        def step(self, closure: Any = None) -> Any:
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    if parameter.grad is not None:
+                        parameter.add_(1)
+            return self.others.step(closure)
+
+    own, others = zeros(2), zeros(3)
+    optimizer = wrap(Beside(own, others))
+    for _ in range(3):
+        give([*own[1:], *others])
+        optimizer.step()
+    assert readings([*own, *others]) == [0, 3, 3, 3, 3]
+    return Ran(optimizer, [4] * 3)
+
+
+@row
+def an_optimizer_that_steps_in_place_of_the_one_in_it(wrap: Wrap) -> Ran:
+    class Instead(torch.optim.Optimizer):  # type: ignore[misc]
+        def __init__(self, base: torch.optim.Optimizer) -> None:
+            super().__init__(base.param_groups, {})
+            self.base, self.steps = base, 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.steps += 1
+            if self.steps % 2:
+                return self.base.step(closure)
+            return Odometer.step(self, closure)
+
+    parameters = zeros()
+    optimizer = wrap(Instead(Odometer(parameters)))
+    for _ in range(4):
+        give(parameters[1:])
+        optimizer.step()
+    assert readings(parameters) == [0, 4, 4]
+    return Ran(optimizer, [2] * 4)
+
+
+@row
+def a_step_that_updates_some_by_itself_and_calls_super(wrap: Wrap) -> Ran:
+    class Partly(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            first = self.param_groups[0]["params"][0]
+            with torch.no_grad():
+                first.add_(1)
+            first.grad = None
+            return super().step(closure)
+
+    parameters = zeros()
+    optimizer = wrap(Partly(parameters))
+    for _ in range(3):
+        give(parameters)
+        optimizer.step()
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3)
+
+
+class Clearing(Odometer):
+    """Takes the gradients away when it has used them, and calls no other step."""
+
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            closure()
+        with torch.no_grad():
+            for parameter in self.param_groups[0]["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(1)
+                    parameter.grad = None
+
+
+@row
+def gradients_that_are_gone_after_the_step_and_a_hook_before_it(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Clearing(parameters))
+    optimizer.register_step_pre_hook(lambda *given: None)
+    for _ in range(3):
+        give(parameters[:2])
+        optimizer.step()
+    assert readings(parameters) == [3, 3, 0]
+    return Ran(optimizer, [2] * 3)
+
+
+@row
+def gradients_that_come_with_a_closure_and_are_gone_after_the_step(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Clearing(parameters))
+    for _ in range(3):
+        optimizer.step(lambda: give(parameters[:2]))
+    assert readings(parameters) == [3, 3, 0]
+    return Ran(optimizer, [2] * 3)
+
+
+@row
+def gradients_that_a_hook_takes_away_after_the_step(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+    optimizer.register_step_pre_hook(lambda *given: None)
+    hook = optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
+    wrap(optimizer)
+    for _ in range(3):
+        give(parameters)
+        optimizer.step()
+    hook.remove()
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3)
+
+
+@row
+def a_lazy_parameter_that_is_never_used(wrap: Wrap) -> Ran:
+    parameters = [*zeros(), torch.nn.UninitializedParameter()]
+    optimizer = wrap(Odometer(parameters))
+    for _ in range(3):
+        give(parameters[:3])
+        optimizer.step()
+    assert readings(parameters[:3]) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3, requests={"dense": 9, "none": 3})
+
+
+@row
+def steps_after_one_that_raised_with_frames_in_its_place(wrap: Wrap) -> Ran:
+    class Raising(Odometer):
+        raises = False
+
+        def step(self, closure: Any = None) -> Any:
+            if self.raises:
+                raise RuntimeError("on purpose")
+            return super().step(closure)
+
+    parameters = zeros(1)
+    optimizer = wrap(Raising(parameters))
+    give(parameters)
+    for size in range(40):  # some frame of a caller comes to lie where that of the step was
+        optimizer.raises = True
+        with suppress(RuntimeError):
+            optimizer.step()
+        optimizer.raises = False
+        names = " = ".join(f"v{each}" for each in range(size + 1))
+        caller: dict[str, Any] = {}
+        exec(f"import sys\ndef call(it):\n  {names} = sys._getframe()\n  it.step()", caller)
+        caller["call"](optimizer)
+    assert readings(parameters) == [40]
+    return Ran(optimizer, [1] * 40, complete=False)
+
+
 def scaled(optimizer: Any, parameters: Any, infinite: Sequence[int], steps: int = 6) -> list[int]:
     """Train with a `GradScaler` and infinite gradients in some steps; how many weights changed."""
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -344,6 +498,80 @@ def a_compiled_step_that_calls_super_twice(wrap: Wrap) -> Ran:
     return Ran(optimizer, [6] * 4)
 
 
+@row
+def a_compiled_step_that_takes_gradients_away(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Clearing(parameters))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for number in range(4):
+        give(parameters[number % 2 :])
+        step()
+    assert readings(parameters) == [2, 4, 4]
+    return Ran(optimizer, [3, 2] * 2)
+
+
+@row
+def a_compiled_step_without_graph_breaks(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
+    for _ in range(3):
+        give(parameters)
+        step()
+    assert readings(parameters) == [3, 3, 3]
+    return Ran(optimizer, [3] * 3)
+
+
+@row
+def a_compiled_step_that_is_fused_and_a_scaler(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
+    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
+    moved = scaled(optimizer, parameters, (2, 4))
+    assert moved == [3, 0, 3, 0, 3, 3]
+    return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 6})
+
+
+@row
+def a_compiled_call_of_a_scaler(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Odometer(parameters))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(1))
+
+    def step() -> None:
+        scaler.step(optimizer)
+        scaler.update()
+
+    compiled = torch.compile(step, backend="aot_eager")
+    for number in range(4):
+        give(parameters, INFINITE if number % 2 else 1.0)
+        compiled()
+    assert readings(parameters) == [2, 2, 2]
+    return Ran(optimizer, [3, 0] * 2, {"dense": 12}, {"GradScaler.step": 4, "step": 2})
+
+
+@row
+def a_compiled_step_that_raises_half_way(wrap: Wrap) -> Ran:
+    class Twice(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            super().step()
+            if self.param_groups[0]["lr"] < 0:
+                raise RuntimeError("on purpose")
+            return super().step()
+
+    parameters = zeros()
+    optimizer = wrap(Twice(parameters))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for number in range(4):
+        give(parameters)
+        optimizer.param_groups[0]["lr"] = -1 if number == 1 else 1
+        with suppress(RuntimeError):
+            step()
+    assert readings(parameters) == [7, 7, 7]
+    return Ran(optimizer, [6] * 3, complete=False)
+
+
 def check(trace: CallTrace, ran: Ran) -> None:
     assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
     assert trace.complete == ran.complete
@@ -354,20 +582,29 @@ def check(trace: CallTrace, ran: Ran) -> None:
         assert trace.executions(method) == executions
 
 
-each_row = pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.long if "compiled" in n else ()) for n in ROWS],
-)
+PARTED = ("calls super twice", "raises half way", "call of a scaler")
+"""Of compiled steps those that are parted, and so met and counted by Python, recorded or not."""
 
 
-@each_row
+def each_row(parted: Any) -> Any:
+    """A parameter for each row; those of steps that are compiled in parts are marked `parted`."""
+
+    def marks(name: str) -> Any:
+        if "compiled" not in name:
+            return ()
+        return parted if name.endswith(PARTED) else pytest.mark.long
+
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks(n)) for n in ROWS])
+
+
+@each_row(pytest.mark.long)
 def test_counts(name: str) -> None:
     torch._dynamo.reset()
     ran = ROWS[name](tracer.wrap)
     check(tracer.trace_of(ran.optimizer), ran)
 
 
-@each_row
+@each_row(pytest.mark.sweep)
 def test_recorded(name: str) -> None:
     """The same without `wrap`: each optimizer that is used is met when it steps."""
     torch._dynamo.reset()
@@ -411,3 +648,133 @@ def test_a_step_that_was_compiled_before() -> None:
         step()
     assert readings(parameters) == [7, 7, 7]
     assert tracer.trace_of(optimizer).count("updates", by=("step",)) == {(n,): 3 for n in (1, 2, 3)}
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads are switched all the time."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_threads_that_share_an_optimizer_which_is_met() -> None:
+    for _ in range(20):
+        parameters = zeros(1)
+        optimizer = Odometer(parameters)
+        give(parameters)
+        begin = threading.Barrier(4)
+
+        def train(optimizer: Any = optimizer, begin: Any = begin) -> None:
+            begin.wait()
+            for _ in range(10):
+                optimizer.step()
+
+        workers = [threading.Thread(target=train) for _ in range(4)]
+        with tracer.record() as recording:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        trace = recording.trace()
+        assert (trace.steps, trace.updates(), trace.complete) == (40, 40, True)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_thread_that_steps_while_blocks_begin_and_end() -> None:
+    parameters = zeros(1)
+    give(parameters)
+    optimizer = Odometer(parameters)
+    optimizer.register_step_pre_hook(lambda *given: None)
+    optimizer.register_step_post_hook(lambda *given: None)
+    raised: list[Exception] = []
+    steps, goes_on = 0, True
+
+    def train() -> None:
+        nonlocal steps
+        while goes_on:
+            steps += 1
+            try:
+                optimizer.step()
+            except Exception as error:
+                raised.append(error)
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    for _ in range(100):
+        with tracer.record():
+            threading.Event().wait(0.001)
+    goes_on = False
+    worker.join()
+    assert not raised
+    assert readings(parameters) == [steps]
+
+
+def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:
+    class Raising(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            raise RuntimeError("on purpose")
+
+    optimizer = tracer.wrap(Raising(zeros()))
+
+    def train() -> None:
+        with suppress(RuntimeError):
+            optimizer.step()
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    worker.join()
+    assert not tracer.trace_of(optimizer).complete
+
+
+def test_a_step_that_is_set_on_the_optimizer() -> None:
+    parameters = zeros()
+    optimizer: Any = tracer.wrap(Odometer(parameters))
+    optimizer.step = lambda: give(parameters)
+    optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert "step was set on the optimizer itself" in trace.notes[0]
+
+
+def test_what_an_optimizer_around_another_writes_to_data_is_said() -> None:
+    class Instead(torch.optim.Optimizer):  # type: ignore[misc]
+        def __init__(self, base: torch.optim.Optimizer) -> None:
+            super().__init__(base.param_groups, {})
+            self.base = base
+
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                parameter.data.add_(1)
+
+    parameters = zeros()
+    optimizer = tracer.wrap(Instead(Odometer(parameters)))
+    give(parameters)
+    optimizer.step()
+    assert readings(parameters) == [1, 1, 1]
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete and ".data" in trace.notes[0]
+
+
+@pytest.mark.long
+def test_blocks_of_record_compile_a_step_no_more_than_once_each_way() -> None:
+    torch._dynamo.reset()
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+    compiled = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    step = torch.compile(optimizer.step, backend=backend)
+    for block in range(6):
+        with tracer.record() as recording:
+            for _ in range(2):
+                give(parameters)
+                step()
+        assert recording.trace().updates() == 6, block
+    assert readings(parameters) == [12, 12, 12]
+    assert len(compiled) == 2  # before and after it was met

@@ -17,7 +17,7 @@ from tracer.findings.cases import (
 from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
-from tracer.model.labels import of_optax, of_torch, replica_names
+from tracer.model.labels import of_optax, of_torch, replica_names, replica_noun
 from tracer.model.measures import counting, tries
 from tracer.model.wording import listed, some, some_between, span, times
 
@@ -328,6 +328,8 @@ def _gap(spans: Iterable[Span], last: int) -> int:
 )
 def updated_twice(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
+    if any(each.code == "updated-twice" for of in evidence.optimizers for each in of.remarks):
+        return  # by each member of a `vmap`
     facts = []
     for history in evidence.histories:
         if _uneven(evidence, history):
@@ -358,7 +360,7 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
     "replicas-disagree",
     severity="error",
     title="replicas or workers did not do the same",
-    why="Each replica has a copy of the variable, and the copies are no longer the same.",
+    why="Each of them has a copy of the variable, and the copies are no longer the same.",
     advice="Look for a condition on the replica or on its own data around apply_gradients.",
     explanation=(
         "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
@@ -397,11 +399,22 @@ def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
             yield Case(
                 "error",
                 f"{text}.",
-                "",
+                _ON_A_RANK if replica_noun(evidence.trace) == "rank" else "",
                 names_of(evidence, fact.variables),
                 fact.step,
                 evidence.trace.replicas[least].id,
             )
+
+
+_ON_A_RANK = "Look for a condition on the rank or on its own data around the step."
+_MORE_FOR_A_WORKER = (
+    "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look for a "
+    "worker that left the loop early."
+)
+_MORE_FOR_A_RANK = (
+    "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left the "
+    "loop early."
+)
 
 
 def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
@@ -414,14 +427,13 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
         low = min(steps[each] for each in behind)
         name_of = replica_names(evidence.trace)
         names = [name_of[each] for each in behind]
-        which = listed(names) if len(names) <= 3 else f"{len(names):,} replicas"
+        which = listed(names) if len(names) <= 3 else some(len(names), replica_noun(evidence.trace))
         ran = some_between((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
             f"{which}{of_optimizer(evidence)} ran {ran}, {name_of[most]} ran "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
-            "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look "
-            "for a worker that left the loop early.",
+            _MORE_FOR_A_RANK if replica_noun(evidence.trace) == "rank" else _MORE_FOR_A_WORKER,
             step=low + 1,
             replica=evidence.trace.replicas[behind[0]].id,
         )

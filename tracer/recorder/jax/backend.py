@@ -23,6 +23,7 @@ from tracer.recorder.jax.blocks import Blocks as new_blocks, distribution, in_ea
 from tracer.recorder.jax.older import OlderFunctions as new_older
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",
@@ -44,6 +45,9 @@ __all__ = [
     "values_of",
     "versions",
 ]
+
+
+KIND_BY_TYPE = True
 
 
 def kind_of_gradient(gradient: Any) -> Kind:

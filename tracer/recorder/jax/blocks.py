@@ -15,11 +15,13 @@ there: so the steps keep their order.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import jax
 
+from tracer.model.records import Remark
 from tracer.model.wording import some
 from tracer.recorder import host
 from tracer.recorder.backend import Stepped
@@ -27,7 +29,7 @@ from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
 from tracer.recorder.jax.effects import Effects
-from tracer.recorder.jax.older import functions_with
+from tracer.recorder.jax.older import forget, functions_with
 from tracer.recorder.jax.programs import Program, Programs, Work
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
@@ -93,9 +95,10 @@ def _begin_step(frame: Any) -> _Begun | None:
     if frame.method != "stateless_apply":
         return _Begun(optimizer, clock, None, clock.value)
     state = frame.args[0] if frame.args else frame.kwargs.get("optimizer_variables", ())
-    for number, variable in enumerate(optimizer.variables):
-        if variable is clock and number < len(state):
-            return _Begun(optimizer, clock, number, state[number])
+    with suppress(TypeError, KeyError, IndexError):  # Keras will refuse what has no such place
+        for number, variable in enumerate(optimizer.variables):
+            if variable is clock:
+                return _Begun(optimizer, clock, number, state[number])
     return None
 
 
@@ -176,8 +179,10 @@ class Blocks(host.Blocks):
         groups, kept = _groups(frame)
         before, after, clock = _steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
+        stepped = frame.begun.__class__ is _Begun
         variables = () if compared is None else compared.variables
-        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock), variables)
+        key = frame.path, id(clock), stepped, variables
+        work = Work(function, role, tuple(frame.sites), groups, *key)
         numbers = [before, after, *kept]
         if compared is not None:
             numbers += compared.numbers()
@@ -196,16 +201,25 @@ class Blocks(host.Blocks):
                 self.callers.traced[number, frame.path] += 1
         if frame.begun is not None:
             self._stepping.add(frame.begun.optimizer)
-        self._count_in_program(work, numbers, self.beside(frame))
+        self._count_in_program(work, numbers, self.beside(frame), hidden=_hides(frame, before))
 
     def beside(self, frame: Frame) -> Sequence[Any]:
         """Arrays that have a `vmap` where nothing has that the op is handed."""
-        return ()
+        return _made_in(frame)
 
-    def _count_in_program(self, work: Work, numbers: list[Any], beside: Sequence[Any]) -> None:
-        """Add the op of a block to the program that is traced."""
+    def _count_in_program(
+        self, work: Work, numbers: list[Any], beside: Sequence[Any], *, hidden: bool
+    ) -> None:
+        """Add the op of a block to the program that is traced.
+
+        `hidden` if the optimizer's count of steps is not that of the step.
+        """
         axes = compat.axis_names()
         program = self.programs.new(work, replicated=bool(axes))
+        if compat.is_mapped_eagerly():
+            program.doubt("not compiled")
+        if hidden:
+            program.doubt("hidden")
         if axes:  # the program says what each device does: each is a replica
             primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
             return
@@ -228,12 +242,19 @@ class Blocks(host.Blocks):
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""
         for optimizer in list(self._stepping):
-            for function in functions_with(optimizer):
-                function.clear_cache()
+            forget(functions_with(optimizer))
+
+    def end(self) -> None:
+        """Tracing of one ends: what runs from now on may not be told."""
+        self.programs.begin_anew()
 
     def wait(self) -> None:
-        """Wait until all that the program has begun to run is counted: its results are there."""
-        if not self.programs.all and self._latest is None:
+        """Wait until all that the program has begun to run is counted: its results are there.
+
+        Not if a program waits for who asks.
+        """
+        nothing_runs = not self.programs.all and self._latest is None
+        if nothing_runs or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
@@ -250,13 +271,18 @@ class Blocks(host.Blocks):
             counted = self.programs.latest.get(id(clock))
             if counted is None and started is not None:
                 counted = started + self.counters.steps()
+            missed = 0 if started is None else max(self.programs.passed_over(id(clock)), 0)
             if now is not None and counted is not None and now > counted:
-                more = some(int(now) - counted, "step")
+                missed += int(now) - counted
+            if missed:
                 yield (
-                    f"{name}: its own count of steps is {more} further than what was counted: they "
-                    "ran in programs compiled before the tracer came, unless the count was set, as "
-                    "by a checkpoint; wrap the optimizer before its steps are compiled"
+                    f"{name}: its own count of steps is {some(missed, 'step')} further than what "
+                    "was counted: they ran in programs compiled before the tracer came, unless the "
+                    "count was set, as by a checkpoint; wrap the optimizer before its steps are "
+                    "compiled"
                 )
+        if self.programs.all and compat.is_called_by_program():
+            yield "it was read in a callback of a program: what runs there may not be counted yet"
         number = jax.process_index()
         if number and self.programs.all and not any(each.total for each in self.programs.all):
             yield (
@@ -264,6 +290,23 @@ class Blocks(host.Blocks):
                 "counted in the first of them; keras.distribution, pmap and shard_map are counted "
                 "in each"
             )
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """Whether programs told more steps than it counts.
+
+        A loop of the program's own has its state: what becomes of that the variable never hears,
+        nor do those of the optimizers inside of it.
+        """
+        for clock in {id(each): each for each in map(clock_of, list(self._stepping))}.values():
+            now, told = number_in(clock), self.programs.latest.get(id(clock))
+            if now is not None and told is not None and now < told:
+                return True
+        return False
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """That each member of a `vmap` updates each variable, in one step."""
+        members = self.programs.members
+        return (Remark("updated-twice", "vmap", some(members, "member")),) if members > 1 else ()
 
 
 def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
@@ -295,9 +338,37 @@ def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
         return begun.clock.value, begun.clock.value, begun.clock
     if begun.place_of_clock is None:
         return begun.value, begun.clock.value, begun.clock
-    result = frame.result  # what `stateless_apply` returned; None if it raised
-    after = begun.value if result is None else result[1][begun.place_of_clock]
-    return begun.value, after, begun.clock
+    with suppress(TypeError, KeyError, IndexError):
+        return begun.value, frame.result[1][begun.place_of_clock], begun.clock
+    return 0, 0, None  # it raised, or it is one of the program's own that returns what it likes
+
+
+def _hides(frame: Any, count: Any) -> bool:
+    """Whether what a part of a step reads of the optimizer's count is not what its step has."""
+    around = frame.parent
+    while around is not None and around.begun.__class__ is not _Begun:
+        around = around.parent
+    if around is None or frame.begun.__class__ is _Begun:
+        return False
+    return _is_traced(around.begun.value) and not _is_traced(count)
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def _made_in(frame: Any) -> list[Any]:
+    """What a block made of the variables that it updates, as far as JAX is tracing it.
+
+    Each member of a `vmap` that has its own has updated them.
+    """
+    if frame.role == "apply":
+        values = [frame.variable.value]
+    elif frame.role == "step" and frame.method == "stateless_apply":
+        values = frame.result
+    else:
+        values = [each.value for each in frame.original.__self__._trainable_variables]
+    return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
 
 
 def _mesh_of_processes() -> Any:

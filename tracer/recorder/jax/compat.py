@@ -5,7 +5,9 @@ imported, with the name of it, so that nothing is counted wrongly in silence.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,14 +17,42 @@ from jax.interpreters import ad, batching, mlir, partial_eval
 from tracer.errors import UnsupportedOptimizer
 
 try:
-    from jax._src import callback as _callback, config as _config, core, sharding_impls
+    from jax._src import (
+        ad_checkpoint as _checkpoint,
+        api as _api,
+        callback as _callback,
+        config as _config,
+        core,
+        pjit as _pjit,
+        sharding_impls,
+        source_info_util,
+    )
+    from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
+    from jax._src.lax.control_flow import common as _loops
     from jax._src.lib import xla_client
     from jax.extend.core import Primitive
 
     _trace_context = core.trace_ctx
     _EvalTrace = core.EvalTrace
     _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
+    _traced: list[Any] = [
+        cache
+        for module, name in (
+            (_partial_eval, "trace_to_jaxpr"),  # all of them since JAX 0.10
+            (_loops, "_initial_style_jaxpr"),
+            (_loops, "_initial_style_open_jaxpr"),
+            (_checkpoint, "_trace_to_jaxpr"),
+        )
+        if hasattr(cache := getattr(module, name, None), "cache_keys")
+    ]
+    _traced_by: list[Any] = [  # before JAX 0.10, and 0.8
+        cache
+        for module, name in ((_pjit, "_create_pjit_jaxpr"), (_pxla, "parallel_callable"))
+        if hasattr(cache := getattr(module, name, None), "evict_function")
+    ]
+    if not _traced or not (_traced_by or hasattr(_traced[0], "evict_weakref")):
+        raise AttributeError("the caches of what was traced")
 except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.10"
@@ -62,6 +92,57 @@ def is_plain() -> bool:
 def is_of_outside(value: Any) -> bool:
     """Whether a value is of another program than that which is being traced."""
     return isinstance(value, jax.core.Tracer) and value._trace is not _trace_context.trace
+
+
+def is_chosen_by_members() -> bool:
+    """Whether what JAX batches now is a branch of which each member says whether it is taken.
+
+    Then all branches run for all members. `_cond_batching_rule` knows it, which calls the rules of
+    what is in the branch.
+    """
+    return any("in_batched" in known for known in _locals_of("_cond_batching_rule"))
+
+
+def is_looped_by_members() -> bool:
+    """Whether what JAX lowers now is in a loop that each member leaves for itself.
+
+    Then it runs for all members until the last of them leaves.
+    """
+    return any(known.get("batched") for known in _locals_of("_while_lowering"))
+
+
+def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
+    """The variables of the functions of this name that are being called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == rule:
+            yield frame.f_locals
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
+    """Execute a primitive that gives nothing if all that it is given is known; else keep it.
+
+    As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
+    JAX is too old to keep it.
+    """
+    if all(each.pval.is_known() for each in tracers):
+        primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
+        return True
+    if not hasattr(trace, "effect_handles"):
+        return False
+    tracers = [trace.instantiate_const(each) for each in tracers]
+    source = source_info_util.current()
+    equation = _partial_eval.new_eqn_recipe(
+        trace, tracers, [], primitive, parameters, core.no_effects, source
+    )
+    trace.effect_handles.append(_partial_eval.EffectHandle(tracers, equation))
+    return True
+
+
+def is_mapped_eagerly() -> bool:
+    """Whether a `shard_map` is around that is not compiled: it drops what gives nothing."""
+    return type(current_trace()).__name__ == "ShardMapTrace"
 
 
 def axis_names() -> tuple[Any, ...]:
@@ -154,11 +235,45 @@ def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Calla
     return mapped
 
 
+def traced_functions() -> "Counter[Any]":
+    """The functions of which JAX keeps what it traced, each with the number of its traces.
+
+    They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
+    trace of a function in it from here, if that function is still the same.
+    """
+    functions: Counter[Any] = Counter()
+    for cache in _traced:
+        functions.update(key[0]() for key in list(cache.cache_keys()))
+    for memo in _traced_by:
+        functions.update(list(memo.cache_clear.__self__))
+    del functions[None]  # those that are gone meanwhile
+    return functions
+
+
+def forget(function: Any) -> None:
+    """Let JAX trace a function again when it is called next."""
+    for cache in _traced:
+        if hasattr(cache, "evict_weakref"):
+            cache.evict_weakref(function)
+        elif any(key[0]() is function for key in list(cache.cache_keys())):
+            cache.cache_clear()  # the others are traced again too, if they are called again
+    for memo in _traced_by:
+        memo.evict_function(function)
+    for mapped in list(getattr(_api, "_pmap_cache_clears", ())):  # of `pmap` before JAX 0.8
+        if mapped.__wrapped__ is function:
+            mapped._cache_clear()
+
+
 def function_name(trace: Any) -> str:
     """The name of the function that is being traced; `program` where JAX does not say it."""
     about = getattr(getattr(trace, "frame", None), "debug_info", None)
     described = str(getattr(about, "func_src_info", "") or "")
     return described.partition(" at ")[0] or "program"
+
+
+def is_called_by_program() -> bool:
+    """Whether a program of JAX that runs now calls Python on this thread."""
+    return any(True for _ in _locals_of("_wrapped_callback"))
 
 
 def wait_for(array: Any) -> None:

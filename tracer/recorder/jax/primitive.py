@@ -7,14 +7,15 @@ turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes
 - a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
 - under `vmap` it has a number for each member, all in one call;
-- under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more.
+- under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more;
+- where a loop is differentiated it stays in the loop (`custom_partial_eval_rules`).
 
 In loops and branches it runs as often as they do. Python is called on a thread of XLA, which holds
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,15 @@ class Counted(Hashable, Protocol):
 
     def left_out(self, why: str) -> None:
         """It is compiled, and cannot be counted there."""
+
+    def doubt(self, reason: "Doubt") -> None:
+        """What it tells is not what ran."""
+
+
+Doubt = Literal["not compiled", "all members", "hidden", "hoisted"]
+"""Why: it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop
+that some members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is
+in a loop that is differentiated, which this version of JAX takes it from."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -101,9 +111,11 @@ def _differentiate(
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], *, handed: int, **parameters: Any
+    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, handed: int
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
+    if compat.is_chosen_by_members():
+        counted.doubt("all members")
     size = next(
         operand.shape[dimension]
         for operand, dimension in zip(operands, dimensions, strict=True)
@@ -115,7 +127,7 @@ def _batch(
         else jnp.moveaxis(operand, dimension, 0)
         for operand, dimension in zip(operands[:handed], dimensions[:handed], strict=True)
     ]
-    _count.bind(*whole, *operands[handed:], handed=handed, **parameters)
+    _count.bind(*whole, *operands[handed:], counted=counted, handed=handed)
     return [], []
 
 
@@ -136,6 +148,13 @@ def _once(
     return equation, None, [], [], []
 
 
+def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
+    """Where some is computed early it is not dropped from the rest, as what gives nothing is."""
+    if not compat.stage(trace, _count, tracers, parameters):
+        parameters["counted"].doubt("hoisted")
+    return []
+
+
 def _run(*operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
     """In eager mode Python calls Python."""
     counted.ran(*operands[:handed])
@@ -146,6 +165,8 @@ def _lower(context: Any, *operands: Any, counted: Counted, handed: int) -> Seque
     if why := compat.why_not(context):
         counted.left_out(why)
         return []
+    if compat.is_looped_by_members():
+        counted.doubt("all members")
     counted.lowered(compat.platforms(context)[0])
 
     def ran(*numbers: Any) -> tuple[()]:
@@ -166,6 +187,7 @@ compat.ad.primitive_jvps[_count] = _differentiate
 compat.batching.primitive_batchers[_count] = _batch
 compat.partial_eval.dce_rules[_count] = _used
 compat.partial_eval.partial_eval_jaxpr_custom_rules[_count] = _once
+compat.partial_eval.custom_partial_eval_rules[_count] = _stay
 compat.register_lowering(_count, _lower)
 
 _keep.def_impl(lambda *operands: [])

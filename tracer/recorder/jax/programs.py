@@ -5,7 +5,8 @@ numbers of that run: the optimizer's own count of steps before and after the blo
 group that may be thrown away whether it was kept. The op of a step has what the step made among its
 operands, so what stands in branches and loops inside of the step is told before it. Beyond that XLA
 promises no order: of two steps in one program the parts of the second may be told before the end of
-the first. So the parts wait until a step is told whose count of steps encloses theirs.
+the first. So the parts wait until a step is told whose count of steps encloses theirs. A part on
+which nothing depends that the step tells may be told after it: it is of one of the steps told last.
 
 A part that no step encloses ran outside of every step: a function that was traced inside a step may
 be called by itself later, and JAX does not call Python then.
@@ -16,7 +17,7 @@ part; a branch runs for all of them, and for those that did not choose it, what 
 What is told comes on threads of XLA, several at once. They take the lock of the counters.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,6 +26,7 @@ import numpy as np
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.jax.effects import sources
+from tracer.recorder.jax.primitive import Doubt
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
 
@@ -33,6 +35,28 @@ DISCARDED, KEPT, SKIPPED = range(3)
 
 _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
+
+
+_DOUBTS: dict[Doubt, str] = {
+    "not compiled": (
+        "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
+    ),
+    "all members": (
+        "a step under vmap is in a branch or a loop that each member takes or not: it runs for all "
+        "of them, and for those that did not take it is counted, too"
+    ),
+    "hidden": (
+        "an apply method is called in a branch or a loop of its own, in a StatelessScope that "
+        "hides the optimizer's count of steps: in which step it ran is not known"
+    ),
+    "hoisted": (
+        "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
+    ),
+}
+
+
+_ENDED = 64
+"""How many steps may be told before a part of the first of them is."""
 
 
 class Row(NamedTuple):
@@ -60,6 +84,8 @@ class Work(NamedTuple):
     path: int
     clock: int
     """Whose count of steps the rows have: a number that is the same for the same optimizer."""
+    stepped: bool
+    """Whether the rows have the count before and after it; else that of the step it is in."""
     variables: tuple[int, ...] = ()
     """The variables of a step that are compared, if effects are asked for."""
 
@@ -119,6 +145,11 @@ class Program:
         """It is compiled for a platform."""
         self._programs.lowered(platform)
 
+    def doubt(self, reason: Doubt) -> None:
+        """What it tells is not what ran."""
+        if not (reason == "all members" and self.work.role == "part" and self.work.stepped):
+            self._programs.note(_DOUBTS[reason])
+
     def left_out(self, why: str) -> None:
         """It is compiled, and cannot be counted there."""
         self._programs.left_out(why)
@@ -129,6 +160,15 @@ class _Waiting(NamedTuple):
 
     program: Program
     rows: list[Row]
+
+
+class _Told(NamedTuple):
+    """What steps tell of the optimizer's own count: of one member, where a `vmap` has several."""
+
+    first: int
+    far: int
+    moved: int
+    """How far all of the steps moved it together."""
 
 
 class Programs(Counters[Any, Any]):
@@ -146,10 +186,18 @@ class Programs(Counters[Any, Any]):
         """What was traced."""
         self.latest: dict[int, int] = {}
         """How far the steps that were told say that each optimizer's own count of steps is."""
+        self.members = 1
+        """How many members of a `vmap` a step had at most."""
+        self._told: dict[tuple[int, int], _Told] = {}
+        """By that count and replica, what the steps that were told say of it."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
-        self._note = note
+        self.note = note
         self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
+        self._ended: dict[int, deque[tuple[int, list[Row], int]]] = defaultdict(
+            lambda: deque(maxlen=_ENDED)
+        )
+        """By replica the steps that were told last, each with its stamp for what is part of it."""
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
 
     @property
@@ -179,7 +227,12 @@ class Programs(Counters[Any, Any]):
         work = program.work
         with self.lock:
             program.total += len(rows)
+            self.members = max(self.members, len(rows))
             if work.role == "part":
+                stamp = None if work.stepped else self._step_of(work, replica, rows)
+                if stamp is not None:
+                    self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+                    return
                 waiting = self._waiting[replica]
                 waiting.append(_Waiting(program, rows))
                 if len(waiting) > _MOST_WAITING:
@@ -187,24 +240,45 @@ class Programs(Counters[Any, Any]):
                 return
             after = max(row.after for row in rows)
             self.latest[work.clock] = max(after, self.latest.get(work.clock, after))
+            row, told = rows[0], self._told.get((work.clock, replica))
+            self._told[work.clock, replica] = _Told(
+                row.before if told is None else min(told.first, row.before),
+                row.after if told is None else max(told.far, row.after),
+                row.after - row.before + (0 if told is None else told.moved),
+            )
             stamp = 0
             if work.role == "step":
                 number = self.take_number(replica)
                 stamp = UNIT * number
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
+                self._ended[replica].append((work.clock, rows, stamp | WITHIN))
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
             if stamp and work.variables and self.effects is not None:
                 seen = sources(work.variables, [row.seen for row in rows])
                 self.effects.log(replica, seen, stamp)
 
+    def passed_over(self, clock: int) -> int:
+        """How many steps were not told that lie between others, by an optimizer's own count.
+
+        There may be more, if several states were trained, each with a count of its own.
+        """
+        with self.lock:
+            of_clock = [told for (of, _), told in self._told.items() if of == clock]
+        return max((told.far - told.first - told.moved for told in of_clock), default=0)
+
+    def begin_anew(self) -> None:
+        """From now on steps may run that are not to be told."""
+        with self.lock:
+            self._told.clear()
+
     def lowered(self, platform: str) -> None:
         """A program with a block in it is compiled for a platform."""
         if platform != "cpu":
-            self._note(f"counting on {platform} was never tried: compare the counts by other means")
+            self.note(f"counting on {platform} was never tried: compare the counts by other means")
 
     def left_out(self, why: str) -> None:
         """A program with a block in it is compiled that cannot call Python."""
-        self._note(f"a step {why}, so what runs in it is not counted")
+        self.note(f"a step {why}, so what runs in it is not counted")
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.
@@ -240,7 +314,7 @@ class Programs(Counters[Any, Any]):
             of_rows = steps if members else [_around(steps)] * len(rows)
             apart = part.program.work.clock != clock  # what its count says is of another optimizer
             fits = [
-                apart or (step.before <= row.before and row.after <= step.after)
+                apart or _is_in(row, step, part.program.work.stepped)
                 for row, step in zip(rows, of_rows, strict=True)
             ]
             if not (members or all(fits)):
@@ -252,6 +326,20 @@ class Programs(Counters[Any, Any]):
             ]
             self._log_of(part.program, replica, kept).add(stamp)
         self._waiting[replica] = left
+
+    def _step_of(self, work: Work, replica: int, rows: Sequence[Row]) -> int | None:
+        """The stamp of what is part of the step that `rows` are in, if that was told before them.
+
+        A step that did not move the count is not known by it.
+        """
+        for clock, steps, stamp in reversed(self._ended[replica]):
+            alike = clock == work.clock and len(steps) == len(rows)
+            if alike and all(
+                step.before == row.before < step.after
+                for row, step in zip(rows, steps, strict=True)
+            ):
+                return stamp
+        return None
 
     def _block_of(self, part: _Waiting, replica: int) -> CountedBlock:
         """What the log knows a part by."""
@@ -329,6 +417,13 @@ def _groups(work: Work) -> int:
 def _around(rows: Sequence[Row]) -> Row:
     """From the first to the last of what some rows say."""
     return Row(min(row.before for row in rows), max(row.after for row in rows), ())
+
+
+def _is_in(part: Row, step: Row, stepped: bool) -> bool:
+    """Whether a part is in a step; `stepped` if it has a count before and after of its own."""
+    if not stepped and step.before < step.after:
+        return step.before <= part.before < step.after
+    return step.before <= part.before and part.after <= step.after
 
 
 def _no_ledger(device: str, steps: int) -> NoReturn:

@@ -14,6 +14,7 @@ from tracer.recorder.host import (
     update_replica_id,
 )
 from tracer.recorder.jax.backend import (
+    KIND_BY_TYPE,
     canonical,
     function_around,
     in_eager,
@@ -27,6 +28,7 @@ from tracer.recorder.optax.blocks import Blocks as new_blocks, OlderFunctions as
 from tracer.recorder.optax.leaves import Leaf, Leaves
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",

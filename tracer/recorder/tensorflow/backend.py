@@ -23,6 +23,7 @@ from tracer.recorder.tensorflow.variables import (
 )
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",
@@ -58,6 +59,9 @@ def new_handing(
 ) -> Handing:
     """What compares models with what is handed over."""
     return Handing(variables, iterations)
+
+
+KIND_BY_TYPE = True
 
 
 def kind_of_gradient(gradient: Any) -> Kind:

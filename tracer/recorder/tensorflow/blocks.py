@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from tracer.model.records import Remark
 from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.effects import UNHANDED
@@ -229,6 +230,14 @@ class Blocks:
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """What is older than the tracer says by itself that it is called."""
         return iter(())
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """No: it counts in its variable."""
+        return False
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """None."""
+        return ()
 
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""

@@ -26,6 +26,7 @@ from tracer.recorder.torch.effects import tensor_of as tensor_of_variable
 from tracer.recorder.torch.ranks import locate, surroundings
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",
@@ -47,6 +48,9 @@ __all__ = [
     "values_of",
     "versions",
 ]
+
+
+KIND_BY_TYPE = False  # a tensor has a layout
 
 
 def kind_of_gradient(gradient: Any) -> Kind:

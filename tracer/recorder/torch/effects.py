@@ -117,6 +117,8 @@ class Effects(Logs):
                 "effects in a CUDA graph are not known: Python does not see what it does later"
             )
             return None
+        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            return None  # a lazy parameter, in which there is nothing yet
         plain = _plain(tensor)
         if not _is_comparable(plain):
             self._note(

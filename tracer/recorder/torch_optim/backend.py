@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer.recorder import host
-from tracer.recorder.backend import Surroundings
 from tracer.recorder.host import (
     Handing as new_handing,
     OlderFunctions as new_older,
@@ -18,17 +17,19 @@ from tracer.recorder.host import (
     update_replica_id,
 )
 from tracer.recorder.torch.backend import (
+    KIND_BY_TYPE,
     canonical,
     device_of,
     kind_of_gradient,
     number_in,
     values_of,
 )
-from tracer.recorder.torch_optim import compat
+from tracer.recorder.torch.ranks import surroundings
 from tracer.recorder.torch_optim.blocks import Blocks as new_blocks
 from tracer.recorder.torch_optim.parameters import Parameters
 
 __all__ = [
+    "KIND_BY_TYPE",
     "canonical",
     "counts_in_functions",
     "device_of",
@@ -50,16 +51,6 @@ __all__ = [
     "values_of",
     "versions",
 ]
-
-
-def surroundings() -> Surroundings:
-    """The ranks of `torch.distributed`, if it is in use: each is a worker."""
-    known = compat.rank_and_world()
-    if known is None:
-        return Surroundings("", "", ())
-    rank, world, talking = known
-    ranks = tuple(f"rank:{each}" for each in range(world))
-    return Surroundings(f"torch.distributed ({talking})", ranks[rank], ranks)
 
 
 def iterations_of(optimizer: Any) -> None:

@@ -7,14 +7,16 @@ parameters on a device, where effects are asked for.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
 from tracer.recorder.host import Blocks as HostBlocks
 from tracer.recorder.stamps import UNIT
 from tracer.recorder.torch.effects import Effects, Seen
+from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.under_way import drop_raised
 
 MOST = 4096
@@ -23,12 +25,6 @@ MOST = 4096
 
 PROGRAM = "torch.compile"
 """What stands for the name of a function, where `torch.compile` made a program of a step."""
-
-
-class Program(NamedTuple):
-    """Such a program."""
-
-    number: int
 
 
 class _Waiting(NamedTuple):
@@ -66,18 +62,16 @@ class Blocks(HostBlocks):
         self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
 
     def close(self, frame: Frame, failed: bool) -> None:
-        """A step has ended: count it. `frame.result` says what is special of it.
+        """A step has ended: count it. `frame.result` says what is special of it: an `Ending`.
 
-        That is the program of which it is a run, or what says whether it was skipped. In
-        `frame.begun` is what was seen of the parameters.
+        In `frame.begun` is what was seen of the parameters.
         """
-        program = frame.result if isinstance(frame.result, Program) else None
+        program, skipped = frame.result
         function = "" if program is None else PROGRAM
         block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
-        skipped = frame.result if program is None else None
         with self.counters.lock:
             if program is not None:
-                self._programs[block].add(program.number)
+                self._programs[block].add(program)
                 self.counters.session_graphs[block] = len(self._programs[block])
             step = _Waiting(block, skipped, frame.begun)
             if skipped is None and not self._waiting and (step.seen is None or step.seen.is_there):
@@ -92,6 +86,16 @@ class Blocks(HostBlocks):
         with self.counters.lock:
             self.settle()  # the steps so far, of which the other was wanted, have their numbers
             return self.counters.compare(wanted, lambda: Effects(self._note))
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Say of one that has a `step` of its own, and never called the hooks, that it has."""
+        for each in optimizers:
+            own = vars(each.optimizer).get("step")
+            if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
+                yield (
+                    f"{each.name}: step was set on the optimizer itself, and does not call that of "
+                    "its class: its calls are not seen"
+                )
 
     def settle(self) -> None:
         """Count the steps that wait; this waits for the device."""

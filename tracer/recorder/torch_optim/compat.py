@@ -5,11 +5,16 @@ of each class, an inner one that `super().step()` calls too), `amp/grad_scaler.p
 the optimizer's out, or gives `found_inf` to one that is fused, whose kernel leaves out its work).
 """
 
+import inspect
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.optim import optimizer as _home
+from torch.optim.optimizer import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,21 +24,50 @@ __all__ = [
     "MOVED",
     "RAN",
     "GradScaler",
+    "HookPlace",
     "Module",
     "Optimizer",
     "constant",
     "eagerly",
+    "global_hooks",
     "has_hooks",
     "is_compiling",
+    "is_generated",
+    "is_of_scheduler",
     "is_optimizer",
     "is_sparse",
     "layout_if",
     "layouts_of",
     "on_run",
-    "rank_and_world",
-    "register_optimizer_step_pre_hook",
+    "shape_of",
     "steps_with_hooks",
+    "version_of",
+    "without_dynamo",
+    "writes_to_data",
 ]
+
+global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
+    _home._global_optimizer_pre_hooks,
+    _home._global_optimizer_post_hooks,
+)
+"""The hooks before and after the steps of all optimizers."""
+
+
+class HookPlace:
+    """A key for a hook, and always the same one: a program is compiled for certain keys."""
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self.hook = hook
+        self.key: int = RemovableHandle(OrderedDict()).id
+
+    def put_in(self, hooks: dict[int, Any]) -> None:
+        """Have the hook called last of these."""
+        hooks[self.key] = self.hook
+
+    def take_out(self, hooks: dict[int, Any]) -> None:
+        """Have it called no more."""
+        hooks.pop(self.key, None)
+
 
 GradScaler: Any = torch.amp.GradScaler
 Module: Any = torch.nn.Module
@@ -52,6 +86,20 @@ def constant(function: F) -> F:
     seconds to import; who compiles nothing shall not wait for that.
     """
     vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+def without_dynamo(function: F) -> F:
+    """Have a function run by Python, called from compiled code, too; what it calls may be compiled.
+
+    It is what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without the
+    import.
+    """
+    vars(function)["_torchdynamo_disable"] = True
+    with suppress(ImportError):  # Dynamo is not built for this Python
+        from torch._C._dynamo.eval_frame import skip_code
+
+        skip_code(function.__code__)
     return function
 
 
@@ -101,18 +149,50 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def rank_and_world() -> tuple[int, int, str] | None:
-    """The rank of this process, how many there are, and how they talk; None for one alone."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    return distributed.get_rank(), distributed.get_world_size(), str(distributed.get_backend())
+def version_of(parameter: Any) -> int | None:
+    """How often a parameter was written to, as PyTorch counts it for its gradients.
+
+    None if it counts that not: for a tensor that was made in `torch.inference_mode`.
+    """
+    return None if parameter.is_inference() else int(parameter._version)
+
+
+def writes_to_data(cls: type) -> bool:
+    """Whether a class that is none of PyTorch's may write to `.data`, which no version counts."""
+    methods = [
+        inspect.unwrap(each)
+        for base in cls.__mro__
+        if not base.__module__.startswith("torch.")
+        for each in vars(base).values()
+        if inspect.isfunction(each)
+    ]
+    return any("data" in method.__code__.co_names for method in methods)
+
+
+def is_of_scheduler(step: Any) -> bool:
+    """Whether a learning-rate schedule set this `step` on an optimizer: it calls that of the class.
+
+    Read in `optim/lr_scheduler.py` (`LRScheduler._initial_step`).
+    """
+    return hasattr(step, "_wrapped_by_lr_sched")
+
+
+def is_generated(module: Any) -> bool:
+    """Whether a module is a graph that Dynamo made, with parameters of others in it."""
+    return any("dynamo" in str(key) for key in vars(module).get("meta", ()))
+
+
+def shape_of(parameter: Any) -> tuple[int, ...]:
+    """The shape of a parameter; none of a lazy one that has not got it yet."""
+    lazy = isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+    return () if lazy else tuple(map(int, parameter.shape))
 
 
 _library = torch.library.Library("optimizer_tracer", "DEF")
+_library.define("hold(Tensor(a!) moved, int number, Tensor[] values) -> ()")
+_library.define("ran(Tensor(a!) moved, Tensor? skipped, int number, Tensor[] values) -> ()")
 for _name in ("hold", "ran"):
-    _library.define(f"{_name}(Tensor(a!) moved, int number, Tensor[] parameters) -> ()")
-    _library.impl(_name, lambda moved, number, parameters: None, "Meta")
+    _library.impl(_name, lambda *operands: None, "Meta")
 
 MOVED = torch.zeros((), dtype=torch.int64)
 """What the ops below say that they write to, so that no compiler leaves them out or moves them."""
@@ -127,14 +207,23 @@ RAN: Any = torch.ops.optimizer_tracer.ran
 """The same where a step ends."""
 
 
-def on_run(name: str, called: Callable[[int, list[Any]], None]) -> None:
-    """Have `called` with the number and the values each time a program runs the op `name`.
+def on_hold(called: Callable[[int, list[Any]], None]) -> None:
+    """Have `called` each time that a program runs `HOLD`, with its number and the values.
 
     Dynamo would compile what is called from a program that has parts.
     """
     called = eagerly(called)
+    way = "CompositeExplicitAutograd"
+    _library.impl("hold", lambda moved, number, values: called(number, values), way)
+
+
+def on_run(called: Callable[[int, Any, list[Any]], None]) -> None:
+    """Have `called` with the number of a program each time that it runs, and what it skips by.
+
+    That is None, or a tensor that says whether the step did nothing. Third are the values.
+    """
+    called = eagerly(called)
+    way = "CompositeExplicitAutograd"
     _library.impl(
-        name,
-        lambda moved, number, parameters: called(number, parameters),
-        "CompositeExplicitAutograd",
+        "ran", lambda moved, skipped, number, values: called(number, skipped, values), way
     )

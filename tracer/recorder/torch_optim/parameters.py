@@ -6,6 +6,7 @@ are searched, once for all parameters of an optimizer, when it steps first; noth
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -22,24 +23,25 @@ class Parameters(Variables):
         super().__init__(lambda parameter: parameter, self._record)
         self._names: dict[int, str] = {}
 
-    def meet(self, groups: Sequence[dict[str, Any]]) -> None:
+    def meet(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, which will be asked for next."""
-        self._names = names_in(groups)
+        if not all(map(self.knows, parameters_of(optimizer.param_groups))):
+            self._names = names_in(optimizer)
 
     def _record(self, parameter: Any) -> Variable:
         dtype = str(parameter.dtype).removeprefix("torch.")
         name = self._names.get(id(parameter), "parameter")
-        return Variable(name, tuple(map(int, parameter.shape)), dtype)
+        return Variable(name, compat.shape_of(parameter), dtype)
 
 
-def names_in(groups: Sequence[dict[str, Any]]) -> dict[int, str]:
+def names_in(optimizer: Any) -> dict[int, str]:
     """The name of each parameter of an optimizer, by its `id`.
 
     It is the one that it was handed over with, or that of `named_parameters()` of the outermost
     module that holds it; else its place: `param_groups[0][3]`.
     """
-    wanted = {id(parameter) for group in groups for parameter in group["params"]}
-    names = names_of(wanted)
+    groups = optimizer.param_groups
+    names = _search.names_for(optimizer, parameters_of(groups))
     for place, group in enumerate(groups):
         given = group.get("param_names") or ()
         for index, parameter in enumerate(group["params"]):
@@ -50,24 +52,96 @@ def names_in(groups: Sequence[dict[str, Any]]) -> dict[int, str]:
     return names
 
 
-def names_of(wanted: set[int]) -> dict[int, str]:
-    """The names of parameters, by their `id`, in the models that hold them.
+def name_of(parameter: Any) -> str:
+    """The name of a parameter in its model; `parameter` if no module holds it.
 
-    Where several do, as a model and a part of it that something else holds too, that model names
-    them which holds the most of them.
+    All models are searched for one that is not known, and so for those that are asked for next.
     """
-    held = [dict(_named(module, wanted)) for module in _outermost()]
-    names: dict[int, str] = {}
-    for each in sorted(held, key=len, reverse=True):
-        names = {**each, **names}
-    return names
+    if not _search.knows(parameter):
+        _search.again()
+    return _search.names_of([parameter]).get(id(parameter), "parameter")
 
 
-def _outermost() -> list[Any]:
-    """The living modules that are no part of another one."""
-    modules = instances([compat.Module])
-    inner = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
-    return [module for module in modules if id(module) not in inner and "_modules" in vars(module)]
+def names_alive() -> set[str]:
+    """The names of the parameters of all models that the program holds.
+
+    What nothing holds any more, as the model of a test that has ended, is collected first.
+    """
+    gc.collect()
+    _search.again()
+    return _search.all_names()
+
+
+ENOUGH = 3
+"""After so many searches that found nothing new, what is known of parameters is taken."""
+
+
+class _Search:
+    """What the living models call their parameters, as it was found last.
+
+    All objects are searched for them, which takes some 100 ms. There may be an optimizer for each
+    parameter, or a new one in each step.
+    """
+
+    def __init__(self) -> None:
+        self._models: list[dict[int, str]] = []  # the names in each
+        self._seen: dict[int, ref[Any]] = {}  # the parameters of models and optimizers
+        self._optimizers: dict[int, ref[Any]] = {}  # that were alive
+        self._in_vain = 0
+
+    def names_for(self, optimizer: Any, wanted: Sequence[Any]) -> dict[int, str]:
+        """The names of the parameters of an optimizer, by `id`."""
+        known = all(map(self.knows, wanted))
+        alive = self._optimizers.pop(id(optimizer), None)
+        if not known or ((alive is None or alive() is not optimizer) and self._in_vain < ENOUGH):
+            before = self.names_of(wanted) if known else None
+            self.again()
+            found = self.names_of(wanted)
+            self._in_vain = self._in_vain + 1 if found == before else 0
+        return self.names_of(wanted)
+
+    def knows(self, parameter: Any) -> bool:
+        """Whether a parameter was there."""
+        seen = self._seen.get(id(parameter))
+        return seen is not None and seen() is parameter
+
+    def names_of(self, wanted: Iterable[Any]) -> dict[int, str]:
+        """The names of parameters that it knows, by `id`.
+
+        Where several models hold them, as a model and a part of it that something else holds too,
+        that one names them which holds the most of them.
+        """
+        ids = {id(each) for each in wanted if self.knows(each)}
+        names: dict[int, str] = {}
+        for model in sorted(self._models, key=lambda model: -len(ids & model.keys())):
+            names = {**{each: model[each] for each in ids & model.keys()}, **names}
+        return names
+
+    def all_names(self) -> set[str]:
+        """All that any model has."""
+        return {name for model in self._models for name in model.values()}
+
+    def again(self) -> None:
+        """Search."""
+        found = instances([compat.Module, compat.Optimizer])
+        modules = [each for each in found if issubclass(type(each), compat.Module)]
+        optimizers = [each for each in found if compat.is_optimizer(each)]
+        inner = {id(c) for each in modules for c in vars(each).get("_modules", {}).values()}
+        outermost = [m for m in modules if id(m) not in inner and "_modules" in vars(m)]
+        self._seen, self._models = {}, []
+        for module in outermost:
+            if compat.is_generated(module):
+                continue
+            names: dict[int, str] = {}
+            for parameter, name in _named(module):
+                names.setdefault(id(parameter), name)  # as `named_parameters` does for one with two
+                self._seen[id(parameter)] = ref(parameter)
+            self._models.append(names)
+        self._optimizers = {id(each): ref(each) for each in optimizers}
+        for optimizer in optimizers:
+            with suppress(Exception):  # one that is being made, or is like none that there is
+                for parameter in parameters_of(optimizer.param_groups):
+                    self._seen.setdefault(id(parameter), ref(parameter))
 
 
 _WRAPPING = {
@@ -79,48 +153,19 @@ _WRAPPING = {
 """Modules around a model, and what they call it: the program knows the names without it."""
 
 
-def _named(module: Any, wanted: set[int], prefix: str = "") -> Iterator[tuple[int, str]]:
-    """The `id` and the name of each parameter in a module that is wanted."""
+def _named(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
+    """Each parameter in a module, with its name, in the order of `named_parameters()`."""
     own = vars(module)
     for name, parameter in own.get("_parameters", {}).items():
-        if id(parameter) in wanted:
-            yield id(parameter), prefix + name
+        if parameter is not None:
+            yield parameter, prefix + name
+    around = {_WRAPPING.get(each.__name__) for each in type(module).__mro__}
     for name, child in own.get("_modules", {}).items():
         if child is not None:
-            wrapping = _WRAPPING.get(type(module).__name__) == name
-            yield from _named(child, wanted, prefix if wrapping else f"{prefix}{name}.")
+            yield from _named(child, prefix if name in around else f"{prefix}{name}.")
 
 
-_known: dict[int, tuple["ref[Any]", str]] = {}
-"""The parameters that living models held when they were searched last, by their `id`."""
-
-
-def name_of(parameter: Any) -> str:
-    """The name of a parameter in its model; `parameter` if no module holds it.
-
-    All models are searched for one that is not known, and so for those that are asked for next.
-    """
-    known = _known.get(id(parameter))
-    if known is None or known[0]() is not parameter:
-        _known.clear()
-        _known.update(_alive())
-        known = _known.get(id(parameter))
-    return "parameter" if known is None else known[1]
-
-
-def names_alive() -> set[str]:
-    """The names of the parameters of all models that the program holds.
-
-    What nothing holds any more, as the model of a test that has ended, is collected first.
-    """
-    gc.collect()
-    return {name for _, name in _alive().values()}
-
-
-def _alive() -> dict[int, tuple["ref[Any]", str]]:
-    everything = [p for root in _outermost() for p in root.parameters()]
-    names = names_of({id(parameter) for parameter in everything})
-    return {id(p): (ref(p), names[id(p)]) for p in everything}
+_search = _Search()
 
 
 def parameters_of(groups: Iterable[dict[str, Any]]) -> list[Any]:

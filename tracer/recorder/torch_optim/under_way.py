@@ -1,15 +1,16 @@
 """The steps of `torch.optim` that are under way, in each thread.
 
 PyTorch calls no hook for a step that raises. That is found out when the next one begins, or a trace
-is read: the code that called the hook does not run any more. It is known by the `id` of its frame,
-which is not held, for that would hold all that the program computed.
+is read: the code that called the hook does not run any more. It is known by its frame, which is not
+held, for that would hold all that the program computed.
 """
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 STEP, ASKED = "step", "GradScaler.step"
 """The methods of which one outermost execution is a step: see `tracer.kinds`."""
@@ -24,35 +25,61 @@ class Watch(Protocol):
         """A step was ended by an exception; an inner one, if the step around it went on."""
 
 
+class Ending(NamedTuple):
+    """What is special of a step that has ended."""
+
+    program: int | None
+    """The number of the program of which it is a run; None if Python ran it."""
+    skipped: Any
+    """A number on the device: whether it was skipped; None if that is known."""
+
+
+def known_by(python: FrameType | None) -> tuple[int, int]:
+    """What a frame is known by; another one may come to have its `id`, but of other code."""
+    return id(python), id(None if python is None else python.f_code)
+
+
 class Step:
-    """A step that is under way, or has just ended."""
+    """A step that is under way, or has just ended; it keeps no parameter alive."""
 
     __slots__ = (
         "begun",
         "held",
         "inside",
-        "layouts",
         "method",
-        "parameters",
+        "program",
         "python",
         "requests",
         "seen",
         "skipped",
+        "updates",
         "watch",
     )
 
     def __init__(self, watch: Watch, python: FrameType | None, method: str = STEP) -> None:
         self.watch = watch
         self.method = method
-        self.python = id(python)
-        self.parameters: list[Any] = []
-        self.layouts: list[Any] | None = None
-        self.begun: int | None = None  # the version of its first parameter, if that tells anything
-        self.held: dict[int, Any] | None = None  # copies of what it may change, by their `id`
-        self.seen: Any = None  # what came of them, if effects are asked for
+        self.python = known_by(python)
+        self.begun: Mapping[int, int | None] | None = None
+        """The versions of its parameters by `id`, if they tell anything: `compat.version_of`."""
+        self.held: dict[int, Any] | None = None
+        """If effects are asked for, copies of what it may change, by their `id`."""
+        self.seen: Any = None
+        """What came of them."""
         self.requests: Sequence[int] | None = None
-        self.inside: list[int] | None = None  # the sites of the steps that were called in it
-        self.skipped: Any = None  # a number on the device: whether those were; or the program it is
+        """The sites of what it was asked for; None if that is not known yet."""
+        self.updates: Sequence[int] = ()
+        """Those of the updates that it makes, if it makes them itself."""
+        self.inside: list[int] | None = None
+        """Those of what was called in it; None if no step was."""
+        self.skipped: Any = None
+        self.program: int | None = None
+        """See `Ending`."""
+
+
+class _Thread(NamedTuple):
+    number: int
+    steps: list[Step]
 
 
 class _Here(threading.local):
@@ -61,30 +88,59 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.held: dict[int, list[Any]] = {}
-        """By the number of a watch, copies of what its program may change that runs."""
+        """By the `id` of an optimizer, copies of what its program may change that runs."""
+        alive = sys._current_frames()
+        with _lock:
+            _threads[:] = [each for each in _threads if each.steps or each.number in alive]
+            _threads.append(_Thread(threading.get_ident(), self.steps))
 
 
+_lock = threading.Lock()
+"""Held by who takes steps off that are not the last one of its own thread."""
+_threads: list[_Thread] = []
 here = _Here()
+
+
+def take_off(step: Step) -> list[Step]:
+    """A step of this thread ends; returns those that an exception had ended in it."""
+    steps = here.steps
+    if steps[-1] is step:  # another thread takes off none that runs, and this one does
+        steps.pop()
+        return []
+    with _lock:
+        place = steps.index(step)
+        ended = steps[place + 1 :]
+        del steps[place:]
+    return ended
 
 
 def drop_ended(python: FrameType | None) -> None:
     """Forget the steps of this thread that an exception ended, as `python` begins another one."""
     at = sys._getframe(1) if python is None else python.f_back  # one that begins is none that ended
-    running = {id(None)}
-    while at is not None:
-        running.add(id(at))
-        at = at.f_back
-    steps = here.steps
-    for place, step in enumerate(steps):
-        if step.python not in running:
-            ended = steps[place:]
-            del steps[place:]
-            for each in ended:
-                each.watch.raised(each.method, inner=place > 0 or each is not step)
-            return
+    _drop(here.steps, list(here.steps), at)
 
 
 def drop_raised() -> None:
-    """Find the steps of this thread that an exception ended: a trace is about to be read."""
-    if here.steps:
-        drop_ended(None)
+    """Find the steps that an exception ended, in any thread: a trace is about to be read."""
+    with _lock:
+        threads = [(each, list(each.steps)) for each in _threads if each.steps]
+    if threads:  # what began after this look is none of them
+        frames = sys._current_frames()
+        for (number, steps), seen in threads:
+            _drop(steps, seen, frames.get(number))
+
+
+def _drop(steps: list[Step], seen: Sequence[Step], at: FrameType | None) -> None:
+    """Take those of the `seen` steps off that are not run by the frame `at` or one around it."""
+    running = set()
+    while at is not None:
+        running.add(known_by(at))
+        at = at.f_back
+    ended: list[Step] = []
+    for step in seen:
+        if ended or step.python not in running:  # what was called in one that ended has ended, too
+            with _lock, suppress(ValueError):  # another thread may have been faster
+                steps.remove(step)
+                ended.append(step)
+    for step in ended:
+        step.watch.raised(step.method, inner=step is not ended[0] or step is not seen[0])

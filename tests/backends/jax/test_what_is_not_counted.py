@@ -1,0 +1,88 @@
+"""What cannot be counted right, and that the trace says so; nothing of it ends the training."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from jax import lax
+
+import tracer
+
+P = jax.sharding.PartitionSpec
+
+
+def shard_map(function: Any, axes: set[str]) -> Any:
+    """Over these axes of a mesh with the axes `a` and `b`."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("a", "b"))
+    specs = {"mesh": mesh, "in_specs": P(), "out_specs": P()}
+    if hasattr(jax, "shard_map"):
+        return jax.shard_map(function, check_vma=False, axis_names=axes, **specs)
+    from jax.experimental.shard_map import shard_map as older  # before JAX 0.7
+
+    return older(function, check_rep=False, auto=frozenset({"a", "b"} - axes), **specs)
+
+
+def in_some_axes(loop: Loop) -> Any:
+    mapped = jax.jit(shard_map(lambda state: loop.step(state, X[:8], Y[:8]), {"a"}))
+    return mapped(loop.state)
+
+
+def in_a_shard_map_without_jit(loop: Loop) -> Any:
+    return shard_map(lambda state: loop.step(state, X[:8], Y[:8]), {"a", "b"})(loop.state)
+
+
+def in_a_branch_that_some_members_take(loop: Loop) -> Any:
+    def step(state: Any, wanted: Any) -> Any:
+        return lax.cond(wanted, lambda: loop.step(state, X[:8], Y[:8]), lambda: state)
+
+    states = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    stepped = jax.jit(jax.vmap(step))(states, jnp.array([True, False]))
+    return jax.tree.map(lambda each: each[0], stepped)
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (in_some_axes, "some of the axes of a mesh"),
+        pytest.param(in_a_shard_map_without_jit, "outside of jax.jit", marks=pytest.mark.long),
+        (in_a_branch_that_some_members_take, "that each member takes or not"),
+    ],
+)
+def test_the_program_runs_and_the_trace_says_it(program: Any, said: str) -> None:
+    loop = Loop(tracer.wrap(Odometer()))
+    weights, _ = program(loop)
+    assert float(np.asarray(weights[0])[0, 0]) == 1
+    trace = tracer.trace_of(loop.optimizer)
+    assert not trace.complete
+    assert said in trace.notes[0]
+
+
+def test_a_step_method_that_returns_what_it_likes() -> None:
+    class Own(Odometer):
+        def stateless_apply(self, *args: Any) -> Any:
+            weights, of_optimizer = super().stateless_apply(*args)
+            return {"weights": weights, "of_optimizer": of_optimizer}
+
+    loop = Loop(tracer.wrap(Own()))
+    step = jax.jit(loop.step)
+    for _ in range(2):
+        stepped = step(loop.state, X[:8], Y[:8])
+        loop.state = stepped["weights"], stepped["of_optimizer"]
+    assert float(loop.state[0][0][0, 0]) == 2
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.updates(step=2), trace.complete) == (4, True)
+
+
+def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:
+    """As the scales of layers in float8: no apply method gets them, and nothing is amiss."""
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+    trained.trainable_variables[1].overwrite_with_gradient = True
+    trained.fit(X[:16], Y[:16], batch_size=8, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert [float(np.ravel(each)[0]) for each in trained.get_weights()][::2] == [2, 2]
+    assert (trace.updates(), trace.complete) == (2 * 3, True)
+    assert not trace.findings()

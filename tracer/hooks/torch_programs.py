@@ -1,0 +1,88 @@
+"""Steps that `torch.compile` made programs of: each has a number, by which it tells of itself.
+
+A program that was compiled while an optimizer was traced, or while a recording ran, is run later,
+too: it asks each time that it runs who counts the steps of its optimizer then.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Protocol
+from weakref import ref
+
+from tracer.recorder.torch_optim import compat
+from tracer.recorder.torch_optim.parameters import parameters_of
+
+Handed = tuple[bool | None, ...]
+"""Of each parameter whether it has a gradient; None if it has none and needs none."""
+
+
+class Counting(Protocol):
+    """What counts the steps of an optimizer."""
+
+    recorder: Any
+
+    def sites(self, parameters: list[Any], layouts: list[Any]) -> Any:
+        """The sites of requests for these parameters, and of their updates."""
+
+    def traced(self, updates: Any) -> None:
+        """A step with these updates was called to build a program."""
+
+    def ran(self, program: "Program", skipped: Any, now: Any) -> None:
+        """A program has run."""
+
+
+class Program:
+    """A program that has a step in it."""
+
+    def __init__(self, optimizer: Any, handed: Handed) -> None:
+        self.number = next(_numbers)
+        self.optimizer = ref(optimizer)
+        self.handed = handed
+        self.requests: Any = ()
+        self.updates: Any = ()
+        self._sites_of: Any = None  # the recorder that the sites above are of
+        _programs[self.number] = self
+
+    def fit(self, watch: Counting) -> None:
+        """Find the sites that stand for it where this one counts."""
+        optimizer: Any = self.optimizer()
+        if self._sites_of is not watch.recorder:
+            layouts = [compat.layout_if(each) for each in self.handed]
+            self.requests, self.updates = watch.sites(
+                parameters_of(optimizer.param_groups), layouts
+            )
+            self._sites_of = watch.recorder
+            watch.traced(self.updates)
+
+    def ran(self, skipped: Any, now: Any) -> None:
+        """It has run; `skipped` is a number on the device that says whether it did nothing.
+
+        `now` has what the parameters hold, if it was built to compare them.
+        """
+        optimizer = self.optimizer()
+        watch = None if optimizer is None else _asks[0](optimizer)
+        if watch is not None and not watch.recorder.broken:
+            try:
+                self.fit(watch)
+                watch.ran(self, skipped, now)
+            except Exception as error:
+                watch.recorder.fault(error)
+
+
+_numbers = count(1)
+_programs: dict[int, Program] = {}
+_asks: list[Callable[[Any], Counting | None]] = []
+
+
+def ask(watch_of: Callable[[Any], Counting | None]) -> None:
+    """Have programs ask `watch_of` who counts the steps of their optimizer."""
+    _asks[:] = [watch_of]
+
+
+def _run(number: int, skipped: Any, now: Any) -> None:
+    known = _programs.get(number)
+    if known is not None:
+        known.ran(skipped, now)
+
+
+compat.on_run(_run)
