@@ -26,7 +26,7 @@ NAMES = (
     "files",
 )
 
-OF_OTHERS = ("torch_optim",)
+OF_OTHERS = ("torch_optim", "torch_effects")
 """Those that need another framework, and run only if they are named."""
 
 PLOT = "performance.svg"

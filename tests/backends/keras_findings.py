@@ -252,3 +252,15 @@ def state_not_loaded(healthy: bool) -> None:
             other.optimizer.build(other.trainable_variables)
         other.load_weights(file)
     fit(other)
+
+
+@program
+def unchanged(healthy: bool) -> None:
+    fit(model(SGD(0.01 if healthy else 1e-12)))  # too little for a weight of 32 bits
+
+
+@program
+def not_finite(healthy: bool) -> None:
+    trained = model(SGD(0.01))
+    for number in range(4):
+        trained.train_on_batch(X * (1.0 if healthy or number < 2 else float("inf")), Y)

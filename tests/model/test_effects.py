@@ -45,6 +45,14 @@ def test_a_trace_without_effects_says_that_it_has_none() -> None:
     assert traces.no_steps().count("unchanged", by="variable") == {}
 
 
+def test_a_trace_in_which_nothing_was_compared_says_why() -> None:
+    """Who asked for effects is not told to ask for them."""
+    why = "effects in the graph of a Session are not known: its variables are not compared"
+    data = msgspec.structs.replace(traces.eager().data, complete=False, notes=("another", why))
+    with pytest.raises(tracer.UnknownName, match=f"nothing was compared: {why}"):
+        CallTrace(data).count("unchanged", by="variable")
+
+
 def test_what_effects_have_not() -> None:
     trace = traces.with_effects()
     with pytest.raises(TypeError, match="unchanged has no filter 'kind'"):

@@ -27,7 +27,7 @@ devices = keras.distribution.list_devices()
 keras.distribution.set_distribution(
     keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
 )
-optimizer = tracer.wrap(Odometer())
+optimizer = tracer.wrap(Odometer(), effects=True)
 trained = model(optimizer)
 x, y = np.ones((16, 4), "float32"), np.ones((16, 1), "float32")
 trained.fit(x, y, batch_size=8, epochs=3, verbose=0)

@@ -33,7 +33,7 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Odometer, lr=1.0)
     else:
         optimizer = Odometer(model.parameters())
-    tracer.wrap(optimizer)
+    tracer.wrap(optimizer, effects=True)
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(torch.ones(4, 3) * (rank + 1)).sum().backward()

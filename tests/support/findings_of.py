@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import msgspec
+from rules_by_backend import OF_EFFECTS
 
 import tracer
 from tracer.api import CallTrace
@@ -10,10 +11,10 @@ from tracer.findings.catalogue import Finding
 from tracer.model.records import Program
 
 
-def traced(train: Callable[[bool], None], healthy: bool) -> CallTrace:
+def traced(train: Callable[[bool], None], healthy: bool, *, effects: bool = False) -> CallTrace:
     """The trace of all optimizers that `train(healthy)` uses."""
     error = ""
-    with tracer.record() as recording:
+    with tracer.record(effects=effects) as recording:
         try:
             train(healthy)
         except (TypeError, ValueError) as raised:
@@ -25,11 +26,12 @@ def traced(train: Callable[[bool], None], healthy: bool) -> CallTrace:
 
 def check(code: str, train: Callable[[bool], None]) -> Finding:
     """What the rule says of a program; it must say nothing of the healthy twin, nor any other."""
-    healthy = traced(train, True)
+    effects = code in OF_EFFECTS
+    healthy = traced(train, True, effects=effects)
     assert healthy.complete, healthy.notes
     assert not [each for each in healthy.findings() if each.severity != "info"]
     assert code not in {each.code for each in healthy.findings()}
-    found = traced(train, False).findings()
+    found = traced(train, False, effects=effects).findings()
     assert code in {each.code for each in found}, found
     return next(each for each in found if each.code == code)
 

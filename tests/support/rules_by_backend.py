@@ -8,7 +8,6 @@ from tracer.findings.catalogue import RULES
 
 BACKENDS = ("TensorFlow", "Keras on JAX", "Keras on PyTorch", "torch.optim")
 
-_EFFECTS = "effects are compared for TensorFlow only"
 _METHODS = "its update is no method of Python that a class overrides"
 
 ELSEWHERE = {
@@ -19,9 +18,9 @@ ELSEWHERE = {
     "step-per-variable": ("jax torch", _METHODS),
     "keras-mixed": ("jax torch", "there is one Keras, and of `torch.optim` none"),
     "apply-raised": ("jax torch", "PyTorch tells nothing of a step that raises: a note says so"),
-    "not-finite": ("", _EFFECTS),
+    "not-finite": ("jax torch torch.optim", ""),
     "never-assigned": ("", "what an update assigns is not looked at"),
-    "unchanged": ("", _EFFECTS),
+    "unchanged": ("jax torch torch.optim", ""),
     "replicas-disagree": ("jax torch torch.optim", ""),
     "never-updated": ("jax torch torch.optim", ""),
     "never-handed": ("torch.optim", "the step raises, see `apply-raised`"),
@@ -47,6 +46,10 @@ ELSEWHERE = {
     "graph-never-ran": ("jax", "a program of `torch.compile` runs when it is made"),
 }
 """Where else than with TensorFlow, and why not in the rest."""
+
+
+OF_EFFECTS = {"not-finite", "unchanged"}
+"""What is found only with `effects=True`."""
 
 
 def rules_of(backend: str) -> set[str]:

@@ -11,6 +11,7 @@ none is left out as useless. Where Dynamo breaks a graph, each part has its own 
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -22,6 +23,7 @@ from tracer.hooks.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.frames import Frame, outermost
 from tracer.recorder.instances import instances
+from tracer.recorder.recorder import Recorder
 
 for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
     trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
@@ -62,6 +64,9 @@ _variables: dict[int, list[ref[Any]]] = {}
 """By the number of a call its variables, from when it ran first."""
 _applies: dict[tuple[int, str], ApplyMethod | None] = {}
 """The methods of which there is a traced one, by the id of their class: it is kept."""
+_counters = SimpleNamespace()
+"""The counters of each optimizer, by a name made of its id: Dynamo compiles anew if effects are
+asked for, or no more."""
 _making = threading.Lock()
 _steps = threading.local()
 _FUNCTION = "torch.compile"
@@ -127,13 +132,14 @@ def _also_compiled(
         number = _number(id(self), id(base), name, sparse, known)
         if number < 0:
             return original(self, *args, **kwargs)
-        if apply is None:
-            torch.ops.tracer.enter(_written, number)
-        result = original(self, *args, **kwargs)
-        if apply is None:
-            torch.ops.tracer.leave(_written, number)
-        else:
+        if apply is not None:
+            result = original(self, *args, **kwargs)
             torch.ops.tracer.applied(_written, number)
+            return result
+        compares = getattr(_counters, _name_of(id(self))).effects is not None
+        torch.ops.tracer.enter(_written, number, _values(variables) if compares else [])
+        result = original(self, *args, **kwargs)
+        torch.ops.tracer.leave(_written, number, _values(variables) if compares else [])
         return result
 
     return compiled
@@ -167,6 +173,15 @@ def _handed_to_step(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
     return gradients, variables
 
 
+def _values(variables: Sequence[Any]) -> list[Any]:
+    """What they hold, once each: what compiled code writes may be in their memory only later."""
+    return [getattr(variable, "_value", variable).detach() for variable in variables]
+
+
+def _name_of(optimizer: int) -> str:
+    return f"of_{optimizer}"
+
+
 # What runs while Dynamo traces.
 
 
@@ -190,6 +205,7 @@ def _number(
             binding.bring_in_nested(alive, binding)
         gradients = tuple(None if each is None else _Gradient(each) for each in sparse)
         key = optimizer, base, name, sparse, variables
+        setattr(_counters, _name_of(optimizer), binding.recorder.counters)
         with _making:
             number = _numbers.get(key)
             if number is None or _calls[number].optimizer() is not alive:
@@ -218,7 +234,7 @@ vars(_note_beside)["_dynamo_marked_constant"] = True
 # What runs when the compiled code runs.
 
 
-def _enter(written: Any, number: int) -> None:
+def _enter(written: Any, number: int, values: list[Any]) -> None:
     call, binding = _called(number)
     if binding is None:
         return
@@ -234,21 +250,30 @@ def _enter(written: Any, number: int) -> None:
         if isinstance(around, _Step) and not around.handed and call.variables:
             around.handed = True
             method = _calls[around.number].method
-            pairs = list(zip(call.gradients, _variables_of(number), strict=False))
+            variables = _variables_of(number)
+            pairs = list(zip(call.gradients, variables, strict=False))
             before = len(around.sites)
-            for _ in recorder.requests(around, binding.index, method, pairs):
+            for _ in recorder.requests(around, binding.index, method, pairs, compared=False):
                 pass
             around.compiled += len(around.sites) - before
+            for index, variable, value in _indexed(recorder, variables, values):
+                recorder.effects.hold_value(around, index, variable, value)
     except Exception as error:
         recorder.fault(error)
 
 
-def _leave(written: Any, number: int) -> None:
+def _leave(written: Any, number: int, values: list[Any]) -> None:
     under_way = _under_way()
     while under_way:  # those above it were ended by an error
         frame = under_way.pop()
         if frame.number == number:
             frame.python = None
+            around = outermost(frame)
+            held = around.held_at_begin if isinstance(around, _Step) else None
+            if held:
+                for index, _, value in _indexed(frame.recorder, _variables_of(number), values):
+                    if index in held:
+                        held[index].look(value)
             parent, wholly = frame.parent, frame.compiled == len(frame.sites)
             frame.function = _FUNCTION if wholly else ""
             try:
@@ -258,6 +283,19 @@ def _leave(written: Any, number: int) -> None:
             except Exception as error:
                 frame.recorder.fault(error)
             return
+
+
+def _indexed(
+    recorder: Recorder, variables: Sequence[Any], values: Sequence[Any]
+) -> list[tuple[int, Any, Any]]:
+    """The variables with their indices and the values that a program hands over for them, if any.
+
+    None if nobody asks for effects any more.
+    """
+    if not values or recorder.effects is None:
+        return []
+    indices = [recorder.variables.index(each, None) for each in variables]
+    return list(zip(indices, variables, values, strict=True))
 
 
 def _applied(written: Any, number: int) -> None:
@@ -331,7 +369,11 @@ def _is_of_torch(python: Any) -> bool:
 
 
 _library = torch.library.Library("tracer", "DEF")  # which takes them along when it goes
-for _name, _run in (("enter", _enter), ("leave", _leave), ("applied", _applied)):
-    _library.define(f"{_name}(Tensor(a!) written, int number) -> ()")
+for _name, _run, _more in (
+    ("enter", _enter, ", Tensor[] values"),
+    ("leave", _leave, ", Tensor[] values"),
+    ("applied", _applied, ""),
+):
+    _library.define(f"{_name}(Tensor(a!) written, int number{_more}) -> ()")
     _library.impl(_name, _run, "CPU")
-    torch.library.register_fake(f"tracer::{_name}", lambda written, number: None, lib=_library)
+    torch.library.register_fake(f"tracer::{_name}", lambda *operands: None, lib=_library)

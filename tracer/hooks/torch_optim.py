@@ -123,7 +123,7 @@ def _met(optimizer: Any, given: Any, named: Any) -> None:
         if handed is None:
             handed = handed_to(optimizer)
         skipped = getattr(optimizer, "found_inf", None)
-        compat.count_in_program(_program_of(id(optimizer), handed), skipped)
+        compat.RAN(compat.MOVED, skipped, _program_of(id(optimizer), handed), [])
 
 
 def _has_hooks(optimizer: Any) -> bool:

@@ -27,7 +27,7 @@ class Counting(Protocol):
     def traced(self, updates: Any) -> None:
         """A step with these updates was called to build a program."""
 
-    def ran(self, program: "Program", skipped: Any) -> None:
+    def ran(self, program: "Program", skipped: Any, now: Any) -> None:
         """A program has run."""
 
 
@@ -54,14 +54,17 @@ class Program:
             self._sites_of = watch.recorder
             watch.traced(self.updates)
 
-    def ran(self, skipped: Any) -> None:
-        """It has run; `skipped` is a number on the device that says whether it did nothing."""
+    def ran(self, skipped: Any, now: Any) -> None:
+        """It has run; `skipped` is a number on the device that says whether it did nothing.
+
+        `now` has what the parameters hold, if it was built to compare them.
+        """
         optimizer = self.optimizer()
         watch = None if optimizer is None else _asks[0](optimizer)
         if watch is not None and not watch.recorder.broken:
             try:
                 self.fit(watch)
-                watch.ran(self, skipped)
+                watch.ran(self, skipped, now)
             except Exception as error:
                 watch.recorder.fault(error)
 
@@ -76,10 +79,10 @@ def ask(watch_of: Callable[[Any], Counting | None]) -> None:
     _asks[:] = [watch_of]
 
 
-def _run(number: int, skipped: Any) -> None:
+def _run(number: int, skipped: Any, now: Any) -> None:
     known = _programs.get(number)
     if known is not None:
-        known.ran(skipped)
+        known.ran(skipped, now)
 
 
 compat.on_run(_run)

@@ -8,12 +8,13 @@ around another one, make its updates, and it makes those of what else it wrote t
 
 PyTorch calls no hook for a step that raises: see `tracer.recorder.torch_optim.under_way`.
 
-A step that `torch.compile` compiles calls the hooks while it is compiled. There the first of them
-does nothing and the other adds an op to the program, which calls back each time that it runs.
+A step that `torch.compile` compiles calls the hooks while it is compiled. There the other one of
+them adds an op to the program, which calls back each time that it runs. Where effects are asked
+for, the first one does so, too, and both ops are handed what the parameters hold.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import count
 from types import FrameType
@@ -23,6 +24,7 @@ from weakref import WeakValueDictionary, ref
 from tracer.hooks.registry import Binding
 from tracer.hooks.torch_programs import Handed, Program
 from tracer.recorder.frames import Frame
+from tracer.recorder.torch import effects
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.handing import Handing
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
@@ -47,6 +49,9 @@ _RAISED = (
 _UNKNOWN_SKIP = (
     "an optimizer looks for gradients that are not finite by itself, in its step, with the "
     "GradScaler that it is given: a step that it skipped is counted as if it had updated"
+)
+_CAME_LATE = (
+    "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
 )
 _PAST = (
     "{name} is around another step and names `.data`, writes to which PyTorch does not count: what "
@@ -133,6 +138,7 @@ class Watch:
                 step.requests, step.updates = self.sites(parameters, layouts)
             if step.requests is None or self._may_stop or not self.alone:
                 step.begun = _versions(parameters)
+            self._hold(step, parameters)
             here.steps.append(step)
         except Exception as error:
             self.recorder.fault(error)
@@ -142,6 +148,23 @@ class Watch:
         self.recorder.optimizers.first_step_begins(parameters_of(optimizer.param_groups))
         if optimizer.state:
             self.recorder.optimizers.tell(self.index, state_loaded=True)
+
+    def _hold(self, step: Step, parameters: Sequence[Any]) -> None:
+        """Copy what a step may change that begins now, if effects are asked for.
+
+        What it is handed is not known yet, if it is given a closure; and an optimizer in it may
+        have parameters of its own.
+        """
+        comparing = self.recorder.effects
+        if comparing is not None and self._around() is None:
+            step.held = {}
+            if len(self.recorder.optimizers) > 1:
+                parameters = [*parameters]
+                for optimizer in self.recorder.optimizers.alive():
+                    parameters += parameters_of(optimizer.param_groups)
+            for each in parameters:
+                if id(each) not in step.held and (each.requires_grad or each.grad is not None):
+                    step.held[id(each)] = comparing.copy_of(each)
 
     def after(
         self,
@@ -160,7 +183,7 @@ class Watch:
             step.inside = self._inside(step, optimizer)
             found = vars(optimizer).get("found_inf")
             if found is not None:
-                if compat.is_held_back(found):
+                if effects.is_held_back(found):
                     step.skipped = found
                 elif float(found):
                     step.inside = []
@@ -217,6 +240,8 @@ class Watch:
             if here.steps:
                 drop_ended(python)
             step = Step(self, python, ASKED)
+            optimizer: Any = self.optimizer()
+            self._hold(step, parameters_of(optimizer.param_groups))
             here.steps.append(step)
             return step
         except Exception as error:
@@ -237,12 +262,29 @@ class Watch:
         except Exception as error:
             self.recorder.fault(error)
 
-    def ran(self, program: Program, skipped: Any) -> None:
-        """A program has run; `skipped` is None or says on the device whether it did nothing."""
+    def holds(self, values: Sequence[Any]) -> None:
+        """A program with a step begins to run, whose parameters hold these values."""
+        comparing = self.recorder.effects
+        if comparing is not None and not self.recorder.broken and self._around() is None:
+            try:
+                copies = [comparing.copy_of(each) for each in values]
+                here.held[id(self.optimizer())] = copies
+            except Exception as error:
+                self.recorder.fault(error)
+
+    def ran(self, program: Program, skipped: Any, now: Sequence[Any]) -> None:
+        """A program has run; `skipped` is None or says on the device whether it did nothing.
+
+        `now` has what its parameters hold, if it was built to compare them.
+        """
+        held = here.held.pop(id(self.optimizer()), None)
         step = Step(self, None)
         step.requests, step.inside = program.requests, list(program.updates)
         step.program = program.number
-        if skipped is not None and not compat.is_held_back(skipped):
+        if held is not None and len(held) == len(now) == len(program.requests):
+            indices = [index for index, _ in self.recorder.handed(program.requests)]
+            step.seen = _seen(zip(indices, held, now, strict=True))
+        if skipped is not None and not effects.is_held_back(skipped):
             step.inside, skipped = [] if float(skipped) else step.inside, None
         step.skipped = skipped
         self.ended(step)
@@ -320,7 +362,7 @@ class Watch:
     def ended(self, step: Step) -> None:
         """Count a step, or hand what it did to the step that it was called in."""
         recorder, inside = self.recorder, step.inside or []
-        around = next((s for s in reversed(here.steps) if s.watch.recorder is recorder), None)
+        around = self._around()
         if around is not None:
             own = recorder.step_site(self.index, step.method)
             around.inside = [*(around.inside or ()), *inside, own]
@@ -338,8 +380,32 @@ class Watch:
         frame.result = Ending(step.program, step.skipped)
         frame.sites += step.requests or ()
         frame.sites += inside
+        if step.held is not None:
+            step.seen = self._seen_since(step, step.held)
+        frame.begun = step.seen
         recorder.leave(frame, False)
         recorder.handing.called()
+
+    def _around(self) -> Step | None:
+        """The step under way, of this thread, in which one of this optimizer is a part of it."""
+        steps = reversed(here.steps)
+        return next((each for each in steps if each.watch.recorder is self.recorder), None)
+
+    def _seen_since(self, step: Step, held: Mapping[int, Any]) -> effects.Seen:
+        """What came of the parameters that a step was handed or updated; `held` is by `id`."""
+        parameters = dict(self.recorder.handed(step.requests or ()))
+        parameters |= self.recorder.variables_of(step.inside or ())
+        alive = {index: each for index, each in parameters.items() if each is not None}
+        if not all(id(each) in held for each in alive.values()):
+            self.recorder.note(_CAME_LATE)
+        return _seen([(index, held.get(id(each)), each) for index, each in alive.items()])
+
+
+def _seen(compared: Iterable[tuple[int, Any, Any]]) -> effects.Seen:
+    """What came of parameters, by index with their copies and values; None is not compared."""
+    found = {index: (old, new) for index, old, new in compared if old is not None}
+    olds, news = [old for old, _ in found.values()], [new for _, new in found.values()]
+    return effects.Seen(tuple(found), olds, news)
 
 
 class Before:
@@ -348,6 +414,7 @@ class Before:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.number = watch.number
+        self.counters = watch.recorder.counters
         self.handed: Handed | None = None
         """In a program: the gradients as the step began; None if they come until its end."""
 
@@ -358,6 +425,8 @@ class Before:
             self.handed = None
             if len(given) == 1 and not named and len(optimizer._optimizer_step_pre_hooks) == 1:
                 self.handed = handed_to(optimizer)
+            if self.counters.effects is not None:
+                compat.HOLD(compat.MOVED, self.number, _values(optimizer))
         else:
             _before_in_program(self.watch, optimizer, given, named)
 
@@ -371,6 +440,7 @@ class After:
     def __init__(self, watch: Watch, before: Before) -> None:
         self.watch = watch
         self.number = watch.number
+        self.counters = watch.recorder.counters
         self.before = before
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
@@ -381,7 +451,8 @@ class After:
             if handed is None:
                 handed = handed_to(optimizer)
             skipped = getattr(optimizer, "found_inf", None)
-            compat.count_in_program(_program(self.number, handed), skipped)
+            values = _values(optimizer) if self.counters.effects is not None else []
+            compat.RAN(compat.MOVED, skipped, _program(self.number, handed), values)
         else:
             _after_in_program(self.watch, optimizer, named)
 
@@ -405,6 +476,16 @@ def handed_to(optimizer: Any) -> Handed:
             none = False if parameter.requires_grad else None
             handed.append(True if parameter.grad is not None else none)
     return tuple(handed)
+
+
+def _values(optimizer: Any) -> list[Any]:
+    """What the parameters hold of which a step is told whether they have a gradient."""
+    return [
+        parameter.detach()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None or parameter.requires_grad
+    ]
 
 
 @compat.constant
@@ -463,3 +544,13 @@ def _versions(parameters: list[Any]) -> dict[int, int | None] | None:
 def _moved(begun: Mapping[int, int | None], parameter: Any) -> bool:
     """Whether a parameter was written to since; one that came since was not."""
     return begun.get(id(parameter), compat.version_of(parameter)) != compat.version_of(parameter)
+
+
+def _held(number: int, values: list[Any]) -> None:
+    """A program that compares begins to run."""
+    watch = _by_number.get(number)
+    if watch is not None:
+        watch.holds(values)
+
+
+compat.on_hold(_held)

@@ -19,8 +19,14 @@ FILTERS = ("variable", "step", "replica", "worker", "optimizer")
 
 
 def require_effects(data: TraceData, what: object, steps: int) -> None:
-    """Raise `tracer.UnknownName` if steps ran, and nobody asked what they did to the variables."""
+    """Raise `tracer.UnknownName` if steps ran, and it is not known what they did to the variables.
+
+    As a rule nobody asked for it; or nothing could be compared, which a note says.
+    """
     if steps and not data.effects:
+        for note in data.notes:
+            if "effects" in note:
+                raise UnknownName(f"no count {str(what)!r}: nothing was compared: {note}")
         raise UnknownName(
             f"no count {str(what)!r}: the trace has no effects, which have to be asked for: "
             "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "

@@ -65,7 +65,7 @@ def framework(trace: Trace, optimizers: Iterable[Optimizer]) -> Framework:
 def finds_nan(trace: Trace, optimizers: Iterable[Optimizer]) -> str:
     """What their users find infinite values and NaN with, where they begin."""
     return {
-        "tensorflow": "tf.debugging.check_numerics",
+        "tensorflow": "tf.debugging.enable_check_numerics()",
         "jax": 'jax.config.update("jax_debug_nans", True)',
     }.get(framework(trace, optimizers), "torch.autograd.detect_anomaly()")
 

@@ -69,6 +69,12 @@ class Effects(Protocol):
     def hold(self, frame: Frame, index: int, variable: Any) -> None:
         """The step `frame` is handed the variable with this index: read it, before it changes."""
 
+    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
+        """What is to be logged of a step that Python counts, when it has ended."""
+
+    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
+        """Log what was `seen` of a step; the lock of the counters is held."""
+
     def read(self, replica: int, begun: int) -> Mapping[Source, Reading]:
         """What was counted on a replica, of the steps up to `begun`."""
 
@@ -150,6 +156,11 @@ class Counters(Generic[L, E]):
             if ledger is None:
                 ledger = self.ledgers[replica] = self._new_ledger(device, self._numbers[replica])
             return ledger
+
+    @property
+    def in_programs(self) -> bool:
+        """Whether anything is counted in programs, that run without Python."""
+        return bool(self.ledgers)
 
     @property
     def ask(self) -> bool:

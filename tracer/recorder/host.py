@@ -22,6 +22,7 @@ from tracer.recorder.backend import (
     Tracings as TracingsOfBackend,
 )
 from tracer.recorder.counters import CountedBlock, Counters
+from tracer.recorder.effects import UNHANDED
 from tracer.recorder.figures import Event, Figures, Key, TotalOf
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
 from tracer.recorder.older import Older
@@ -238,9 +239,21 @@ class Blocks:
         if frame.path == UNKNOWN:
             self.find_path(frame, sys._getframe(1))
         block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
+        effects = self.counters.effects if step else None
+        seen = () if effects is None else effects.seen(frame, frame.replica)
+        if effects is not None:
+            self._note_unhanded(frame)
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
             self.counters.log(block, stamp)
+            if effects is not None:
+                effects.log(frame.replica, seen, stamp)
+
+    def _note_unhanded(self, frame: Frame) -> None:
+        """Say it if a step updates something, and was handed nothing that could be compared."""
+        updates = any(self._sites.sites[number].role == "update" for number in frame.sites)
+        if updates and not frame.held_at_begin:
+            self._note(UNHANDED)
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`."""
@@ -267,12 +280,6 @@ class Blocks:
 
     def note_update(self, frame: Frame) -> None:
         """Nothing is to be remembered."""
-
-    def compare(self, wanted: bool) -> bool:
-        """Say that it cannot be done here."""
-        if wanted:
-            self._note("effects are compared for TensorFlow only: they are not known here")
-        return False
 
     def forget_graphs(self) -> None:
         """There are none."""

@@ -33,7 +33,7 @@ from tracer.model.records import (
 )
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.recorder import readout
+from tracer.recorder import effects as of_effects, readout
 from tracer.recorder.backend import (
     Backend,
     Blocks,
@@ -303,7 +303,7 @@ class Reader:
             )
             asked = [range(each.start - past, each.stop - past) for each in counted.compared]
             here = [each for each in blocks if each[0].function != SESSION_GRAPH]
-            not_compared += readout.not_compared(begun._replace(blocks=here), asked)
+            not_compared += of_effects.not_compared(begun._replace(blocks=here), asked)
             ended[replica] = readout.settle(begun)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
@@ -311,8 +311,8 @@ class Reader:
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
-        effects = list(readout.effects_of(self._optimizers.root, ended, replicas))
-        notes += readout.effects_lost(ended)
+        effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
+        notes += of_effects.effects_lost(ended)
         if not_compared:
             notes.append(_not_compared(not_compared))
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)

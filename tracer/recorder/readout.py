@@ -6,7 +6,7 @@ What was counted changes form three times, in this order:
   block ran, numbered as they began. `until` and `since` limit it to some steps.
 - `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
 - `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
-  trace, with a note where something is not known.
+  trace, with a note where something is not known. `tracer.recorder.effects` has it for effects.
 
 A step that began and did not end may still run, may have been ended by an error, or may have lost
 its detail; which of these it was is decided in `settle` alone.
@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from tracer.model.records import Block, Calls, Effect, Entry, Kind, Observation, Role
+from tracer.model.records import Block, Calls, Entry, Kind, Observation, Role
 from tracer.model.runs import Run, fold, join, segments, union
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
@@ -489,52 +489,6 @@ def calls_of(
         )
         for (site, path, eager, tracing), variables in groups.items()
     ]
-
-
-def effects_of(
-    root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
-) -> Iterator[Effect]:
-    """The effects of a trace; variables of which the same was seen share a record."""
-    for replica, ended in sorted(replicas.items()):
-        seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
-        for (what, variables), reading in ended.effects:
-            for variable in variables:
-                seen[what, variable].append(reading)
-        alike: dict[tuple[Observation, int, tuple[Run, ...]], list[int]] = defaultdict(list)
-        for (what, variable), readings in seen.items():
-            runs = readings[0].runs.get(0, ())
-            if len(readings) > 1:
-                runs = union(run for each in readings for run in each.runs.get(0, ()))
-            total = sum(run.total for run in runs) + sum(each.lost for each in readings)
-            alike[what, total, tuple(runs)].append(variable)
-        for (what, total, steps), same in alike.items():
-            yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
-
-
-def not_compared(begun: Begun, asked: Sequence[range]) -> int:
-    """How many of the steps that ended were not compared, though that was asked for them."""
-    own = [run for key, reading in begun.blocks if key.step for run in reading.runs.get(0, ())]
-    seen = [reading for (what, _), reading in begun.effects if what == "compared"]
-    runs = [run for reading in seen for run in reading.runs.get(0, ())]
-    lost = sum(reading.lost for reading in seen)
-    return max(0, _steps_in(own, asked) - _steps_in(runs, asked) - lost)
-
-
-def _steps_in(runs: Iterable[Run], spans: Sequence[range]) -> int:
-    return sum(
-        within.total for run in runs for span in spans if (within := run.only(span)) is not None
-    )
-
-
-def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
-    """A note for each replica on which it is not known in which steps some effects were."""
-    for replica, ended in sorted(replicas.items()):
-        if any(reading.lost for _, reading in ended.effects):
-            yield (
-                f"on replica {replica} the steps of some effects are lost: how often a variable "
-                "was unchanged or not finite is exact, but not in which steps (it changed too "
-                "often between two readings, or several threads ran one function)"
-            )
 
 
 def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:

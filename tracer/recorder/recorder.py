@@ -100,7 +100,7 @@ class Recorder:
     @property
     def counts_in_graphs(self) -> bool:
         """Whether there are counters in graphs, that move without Python."""
-        return bool(self._blocks.counters.ledgers)
+        return self._blocks.counters.in_programs
 
     @property
     def is_told(self) -> bool:
@@ -125,13 +125,23 @@ class Recorder:
 
         If `retrace`, functions that were traced before are traced anew at their next call.
         """
-        if self._blocks.compare(wanted) and retrace and self._blocks.counters.ledgers:
+        if self._blocks.compare(wanted) and retrace and self.counts_in_graphs:
             self.forget_graphs()
 
     @property
     def comparing(self) -> bool:
         """Whether the variables are compared before and after each step."""
-        return self._blocks.counters.effects is not None
+        return self.effects is not None
+
+    @property
+    def counters(self) -> Any:
+        """Where executions are counted."""
+        return self._blocks.counters
+
+    @property
+    def effects(self) -> Any:
+        """What compares the variables of each step now: see `counters.Effects`; None if nothing."""
+        return self._blocks.counters.effects
 
     # Calls.
 
@@ -327,7 +337,7 @@ class Recorder:
             method,
             error,
             self.optimizers.alive(),
-            list(self._handed(frame.sites)),
+            list(self.handed(frame.sites)),
             frame.failing,
             function,
             own - 1,
@@ -396,17 +406,23 @@ class Recorder:
         return site
 
     def requests(
-        self, frame: Frame, optimizer: int, method: str, pairs: Iterable[Any]
+        self,
+        frame: Frame,
+        optimizer: int,
+        method: str,
+        pairs: Iterable[Any],
+        *,
+        compared: bool = True,
     ) -> Iterator[Any]:
         """`pairs`, gradients with their variables, which reached the outermost step method `frame`.
 
-        A pair is noted when it is taken. In eager mode each step usually has those of the one
-        before, in their order.
+        A pair is noted when it is taken, and if effects are asked for its variable is `compared`.
+        In eager mode each step usually has the pairs of the one before, in their order.
         """
         key = optimizer, method, frame.replica
         order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
-        effects = self._blocks.counters.effects
+        effects = self.effects if compared else None
         by_type, kind_of = self.backend.KIND_BY_TYPE, self.backend.kind_of_gradient
         for index, pair in enumerate(pairs):
             before = len(frame.sites)
@@ -443,7 +459,7 @@ class Recorder:
     def look_before(self, frame: Frame) -> None:
         """Note what the variables hold that the first step is handed, which begins now."""
         if frame.place is EAGER:
-            handed = [own for _, own in self._handed(frame.sites) if own is not None]
+            handed = [own for _, own in self.handed(frame.sites) if own is not None]
             self.optimizers.first_step_begins(handed)
 
     def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> Requested:
@@ -521,7 +537,7 @@ class Recorder:
             stack[:] = [other for other in stack if other is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
         if site is not None and parent is None and frame.place is not EAGER and not failed:
-            self._handing.traced(variable for _, variable in self._handed(sites))
+            self._handing.traced(variable for _, variable in self.handed(sites))
         if frame.role == "group" and sites:
             self._blocks.gathered(frame)
         ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
@@ -548,7 +564,7 @@ class Recorder:
         frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
         frame.begun = None
 
-    def _handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """The variables of which a step got a gradient: the index of each, and it or None."""
         for number in sites:
             site = self._sites.sites[number]

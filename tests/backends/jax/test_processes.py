@@ -30,4 +30,6 @@ def test_each_process_counts_what_its_weights_say(tmp_path: Path) -> None:
     trace = tracer.load(tmp_path)
     assert trace.complete, trace.notes
     assert trace.count("updates", by="worker") == {("process:0",): 24, ("process:1",): 24}
+    assert trace.count("compared", by="worker") == {("process:0",): 24, ("process:1",): 24}
+    assert not trace.count("unchanged", by=()) and not trace.count("not_finite", by=())
     assert trace.steps == 6

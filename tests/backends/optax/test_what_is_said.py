@@ -181,3 +181,14 @@ def test_a_step_compiled_before_is_traced_again() -> None:
 def test_what_is_no_transformation(given: Any) -> None:
     with pytest.raises(tracer.UnsupportedOptimizer):
         tracer.wrap(given)
+
+
+def test_effects_are_not_known() -> None:
+    tx = tracer.wrap(optax.sgd(1.0), effects=True)
+    once(tx)
+    trace = tracer.trace_of(tx)
+    assert not trace.complete and not trace.has_effects and trace.updates() == 2
+    (note,) = trace.notes
+    assert note.startswith("effects are not known with optax")
+    with pytest.raises(tracer.UnknownName, match="nothing was compared: effects are not known"):
+        trace.count("unchanged", by="variable")

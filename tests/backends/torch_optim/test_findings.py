@@ -185,6 +185,27 @@ def never_updated(healthy: bool) -> None:
     scaled(healthy, range(2))
 
 
+@program
+def unchanged(healthy: bool) -> None:
+    model = net().bfloat16()  # of which 8 bits are the number
+    optimizer = SGD(model.parameters(), 0.5 if healthy else 1e-8)
+    before = weights(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3, dtype=torch.bfloat16)).mean().backward()
+        optimizer.step()
+    assert same(before, model) != healthy
+
+
+@program
+def not_finite(healthy: bool) -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.01)
+    for number in range(4):
+        step(optimizer, model, factor=1.0 if healthy or number < 2 else float("inf"))
+    assert all(each.isfinite().all() for each in weights(model)) == healthy
+
+
 def test_each_rule_of_the_table_has_a_program() -> None:
     assert rules_of("torch.optim") - PROGRAMS.keys() == {"replicas-disagree"}
     assert PROGRAMS.keys() <= rules_of("torch.optim")

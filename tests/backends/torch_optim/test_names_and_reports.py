@@ -132,7 +132,8 @@ def test_a_parameter_that_takes_the_place_of_another() -> None:
 
 def test_what_only_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: whether a fused step was skipped is read with the trace, and not in the step."""
-    from tracer.recorder.torch_optim import blocks, compat
+    from tracer.recorder.torch import effects
+    from tracer.recorder.torch_optim import blocks
 
     read: list[int] = []
 
@@ -145,7 +146,7 @@ def test_what_only_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
         def step(self, closure: Any = None) -> Any:
             return None if self.skips else super().step(closure)
 
-    monkeypatch.setattr(compat, "is_held_back", lambda tensor: True)
+    monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
     monkeypatch.setattr(blocks, "MOST", 10)
     parameters = zeros()
     optimizer = tracer.wrap(Fused(parameters))

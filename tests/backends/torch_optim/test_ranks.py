@@ -34,6 +34,12 @@ def ran(way: str, folder: Path) -> list[tuple[list[int], int]]:
     return [([int(n) for n in weights.split(",")], int(own)) for _, weights, own in said]
 
 
+def changed(trace: tracer.CallTrace) -> dict[tuple[object, ...], int]:
+    """In how many steps the weights of each rank changed, all added up."""
+    assert not trace.count("unchanged", by=())
+    return trace.count("compared", by=("worker",))
+
+
 @pytest.mark.long
 def test_data_parallel(tmp_path: Path) -> None:
     assert ran("ddp", tmp_path) == [([5] * 4, 4), ([5] * 4, 4)]
@@ -41,6 +47,7 @@ def test_data_parallel(tmp_path: Path) -> None:
     assert (trace.workers, trace.steps) == (("rank:0", "rank:1"), 5)
     assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
     assert trace.complete and trace.findings() == []
+    assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}
     assert "Each step made 4 updates on each of 2 ranks" in trace.answer()
     # One rank alone: the other one is missing.
     assert not tracer.merge([tracer.load(tmp_path / "rank-0.json")]).complete
@@ -56,4 +63,5 @@ def test_an_optimizer_that_is_split(tmp_path: Path) -> None:
     counted = trace.count("updates", by=("worker",))
     assert [counted.get((f"rank:{rank}",), 0) for rank in (0, 1)] == [5 * each for each in own]
     assert trace.count("updates", by=("variable",)) == {(v.name,): 5 for v in trace.variables}
+    assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}  # those of the other are sent
     assert trace.complete and trace.findings() == []

@@ -189,7 +189,11 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_no_graph_break_more(backend: str) -> None:
     counts = []
-    ways: list[Callable[[Any], Any]] = [lambda optimizer: optimizer, tracer.wrap]
+    ways: list[Callable[[Any], Any]] = [
+        lambda optimizer: optimizer,
+        tracer.wrap,
+        lambda optimizer: tracer.wrap(optimizer, effects=True),
+    ]
     for prepare in ways:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
@@ -201,7 +205,7 @@ def test_no_graph_break_more(backend: str) -> None:
             step()
         counters = torch._dynamo.utils.counters
         counts.append((sum(counters["graph_break"].values()), parameters[0].tolist()))
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] == counts[2]
     assert tracer.trace_of(optimizer).updates() == 9
 
 

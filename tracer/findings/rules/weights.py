@@ -8,6 +8,7 @@ from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model import stretches
+from tracer.model.labels import finds_nan
 from tracer.model.measures import counting
 from tracer.model.records import Observation
 from tracer.model.runs import Run
@@ -50,7 +51,8 @@ class _Moves(NamedTuple):
     advice=(
         "Go back to a checkpoint from before that step. Look at the data and the loss of that step "
         "(log of 0, a division by 0, an overflow of float16): tf.debugging.enable_check_numerics() "
-        "stops where it begins. A lower learning rate or clipnorm helps where gradients explode."
+        "stops where it begins, as jax_debug_nans and torch.autograd.detect_anomaly() do. A lower "
+        "learning rate or clipping helps where gradients explode."
     ),
     explanation=(
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
@@ -85,7 +87,10 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
         "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
         "data of that step."
         if first and first == since
-        else "",
+        else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
+        "step (log of 0, a division by 0, an overflow of float16): "
+        f"{finds_nan(evidence.trace, evidence.optimizers)} stops where it begins. A lower learning "
+        "rate or clipping helps where gradients explode.",
         names_of(evidence, everyone),
         first or None,
         _id_of(evidence, replicas),
@@ -99,7 +104,7 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
     why="The update was executed, and every bit of the variable is what it was: it does not learn.",
     advice=(
         "Look at its gradient: 0 for a layer that is cut off (a dead ReLU, a mask, a rounding), "
-        "or too small beside the weight for its type, as in float16."
+        "or too small beside the weight for its type, as in float16 and bfloat16."
     ),
     explanation=(
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. A "

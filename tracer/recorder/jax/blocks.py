@@ -4,7 +4,8 @@ A *place* is here a trace of JAX: the body of a jitted function, of a loop or of
 whose parent is in the same place hands its sites to it; one whose parent is in another, or that has
 none, closes a block, and adds one op to the program (`primitive`), with as its operands the
 optimizer's own count of steps before and after, and of each group under a condition whether it was
-kept. What that op tells is put together in `programs`.
+kept; and what was seen of the variables, if effects are asked for (`effects`). What that op tells
+is put together in `programs`.
 
 In eager mode Python counts a step as long as it may: the values of JAX are computed behind its
 back, and to ask for one is to wait. As soon as the optimizer is in a program too, or part of a step
@@ -35,6 +36,7 @@ from tracer.recorder.frames import (
 )
 from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
+from tracer.recorder.jax.effects import Effects
 from tracer.recorder.jax.older import forget, functions_with
 from tracer.recorder.jax.programs import Program, Programs, Work
 from tracer.recorder.jax.tracings import Tracings
@@ -169,10 +171,16 @@ class Blocks(host.Blocks):
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
+        effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
+        compared = None if effects is None else effects.compared(frame)
+        handed = compared is not None and compared.variables
         once = compat.is_plain()  # else a `vmap` may be around
-        if frame.place is EAGER and once and not (self.programs.all or frame.updates):
+        in_python = frame.place is EAGER and once and not (self.programs.all or frame.updates)
+        if in_python and not handed:
             super().close(frame, failed)
             return
+        if compared is not None:
+            self._note_unhanded(frame)
         if frame.path == UNKNOWN:
             self.find_path(frame, sys._getframe(1))
         role = "part" if frame.parent is not None else "alone"
@@ -182,8 +190,12 @@ class Blocks(host.Blocks):
         before, after, clock = _steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
         stepped = frame.begun.__class__ is _Begun
-        work = Work(function, role, tuple(frame.sites), groups, frame.path, id(clock), stepped)
+        variables = () if compared is None else compared.variables
+        key = frame.path, id(clock), stepped, variables
+        work = Work(function, role, tuple(frame.sites), groups, *key)
         numbers = [before, after, *kept]
+        if compared is not None:
+            numbers += compared.numbers()
         if frame.place is EAGER:
             program = self.programs.eager(work)
             if not once:
@@ -251,6 +263,10 @@ class Blocks(host.Blocks):
         program.tell_only(mine[0])
         primitive.count_on_each_device(program, mesh, *numbers)
         return program
+
+    def compare(self, wanted: bool) -> bool:
+        """Compare the variables of each step, or no more; returns whether that is new."""
+        return self.programs.compare(wanted, lambda: Effects(self._note))
 
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
+from tracer.recorder.jax.effects import sources
 from tracer.recorder.jax.primitive import Doubt
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
@@ -67,6 +68,8 @@ class Row(NamedTuple):
     """The same when it ended."""
     kept: tuple[int, ...]
     """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`, `SKIPPED`."""
+    seen: tuple[int, ...] = ()
+    """The bits of the variables that were compared: see `effects`."""
 
 
 class Work(NamedTuple):
@@ -83,6 +86,8 @@ class Work(NamedTuple):
     """Whose count of steps the rows have: a number that is the same for the same optimizer."""
     stepped: bool
     """Whether the rows have the count before and after it; else that of the step it is in."""
+    variables: tuple[int, ...] = ()
+    """The variables of a step that are compared, if effects are asked for."""
 
 
 class Program:
@@ -101,6 +106,7 @@ class Program:
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
         self._programs = programs
+        self._groups = _groups(work)
         self._first = first
         self._replicated = replicated
         self._only_first = False
@@ -114,8 +120,7 @@ class Program:
         try:
             numbers = tuple(map(np.asarray, numbers))
             if not (self._replicated or numbers[0].ndim):
-                before, after, *kept = map(int, numbers)
-                self._programs.ran(self, self._first, [Row(before, after, tuple(kept))])
+                self._programs.ran(self, self._first, [self._row(map(int, numbers))])
                 return
             told: Iterable[Sequence[int]]
             if numbers[0].ndim:
@@ -127,13 +132,16 @@ class Program:
                 replica, *values = each if self._replicated else (self._first, *each)
                 if self._only_first and replica != self._first:
                     continue
-                before, after, *kept = values
                 number = 0 if self._only_first else replica
-                by_replica[number].append(Row(before, after, tuple(kept)))
+                by_replica[number].append(self._row(values))
             for replica, rows in by_replica.items():
                 self._programs.ran(self, replica, rows)
         except Exception as error:  # it would end the program of the user
             self._programs.fault(error)
+
+    def _row(self, numbers: Iterable[int]) -> Row:
+        before, after, *more = numbers
+        return Row(before, after, tuple(more[: self._groups]), tuple(more[self._groups :]))
 
     def lowered(self, platform: str) -> None:
         """It is compiled for a platform."""
@@ -194,6 +202,11 @@ class Programs(Counters[Any, Any]):
         """By replica the steps that were told last, each with its stamp for what is part of it."""
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
 
+    @property
+    def in_programs(self) -> bool:
+        """Whether anything was traced that counts."""
+        return bool(self.all)
+
     def new(self, work: Work, replicated: bool) -> Program:
         """A block was traced: what its op shall call."""
         program = Program(self, work, 0, replicated)
@@ -244,6 +257,9 @@ class Programs(Counters[Any, Any]):
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
                 self._ended[replica].append((work.clock, rows, stamp | WITHIN))
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+            if stamp and work.variables and self.effects is not None:
+                seen = sources(work.variables, [row.seen for row in rows])
+                self.effects.log(replica, seen, stamp)
 
     def moved(self, optimizer: Any) -> int | None:
         """How far the steps say that an optimizer's own count moved; None if none was told."""

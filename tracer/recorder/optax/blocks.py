@@ -22,6 +22,15 @@ class Blocks(blocks.Blocks):
         """What `update` was given and returned: if a `vmap` is around, it has the members."""
         return frame.result or ()
 
+    def compare(self, wanted: bool) -> bool:
+        """Say that it cannot be done here."""
+        if wanted:
+            self._note(
+                "effects are not known with optax: a transformation returns what is to be added to "
+                "the weights, and never sees them after it"
+            )
+        return False
+
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on other processes: there is no count of steps to compare with."""
         return super().missed(())

@@ -29,6 +29,7 @@ from typing import Any
 from tracer.model.records import Remark
 from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters
+from tracer.recorder.effects import UNHANDED
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying, outermost
 from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN
@@ -100,10 +101,7 @@ class Blocks:
         alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
         if self.counters.effects is not None and self._is_unhanded(frame):
-            self._note(
-                "a step method was handed no pairs of a gradient and a variable, so effects on "
-                "what it updated are not known: it is not compared"
-            )
+            self._note(UNHANDED)
         if graph is None and not frame.distributed:
             block = CountedBlock(frame.replica, "", alone, tuple(frame.sites), self._path_to(frame))
             self._ran(block, frame)

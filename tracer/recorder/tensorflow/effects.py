@@ -11,29 +11,28 @@ copy it: that costs memory, never the result.
 """
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tracer.recorder.counters import Source
+from tracer.recorder.effects import Logs, sources_of
 from tracer.recorder.frames import Frame
-from tracer.recorder.hostlog import HostLog
 from tracer.recorder.readout import Reading
 from tracer.recorder.tensorflow import compat, marks
 from tracer.recorder.tensorflow.variables import canonical
 
 
-class Effects:
+class Effects(Logs):
     """What was compared on each replica; thread-safe, if the lock of the counters is held where it
     says so.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         """`note` is called with what could not be compared."""
+        super().__init__()
         self._note = note
         self._marks: dict[int, marks.Marks] = {}
         self._making = threading.Lock()
-        self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
 
     def hold(self, frame: Frame, index: int, variable: Any) -> None:
         """The step `frame` is handed the variable with this index: read it, before it changes."""
@@ -85,26 +84,13 @@ class Effects:
         held = _of_replica(frame, replica)
         variables = tuple(each.variable for each in held)
         bits = [bool(each) for each in marks.questions(held)]
-        both = zip(variables, bits[: len(held)], bits[len(held) :], strict=True)
-        found = [Source(variables, "compared")]
-        for index, unchanged, not_finite in both:
-            found += [Source((index,), "unchanged")] * unchanged
-            found += [Source((index,), "not_finite")] * not_finite
-        return found
+        return sources_of(variables, bits[: len(held)], bits[len(held) :])
 
     # The lock of the counters is held by whoever calls these.
 
-    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
-        """Log what was `seen` of a step."""
-        logs = self._logs[replica]
-        for source in found:
-            if source not in logs:
-                logs[source] = HostLog()
-            logs[source].add(stamp)
-
     def read(self, replica: int, begun: int) -> dict[Source, Reading]:
         """What was counted on a replica, of the steps up to `begun`."""
-        readings = {source: log.reading(0) for source, log in self._logs[replica].items()}
+        readings = super().read(replica, begun)
         counted = self._marks.get(replica)
         if counted is not None:
             for variables, of_bits in counted.read(begun).items():

@@ -11,7 +11,6 @@ from tracer.model.records import Kind, Variable
 from tracer.recorder import host
 from tracer.recorder.backend import ENOUGH, SMALL, number_of
 from tracer.recorder.host import (
-    Blocks as new_blocks,
     Handing as new_handing,
     OlderFunctions as new_older,
     counts_in_functions,
@@ -22,6 +21,8 @@ from tracer.recorder.host import (
     tensor_of,
     update_replica_id,
 )
+from tracer.recorder.torch.blocks import Blocks as new_blocks
+from tracer.recorder.torch.effects import tensor_of as tensor_of_variable
 from tracer.recorder.torch.ranks import locate, surroundings
 
 __all__ = [
@@ -61,7 +62,7 @@ def kind_of_gradient(gradient: Any) -> Kind:
 
 def device_of(variable: Any) -> str:
     """Where a variable is: `cpu`, `cuda:0`."""
-    return str(getattr(_tensor_of(variable), "device", ""))
+    return str(getattr(tensor_of_variable(variable), "device", ""))
 
 
 def canonical(variable: Any) -> Any:
@@ -72,14 +73,14 @@ def canonical(variable: Any) -> Any:
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
     with suppress(Exception):
-        small = [each for each in map(_tensor_of, variables) if 0 < each.numel() <= SMALL]
+        small = [each for each in map(tensor_of_variable, variables) if 0 < each.numel() <= SMALL]
         return number_of([each.detach().cpu().numpy() for each in small[:ENOUGH]])
     return None
 
 
 def number_in(variable: Any) -> float | None:
     """What a variable of one element holds; None if there is none, or it cannot be read now."""
-    tensor = _tensor_of(variable)
+    tensor = tensor_of_variable(variable)
     if not isinstance(tensor, torch.Tensor) or tensor.numel() != 1:
         return None
     return float(tensor.detach().item())
@@ -104,8 +105,3 @@ def new_variables(note: Callable[[str], None]) -> host.Variables:
 def _row(variable: Any) -> Variable:
     dtype = str(variable.dtype).removeprefix("torch.")
     return Variable(plain_name(variable), tuple(map(int, variable.shape)), dtype)
-
-
-def _tensor_of(variable: Any) -> Any:
-    """The tensor that a variable of Keras holds; a tensor itself."""
-    return getattr(variable, "_value", variable)

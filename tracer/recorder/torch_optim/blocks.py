@@ -2,7 +2,8 @@
 
 A fused optimizer under a `GradScaler` skips its work in the kernel. Whether it did is a number on
 the device, and to read it would have the program wait. So such a step waits to be counted, and all
-that come after it, until a trace is read or very many wait.
+that come after it, until a trace is read or very many wait. The same is so of what was seen of
+parameters on a device, where effects are asked for.
 """
 
 from collections import defaultdict
@@ -14,6 +15,7 @@ from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
 from tracer.recorder.host import Blocks as HostBlocks
 from tracer.recorder.stamps import UNIT
+from tracer.recorder.torch.effects import Effects, Seen
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.under_way import drop_raised
 
@@ -26,10 +28,13 @@ PROGRAM = "torch.compile"
 
 
 class _Waiting(NamedTuple):
-    """A step that has ended, and what says whether it was skipped; None if it was not."""
+    """A step that has ended."""
 
     block: CountedBlock
     skipped: Any
+    """What says whether it was skipped; None if it was not."""
+    seen: Seen | None
+    """What was seen of the parameters, if effects are asked for."""
 
 
 class _Counters(Counters[Any, Any]):
@@ -57,7 +62,10 @@ class Blocks(HostBlocks):
         self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
 
     def close(self, frame: Frame, failed: bool) -> None:
-        """A step has ended: count it. `frame.result` says what is special of it: an `Ending`."""
+        """A step has ended: count it. `frame.result` says what is special of it: an `Ending`.
+
+        In `frame.begun` is what was seen of the parameters.
+        """
         program, skipped = frame.result
         function = "" if program is None else PROGRAM
         block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
@@ -65,12 +73,19 @@ class Blocks(HostBlocks):
             if program is not None:
                 self._programs[block].add(program)
                 self.counters.session_graphs[block] = len(self._programs[block])
-            if skipped is None and not self._waiting:
-                self.counters.log(block, UNIT * self.counters.take_number(block.replica))
+            step = _Waiting(block, skipped, frame.begun)
+            if skipped is None and not self._waiting and (step.seen is None or step.seen.is_there):
+                self._count(step)
                 return
-            self._waiting.append(_Waiting(block, skipped))
+            self._waiting.append(step)
             if len(self._waiting) > MOST:
                 self.settle()
+
+    def compare(self, wanted: bool) -> bool:
+        """Compare the parameters of each step, or no more; returns whether that is new."""
+        with self.counters.lock:
+            self.settle()  # the steps so far, of which the other was wanted, have their numbers
+            return self.counters.compare(wanted, lambda: Effects(self._note))
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Say of one that has a `step` of its own, and never called the hooks, that it has."""
@@ -86,9 +101,16 @@ class Blocks(HostBlocks):
         """Count the steps that wait; this waits for the device."""
         with self.counters.lock:
             waiting, self._waiting = self._waiting, []
-            for block, skipped in waiting:
-                if skipped is not None and float(skipped):
-                    kept = [n for n in block.sites if self._sites.sites[n].role != "update"]
-                    block = block._replace(sites=tuple(kept))
-                number = self.counters.take_number(block.replica)
-                self.counters.log(block, UNIT * number)
+            for step in waiting:
+                self._count(step)
+
+    def _count(self, step: _Waiting) -> None:
+        """Count a step now; the lock is held."""
+        block, skipped, seen = step
+        if skipped is not None and float(skipped):
+            kept = [n for n in block.sites if self._sites.sites[n].role != "update"]
+            block = block._replace(sites=tuple(kept))
+        stamp = UNIT * self.counters.take_number(block.replica)
+        self.counters.log(block, stamp)
+        if seen is not None and self.counters.compared is not None:
+            self.counters.compared.log(block.replica, seen.sources(), stamp)

@@ -20,18 +20,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = [
     "FROZEN",
+    "HOLD",
+    "MOVED",
+    "RAN",
     "GradScaler",
     "HookPlace",
     "Module",
     "Optimizer",
     "constant",
-    "count_in_program",
     "eagerly",
     "global_hooks",
     "has_hooks",
     "is_compiling",
     "is_generated",
-    "is_held_back",
     "is_of_scheduler",
     "is_optimizer",
     "is_sparse",
@@ -130,11 +131,6 @@ def is_sparse(layout: Any) -> bool:
     return layout not in _STRIDED
 
 
-def is_held_back(tensor: Any) -> bool:
-    """Whether to read a tensor would have the program wait for its device."""
-    return bool(tensor.device.type != "cpu")
-
-
 def steps_with_hooks(cls: type) -> int:
     """How many of the classes in the MRO have a `step` that calls the hooks."""
     steps = [vars(each)["step"] for each in cls.__mro__ if "step" in vars(each)]
@@ -193,23 +189,41 @@ def shape_of(parameter: Any) -> tuple[int, ...]:
 
 
 _library = torch.library.Library("optimizer_tracer", "DEF")
-_library.define("ran(Tensor(a!) moved, Tensor? skipped, int number) -> ()")
+_library.define("hold(Tensor(a!) moved, int number, Tensor[] values) -> ()")
+_library.define("ran(Tensor(a!) moved, Tensor? skipped, int number, Tensor[] values) -> ()")
+for _name in ("hold", "ran"):
+    _library.impl(_name, lambda *operands: None, "Meta")
 
-_moved = torch.zeros((), dtype=torch.int64)
-"""What the op below says that it writes to, so that no compiler leaves it out or moves it away."""
+MOVED = torch.zeros((), dtype=torch.int64)
+"""What the ops below say that they write to, so that no compiler leaves them out or moves them."""
+HOLD: Any = torch.ops.optimizer_tracer.hold
+"""The op that calls back where a step begins in a program, with what the parameters hold there.
+
+What a program writes to a tensor may be in its memory only when all of it has run: so the values
+are handed over, and not the parameters. It stands here as it is, and in no function: one of this
+module Dynamo may be told to leave alone, and to part the program there.
+"""
+RAN: Any = torch.ops.optimizer_tracer.ran
+"""The same where a step ends."""
 
 
-def count_in_program(number: int, skipped: Any) -> None:
-    """Add to the program that is built what calls `on_run` with these each time that it runs.
+def on_hold(called: Callable[[int, list[Any]], None]) -> None:
+    """Have `called` each time that a program runs `HOLD`, with its number and the values.
 
-    `skipped` is None, or a tensor that says whether the step does nothing then.
+    Dynamo would compile what is called from a program that has parts.
     """
-    torch.ops.optimizer_tracer.ran(_moved, skipped, number)
+    called = eagerly(called)
+    way = "CompositeExplicitAutograd"
+    _library.impl("hold", lambda moved, number, values: called(number, values), way)
 
 
-def on_run(called: Callable[[int, Any], None]) -> None:
-    """Have `called` with the number of a program each time that it runs, and what it skips by."""
+def on_run(called: Callable[[int, Any, list[Any]], None]) -> None:
+    """Have `called` with the number of a program each time that it runs, and what it skips by.
+
+    That is None, or a tensor that says whether the step did nothing. Third are the values.
+    """
+    called = eagerly(called)
+    way = "CompositeExplicitAutograd"
     _library.impl(
-        "ran", lambda moved, skipped, number: called(number, skipped), "CompositeExplicitAutograd"
+        "ran", lambda moved, skipped, number, values: called(number, skipped, values), way
     )
-    _library.impl("ran", lambda moved, skipped, number: None, "Meta")

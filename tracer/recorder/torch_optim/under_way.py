@@ -44,11 +44,13 @@ class Step:
 
     __slots__ = (
         "begun",
+        "held",
         "inside",
         "method",
         "program",
         "python",
         "requests",
+        "seen",
         "skipped",
         "updates",
         "watch",
@@ -60,6 +62,10 @@ class Step:
         self.python = known_by(python)
         self.begun: Mapping[int, int | None] | None = None
         """The versions of its parameters by `id`, if they tell anything: `compat.version_of`."""
+        self.held: dict[int, Any] | None = None
+        """If effects are asked for, copies of what it may change, by their `id`."""
+        self.seen: Any = None
+        """What came of them."""
         self.requests: Sequence[int] | None = None
         """The sites of what it was asked for; None if that is not known yet."""
         self.updates: Sequence[int] = ()
@@ -81,6 +87,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
+        self.held: dict[int, list[Any]] = {}
+        """By the `id` of an optimizer, copies of what its program may change that runs."""
         alive = sys._current_frames()
         with _lock:
             _threads[:] = [each for each in _threads if each.steps or each.number in alive]

@@ -1,0 +1,397 @@
+"""What steps of Keras on JAX did to the variables: against odometers, and their bytes in NumPy."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from backends.jax.test_truth_table import PROGRAMS, Run
+from jax import lax
+
+import tracer
+
+INFINITE, NAN = float("inf"), float("nan")
+GRADIENTS = [1.0, 0.0, 1e-30, 0.5, INFINITE, 1.0, 0.0, NAN, NAN, 0.0]
+
+
+LONG = ("fit", "loss_scale", "accumulation", "pmap", "data_parallel")
+
+
+def marks(name: str) -> list[Any]:
+    """The tier of a program."""
+    return (
+        [] if name == "jitted_step" else [pytest.mark.long if name in LONG else pytest.mark.sweep]
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(each, id=each.__name__, marks=marks(each.__name__))
+        for each in PROGRAMS
+        if each.__name__ != "moving_averages"  # which are no odometer
+    ],
+)
+def test_what_an_odometer_changed(
+    program: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step changes what the odometer shows, leaves all else as it was, and the counts stay.
+
+    A variable of which there is one in each member of a batch has changed if one of them has.
+    """
+    monkeypatch.setattr(tracer, "wrap", functools.partial(tracer.wrap, effects=True))
+    run = program()
+    trace = tracer.trace_of(run.optimizer)
+    assert trace.complete, trace.notes
+    handed = sum(bool(np.ravel(each)[0]) for each in run.weights)
+    for replica in trace.replicas:
+        looked, still = (
+            [
+                n
+                for first, last, n in trace.per_step(what, replica=replica.id)
+                for _ in range(first, last + 1)
+            ]
+            for what in ("compared", "unchanged")
+        )
+        assert looked == [handed] * len(run.per_step)
+        changed = [a - b for a, b in zip(looked, still, strict=True)]
+        assert changed == [min(updates, handed) for updates in run.per_step]
+    assert trace.count("not_finite", by=()) == {}
+    assert trace.updates() == sum(run.per_step) * run.copies
+
+
+class ByNumPy:
+    """What NumPy sees of the weights of steps, which are put down one after the other."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+        self.seen: dict[str, set[tuple[str, int]]] = {
+            what: set() for what in ("compared", "unchanged", "not_finite")
+        }
+        self.steps = 0
+
+    def stepped(self, before: list[Any], after: list[Any]) -> None:
+        """One step was made; both are copies of what the variables held."""
+        self.steps += 1
+        for name, old, new in zip(self.names, before, after, strict=True):
+            self.seen["compared"].add((name, self.steps))
+            if np.asarray(old).tobytes() == np.asarray(new).tobytes():
+                self.seen["unchanged"].add((name, self.steps))
+            if not np.isfinite(np.asarray(new).astype(np.complex128)).all():
+                self.seen["not_finite"].add((name, self.steps))
+
+    def agrees_with(self, trace: Any) -> None:
+        for what, seen in self.seen.items():
+            counted = trace.count(what, by=("variable", "step"))
+            assert set(counted) == seen, what
+            assert set(counted.values()) <= {1}
+
+
+def weights_of(variables: list[Any]) -> list[Any]:
+    return [np.array(each.value) for each in variables]
+
+
+DTYPES = ("float32", "bfloat16", "float16", "float32", "complex64", "float8_e4m3fn")
+
+
+class Plain(keras.optimizers.Optimizer):  # type: ignore[misc]
+    """Subtracts the gradient, of whatever type."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"learning_rate": 1.0, "name": "plain", **kwargs})
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        wide = jnp.complex64 if jnp.iscomplexobj(gradient) else jnp.float32
+        now = jnp.asarray(variable.value).astype(wide) - gradient.astype(wide)
+        self.assign(variable, now.astype(jnp.result_type(variable.value)))
+
+
+class Weights:
+    """Variables of many types and shapes, with an optimizer and what steps it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        shapes = [(3, 2), (), (4,), (0,), (2,), (2, 2)]
+        self.optimizer = optimizer
+        self.variables = [
+            keras.Variable(jnp.full(shape, 2.0).astype(dtype), dtype=dtype, name=f"w{number}")
+            for number, (dtype, shape) in enumerate(zip(DTYPES, shapes, strict=True))
+        ]
+        optimizer.build(self.variables)
+        self.values = [each.value for each in self.variables]
+        self.of_optimizer = [each.value for each in optimizer.variables]
+
+    def gradients(self, amount: Any) -> list[Any]:
+        return [jnp.full(each.shape, amount).astype(each.dtype) for each in self.values]
+
+    def step(self, values: Any, of_optimizer: Any, amount: Any) -> Any:
+        return self.optimizer.stateless_apply(of_optimizer, self.gradients(amount), values)
+
+    def compare(self, run: Callable[..., Any]) -> tracer.CallTrace:
+        """Make steps by `run`, one at a time, and compare them with NumPy."""
+        truth = ByNumPy([each.path for each in self.variables])
+        for amount in GRADIENTS:
+            before = [np.array(each) for each in self.values]
+            self.values, self.of_optimizer = run(self.values, self.of_optimizer, amount)
+            truth.stepped(before, self.values)
+        trace = tracer.trace_of(self.optimizer)
+        assert trace.complete, trace.notes
+        assert truth.seen["unchanged"] and truth.seen["not_finite"]
+        truth.agrees_with(trace)
+        return trace
+
+
+@pytest.mark.long
+def test_weights_of_many_types_in_programs() -> None:
+    """Bits are compared, so a NaN that stays is unchanged."""
+    weights = Weights(tracer.wrap(Plain(), effects=True))
+    weights.compare(jax.jit(weights.step, donate_argnums=(0, 1)))
+
+
+def test_weights_of_many_types_in_eager_mode() -> None:
+    weights = Weights(tracer.wrap(Plain(), effects=True))
+    weights.compare(weights.step)
+
+
+def test_weights_of_many_types_in_both_by_turns() -> None:
+    weights = Weights(tracer.wrap(Plain(), effects=True))
+    compiled, number = jax.jit(weights.step), 0
+
+    def run(*state: Any) -> Any:
+        nonlocal number
+        number += 1
+        return (compiled if number % 3 else weights.step)(*state)
+
+    weights.compare(run)
+
+
+def test_assigned_in_eager_mode() -> None:
+    """`apply` assigns to the variables themselves."""
+    weights = Weights(tracer.wrap(Plain(), effects=True))
+
+    def run(values: Any, of_optimizer: Any, amount: Any) -> Any:
+        weights.optimizer.apply(weights.gradients(amount), weights.variables)
+        return weights_of(weights.variables), of_optimizer
+
+    weights.compare(run)
+
+
+def test_in_a_scope_of_the_program() -> None:
+    """A program that keeps the state by itself: the values are those of its scope."""
+    weights = Weights(tracer.wrap(Plain(), effects=True))
+    variables, own = weights.variables, list(weights.optimizer.variables)
+
+    @jax.jit
+    def step(values: Any, of_optimizer: Any, amount: Any) -> Any:
+        state = [*zip(variables, values, strict=True), *zip(own, of_optimizer, strict=True)]
+        with keras.StatelessScope(state_mapping=state) as scope:
+            weights.optimizer.apply(weights.gradients(amount), variables)
+        return tuple([scope.get_current_value(e) for e in each] for each in (variables, own))
+
+    weights.compare(step)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_decay": 0.1},
+        {"use_ema": True, "ema_overwrite_frequency": 3},
+        {"clipnorm": 1.0},
+        {"gradient_accumulation_steps": 2},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_happens_beside_the_apply_methods(options: Any) -> None:
+    """Weight decay and averages change weights of which the gradient is 0: the step is compared."""
+    weights = Weights(tracer.wrap(Odometer()))
+    variables = [keras.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
+    weights.variables, weights.optimizer = (
+        variables,
+        tracer.wrap(keras.optimizers.SGD(1.0, **options), effects=True),
+    )
+    weights.optimizer.build(variables)
+    weights.values = [each.value for each in variables]
+    weights.of_optimizer = [each.value for each in weights.optimizer.variables]
+    gradients = weights.gradients
+    weights.gradients = lambda amount: [gradients(amount)[0], jnp.zeros(3)]  # type: ignore[method-assign]
+    weights.compare(jax.jit(weights.step))
+
+
+@pytest.mark.long
+def test_a_loop_in_one_program() -> None:
+    """Each turn of a loop is a step of its own, and a branch that is not taken is none."""
+    weights = Weights(tracer.wrap(Plain(), effects=True))
+    amounts = np.array(GRADIENTS, "float32")
+    taken = np.arange(len(GRADIENTS)) % 3 != 1
+
+    @jax.jit
+    def epoch(values: Any, of_optimizer: Any) -> Any:
+        def body(state: Any, given: Any) -> Any:
+            amount, wanted = given
+
+            def train() -> Any:
+                return tuple(weights.step(state[0], state[1], amount))
+
+            after = lax.cond(wanted, train, lambda: state)
+            return after, after[0]
+
+        return lax.scan(body, (values, of_optimizer), (amounts, taken))
+
+    _, history = epoch(weights.values, weights.of_optimizer)
+    truth = ByNumPy([each.path for each in weights.variables])
+    before = [np.array(each) for each in weights.values]
+    for number, wanted in enumerate(taken):
+        after = [np.array(each[number]) for each in history]
+        if wanted:
+            truth.stepped(before, after)
+        before = after
+    truth.agrees_with(tracer.trace_of(weights.optimizer))
+
+
+@pytest.mark.long
+def test_members_of_a_batch() -> None:
+    """Unchanged if it is so in all members, not finite if it is so in one."""
+    loop = Loop(tracer.wrap(keras.optimizers.SGD(0.5), effects=True))
+    state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
+    step = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))
+    truth = ByNumPy([each.path for each in loop.model.trainable_variables])
+    zeros = np.zeros((8, 1), "float32")
+    for number in range(5):
+        x = np.stack([X[:8]] * 3)
+        if number == 3:
+            x[1] = NAN
+        before = [np.array(each) for each in state[0]]
+        state = step(state, x, zeros if number < 2 else Y[:8])  # they begin at 0: no error
+        truth.stepped(before, state[0])
+    assert {each for _, each in truth.seen["not_finite"]} == {4, 5}
+    assert {each for _, each in truth.seen["unchanged"]} >= {1, 2}
+    truth.agrees_with(tracer.trace_of(loop.optimizer))
+
+
+@pytest.mark.long
+def test_devices_that_do_not_the_same() -> None:
+    """Each device of a `pmap` is a replica, with effects of its own."""
+    loop = Loop(tracer.wrap(Odometer(), effects=True))
+    state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    state[0][0] = state[0][0].at[1].set(NAN)
+    step = jax.pmap(loop.step, axis_name="data")
+    for _ in range(3):
+        state = step(state, X[:16].reshape(2, 8, 4), Y[:16].reshape(2, 8, 1))
+    trace = tracer.trace_of(loop.optimizer)
+    kernel = loop.model.trainable_variables[0].path
+    assert trace.count("not_finite", by=("variable", "replica")) == {(kernel, 1): 3}
+    assert trace.count("unchanged", by=("variable", "replica")) == {(kernel, 1): 3}
+    assert set(trace.count("compared", by=("variable", "replica")).values()) == {3}
+
+
+# It changes nothing.
+
+
+def jaxpr_of(prepare: Callable[[Any], Any]) -> str:
+    loop = Loop(prepare(keras.optimizers.Adam(0.1)))
+    return str(jax.make_jaxpr(loop.step)(loop.state, X[:8], Y[:8]))
+
+
+def test_without_it_nothing_is_added() -> None:
+    """The program is that of an untraced optimizer, and the one op that counts."""
+    plain = jaxpr_of(lambda optimizer: optimizer).count("\n")
+    traced = jaxpr_of(tracer.wrap)
+    again = jaxpr_of(lambda optimizer: tracer.wrap(tracer.wrap(optimizer)))
+    with_effects = jaxpr_of(lambda optimizer: tracer.wrap(optimizer, effects=True))
+    added = [each for each in traced.splitlines() if "tracer_count" in each]
+    assert len(added) == 1 and traced.count("\n") - plain <= 4
+    assert "bitcast" not in traced and "is_finite" not in traced
+    assert traced.count("\n") == again.count("\n") < with_effects.count("\n")
+    assert with_effects.count("tracer_count") == 1
+
+
+@pytest.mark.parametrize(
+    "jit_compile",
+    [pytest.param(True, marks=pytest.mark.long), pytest.param(False, marks=pytest.mark.sweep)],
+)
+def test_training_is_bit_for_bit_the_same(jit_compile: bool) -> None:
+    found = []
+    for effects in (None, False, True):
+        keras.utils.set_random_seed(1)
+        optimizer = keras.optimizers.Adam(0.01)
+        if effects is not None:
+            tracer.wrap(optimizer, effects=effects)
+        trained = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)]
+        )
+        trained.compile(optimizer, "mse", jit_compile=jit_compile)
+        trained.fit(X, Y, batch_size=8, epochs=3, verbose=0)
+        values = [*trained.get_weights(), *(np.asarray(e.value) for e in optimizer.variables)]
+        found.append([each.tobytes() for each in values])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.long
+def test_recorded_for_a_while() -> None:
+    """What is compiled is traced anew when effects are asked for, and when they are no more."""
+    optimizer = tracer.wrap(Odometer())
+    trained = model(optimizer)
+
+    def epoch() -> None:
+        trained.fit(X[:16], Y[:16], batch_size=8, verbose=0)
+
+    epoch()
+    with tracer.record(effects=True) as recording:
+        epoch()
+    epoch()
+    trace = recording.trace()
+    assert trace.complete, trace.notes
+    assert trace.count("compared", by=("step",)) == {(1,): 4, (2,): 4}
+    whole = tracer.trace_of(optimizer)
+    assert whole.complete, whole.notes
+    assert whole.count("compared", by=("step",)) == {(3,): 4, (4,): 4}
+    assert not whole.count("unchanged", by=())
+    assert float(trained.trainable_variables[0].numpy()[0, 0]) == 6
+
+
+def test_what_was_compiled_ahead_is_said() -> None:
+    loop = Loop(tracer.wrap(Odometer()))
+    step = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
+    tracer.wrap(loop.optimizer, effects=True)
+    for _ in range(3):
+        loop.state = step(loop.state, X[:8], Y[:8])
+    trace = tracer.trace_of(loop.optimizer)
+    assert trace.steps == 3 and not trace.complete
+    assert any("effects of 3 steps are not known" in note for note in trace.notes)
+
+
+# What people ask.
+
+
+@pytest.mark.long
+def test_a_rate_of_zero_and_a_loss_that_is_no_number() -> None:
+    optimizer = tracer.wrap(keras.optimizers.SGD(0.0), effects=True)
+    trained = model(optimizer)
+    trained.fit(X, Y, batch_size=8, verbose=0)
+    findings = tracer.trace_of(optimizer).findings()
+    (finding,) = [each for each in findings if each.code == "unchanged"]
+    assert finding.severity == "error" and "all of them were updated in 5 steps" in finding.text
+    y = Y.copy()
+    y[20] = np.nan
+    optimizer = tracer.wrap(keras.optimizers.SGD(0.1), effects=True)
+    trained.compile(optimizer, "mse")
+    trained.fit(X, y, batch_size=8, shuffle=False, verbose=0)
+    findings = tracer.trace_of(optimizer).findings()
+    assert [(each.code, each.step) for each in findings if each.severity == "error"] == [
+        ("not-finite", 3)
+    ]
+
+
+@pytest.mark.long
+def test_discarded_updates_left_nothing_unchanged() -> None:
+    """What accumulation throws away is no update that changed nothing."""
+    optimizer = tracer.wrap(Odometer(gradient_accumulation_steps=8), effects=True)
+    trained = model(optimizer)
+    trained.fit(X[:32], Y[:32], batch_size=4, verbose=0)
+    trace = tracer.trace_of(optimizer)
+    assert trace.count("unchanged", by=("step",)) == {(step,): 4 for step in range(1, 8)}
+    assert not {each.code for each in trace.findings()} & {"unchanged", "not-finite"}

@@ -1,0 +1,494 @@
+"""What steps of `torch.optim` did to the parameters, against their bytes.
+
+Copies are made outside, before and after each step, and NumPy compares them: bits for *unchanged*,
+and whether all is finite.
+"""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from backends.torch_optim.test_transparency import CLASSES, VARIANTS, options, trained
+from backends.torch_optim.test_truth_table import ROWS, by_step
+from torch_bytes import ByBytes
+from torch_odometers import Odometer, give, readings, zeros
+
+import tracer
+from tracer.recorder.torch import effects as torch_effects
+
+torch.set_num_threads(1)
+INFINITE, NAN = float("inf"), float("nan")
+GRADIENTS = [1.0, 0.0, -0.0, 1e-30, 0.5, INFINITE, 1.0, 0.0, NAN, NAN, 0.0, 1.0]
+"""Of each step; what is small is lost beside the weight, and what is once NaN stays NaN."""
+
+
+class Plain(torch.optim.Optimizer):  # type: ignore[misc]
+    """Subtracts the gradient, of whatever type; sparse ones from their rows."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad)
+
+
+def named(parameters: Sequence[Any]) -> list[tuple[str, Any]]:
+    return [(f"p{number}", parameter) for number, parameter in enumerate(parameters)]
+
+
+def parameter(dtype: torch.dtype, shape: tuple[int, ...] = (3, 2)) -> Any:
+    return torch.nn.Parameter(torch.full(shape, 2.0).to(dtype))
+
+
+FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+DTYPES = (*FLOATING, torch.complex64, torch.complex128)
+
+
+def check_by_bytes() -> tracer.CallTrace:
+    """Train parameters of many types and shapes, and compare with their bytes."""
+    shapes = [(3, 2), (), (4,), (0,)]
+    parameters = [parameter(dtype, shapes[n % 4]) for n, dtype in enumerate(DTYPES)]
+    parameters.append(torch.nn.Parameter(torch.ones(4, 6).t()[::2]))  # not in the order of memory
+    optimizer = tracer.wrap(Plain(named(parameters)), effects=True)
+    truth = ByBytes(dict(named(parameters)))
+    for amount in GRADIENTS:
+        give(parameters, amount)
+        truth.around(optimizer.step)
+    trace = tracer.trace_of(optimizer)
+    assert truth.unchanged and truth.not_finite and trace.complete
+    truth.agrees_with(trace)
+    return trace
+
+
+def test_weights_of_many_types() -> None:
+    """Bits are compared, so a NaN that stays is unchanged."""
+    check_by_bytes()
+
+
+def test_what_a_device_has_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on the CPU the answers wait until a trace is read, and nobody for them."""
+    asked: list[int] = []
+    sources = torch_effects.Seen.sources
+
+    def counting(seen: Any) -> Any:
+        asked.append(len(gc.get_referrers(seen)))
+        return sources(seen)
+
+    monkeypatch.setattr(torch_effects, "is_held_back", lambda tensor: True)
+    monkeypatch.setattr(torch_effects.Seen, "sources", counting)
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(named(parameters)), effects=True)
+    for _ in range(3):
+        give(parameters[1:])
+        optimizer.step()
+    assert not asked
+    trace = tracer.trace_of(optimizer)
+    assert len(asked) == 3 and trace.count("unchanged", by=("variable",)) == {("p0",): 3}
+    check_by_bytes()
+
+
+def test_signs_of_zero_integers_and_tiny_floats() -> None:
+    """0.0 that becomes -0.0 has changed; what is whole is finite; 8 bits are enough to be NaN."""
+
+    class Negating(torch.optim.Optimizer):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                bits = parameter.detach().view(torch.uint8)
+                bits ^= 0x7F if parameter.dtype == torch.float8_e4m3fn else 0x80
+
+    parameters = [
+        torch.nn.Parameter(torch.zeros(2)),
+        torch.nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False),
+        torch.nn.Parameter(torch.zeros(2).to(torch.float8_e4m3fn), requires_grad=False),
+    ]
+    optimizer = tracer.wrap(Negating(named(parameters), {}), effects=True)
+    truth = ByBytes(dict(named(parameters)))
+    for _ in range(3):
+        for each in parameters:
+            each.grad = torch.zeros_like(each)
+        truth.around(optimizer.step)
+    assert truth.not_finite == {("p2", 1), ("p2", 3)} and not truth.unchanged
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "compiled" not in name])
+def test_each_way_to_train(name: str) -> None:
+    """A step changes what the odometer shows and leaves the rest; the counts are what they are."""
+    ran = ROWS[name](lambda optimizer: tracer.wrap(optimizer, effects=True))
+    trace = tracer.trace_of(ran.optimizer)
+    assert by_step(trace) == list(ran.by_step) and trace.complete == ran.complete
+    halves = 2 if "twice" in name else 1
+    looked, still = (
+        [n for first, last, n in trace.per_step(what) for _ in range(first, last + 1)]
+        for what in ("compared", "unchanged")
+    )
+    changed = [a - b for a, b in zip(looked, still, strict=True)]
+    assert changed == [number // halves for number in ran.by_step]
+    assert trace.count("not_finite", by=()) == {}
+    requested = sum(trace.count("requests", by=()).values())
+    if not any(each in name for each in ("closure", "lazy", "by itself")):
+        assert sum(trace.count("compared", by=()).values()) == requested
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_a_scaler_left_out(fused: bool) -> None:
+    """A step that it skipped changed nothing, and updated nothing: no update was in vain."""
+    parameters = zeros()
+    optimizer = tracer.wrap(torch.optim.SGD(named(parameters), 0.1, fused=fused), effects=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    truth = ByBytes(dict(named(parameters)))
+    for step in range(8):
+        scaler.scale(torch.ones(1))
+        give(parameters, INFINITE if step in (1, 3, 4, 5, 6) else 1.0)
+        truth.around(lambda: scaler.step(optimizer))
+        scaler.update()
+    trace = tracer.trace_of(optimizer)
+    truth.agrees_with(trace)
+    assert {step for _, step in truth.unchanged} == {2, 4, 5, 6, 7}
+    assert by_step(trace) == [3, 0, 3, 0, 0, 0, 0, 3]
+    assert "unchanged" not in {each.code for each in trace.findings()}
+
+
+def test_a_sparse_gradient() -> None:
+    table = torch.nn.Embedding(10, 2, sparse=True)
+    optimizer = tracer.wrap(torch.optim.SGD(table.parameters(), 0.1), effects=True)
+    truth = ByBytes(dict(table.named_parameters()))
+    for amount in (1.0, 0.0, 1.0, NAN, 0.0):
+        optimizer.zero_grad()
+        (table(torch.tensor([1, 2])).sum() * amount).backward()
+        truth.around(optimizer.step)
+    assert truth.unchanged == {("weight", 2), ("weight", 5)}  # NaN stays NaN
+    assert truth.not_finite == {("weight", 4), ("weight", 5)}
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+def test_beside_the_gradient() -> None:
+    """Weight decay and momentum change weights of which the gradient is 0."""
+    parameters = [parameter(torch.float32), parameter(torch.float32)]
+    groups = [
+        {"params": named(parameters)[:1], "weight_decay": 0.1},
+        {"params": named(parameters)[1:], "momentum": 0.9},
+    ]
+    optimizer = tracer.wrap(torch.optim.SGD(groups, 0.1), effects=True)
+    truth = ByBytes(dict(named(parameters)))
+    for amount in (0.0, 1.0, 0.0):
+        give(parameters, amount)
+        truth.around(optimizer.step)
+    assert truth.unchanged == {("p1", 1)}
+    truth.agrees_with(tracer.trace_of(optimizer))
+
+
+def test_a_parameter_with_another_shape_or_other_memory() -> None:
+    """A step may exchange the memory of a parameter: it is compared if it can be."""
+
+    class Exchanging(torch.optim.Optimizer):  # type: ignore[misc]
+        number = 0
+
+        def step(self, closure: Any = None) -> None:
+            self.number += 1
+            (only,) = self.param_groups[0]["params"]
+            with torch.no_grad():
+                if self.number == 2:
+                    only.data = only.data.clone()  # the same bits
+                elif self.number == 3:
+                    only.data = torch.zeros(5)
+                elif self.number == 4:
+                    only.data = only.data.to(torch.float64)
+                only.grad = None
+
+    only = parameter(torch.float32)
+    optimizer = tracer.wrap(Exchanging([("p0", only)], {}), effects=True)
+    for _ in range(5):
+        only.grad = torch.zeros_like(only)
+        optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert set(trace.count("unchanged", by=("step",))) == {(1,), (2,), (5,)}
+    assert trace.count("compared", by=()) == {(): 5}
+
+
+def test_a_parameter_that_is_named_twice_or_put_in_the_place_of_another() -> None:
+    parameters = zeros(3)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = Odometer([parameters[0], parameters[0], parameters[1]])
+    tracer.wrap(optimizer, effects=True)
+    give(parameters)
+    optimizer.step()
+    optimizer.param_groups[0]["params"][2] = parameters[2]
+    optimizer.step()
+    assert readings(parameters) == [4, 1, 1]
+    trace = tracer.trace_of(optimizer)
+    counted = trace.count("compared", by=("variable", "step"))
+    assert (
+        sorted((step, count) for (_, step), count in counted.items()) == [(1, 1)] * 2 + [(2, 1)] * 2
+    )
+    assert not trace.count("unchanged", by=()) and trace.complete
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    class Nothing(torch.optim.Optimizer):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            pass
+
+    sparse = torch.nn.Parameter(torch.eye(2).to_sparse())
+    meta = torch.nn.Parameter(torch.zeros(2, device="meta"))
+    plain = parameter(torch.float32)
+    optimizer = tracer.wrap(Nothing([sparse, meta, plain], {}), effects=True)
+    optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert len(trace.notes) == 2 and all("it is not compared" in note for note in trace.notes)
+    assert trace.count("compared", by=()) == {(): 1}
+
+
+def test_a_parameter_that_comes_in_a_step_is_said() -> None:
+    parameters = zeros(2)
+    optimizer = tracer.wrap(Odometer(parameters[:1]), effects=True)
+
+    def closure() -> None:
+        give(parameters)
+        if len(optimizer.param_groups) == 1:
+            optimizer.add_param_group({"params": parameters[1:]})
+
+    optimizer.step(closure)
+    optimizer.step(closure)
+    assert readings(parameters) == [2, 2]
+    trace = tracer.trace_of(optimizer)
+    assert [note for note in trace.notes if "while it stepped" in note] and not trace.complete
+    assert sum(trace.count("compared", by=()).values()) == 3
+
+
+# It changes nothing.
+
+
+FEW = ("Adam", "SGD", "LBFGS", "SparseAdam")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in FEW else pytest.mark.sweep) for n in CLASSES]
+)
+def test_the_same_bits(name: str, variant: str) -> None:
+    given = options(name, variant)
+    _, written, weights, _ = trained(name, given, lambda optimizer: optimizer)
+    wrap: Callable[[Any], Any] = lambda optimizer: tracer.wrap(optimizer, effects=True)  # noqa: E731
+    traced, written_too, weights_too, _ = trained(name, given, wrap)
+    assert written == written_too
+    assert all(torch.equal(a, b) for a, b in zip(weights, weights_too, strict=True))
+    assert tracer.trace_of(traced).findings() == []
+
+
+def test_autograd_does_not_know_it() -> None:
+    """No version of a tensor moves, nothing asks for a gradient, and no hook of it is called."""
+    weight = parameter(torch.float32)
+    optimizer = tracer.wrap(Plain([weight]), effects=True)
+    versions, kept = [], []
+    for _ in range(3):
+        loss = (weight**2).sum()
+        loss.backward()
+        before = weight._version, weight.data_ptr(), weight.grad._version, weight.grad.data_ptr()
+        optimizer.step()
+        versions.append(weight._version - before[0])
+        assert (weight.data_ptr(), weight.grad.data_ptr()) == (before[1], before[3])
+        assert weight.grad._version == before[2] and weight.grad_fn is None
+        kept.append(weight.requires_grad and weight.is_leaf)
+    assert versions == [1, 1, 1] and all(kept)  # of the optimizer's own `sub_`
+
+
+def test_the_copies_live_as_long_as_the_step() -> None:
+    copies: list[Any] = []
+    copy_of = torch_effects.Effects.copy_of
+
+    def remembered(self: Any, tensor: Any) -> Any:
+        copy = copy_of(self, tensor)
+        copies.append(weakref.ref(copy))
+        return copy
+
+    class Looking(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            alive.append(sum(each() is not None for each in copies))
+            return super().step(closure)
+
+    alive: list[int] = []
+    parameters = zeros(3)
+    frozen = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
+    optimizer = tracer.wrap(Looking([*parameters, frozen]), effects=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_effects.Effects, "copy_of", remembered)
+        for _ in range(3):
+            give(parameters)
+            optimizer.step()
+            alive.append(sum(each() is not None for each in copies))
+    assert alive == [3, 0] * 3  # a class of which `super().step()` steps has one copy of each, too
+
+
+def test_without_it_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(torch_effects.Effects, "copy_of", refuse)
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    give(parameters)
+    optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 3 and trace.complete and not trace.has_effects
+
+
+def test_recorded_for_a_while() -> None:
+    """A recording has the steps in it compared, also of an optimizer that is traced already."""
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+
+    def step() -> None:
+        give(parameters[1:])
+        optimizer.step()
+
+    step()
+    with tracer.record(effects=True) as recording:
+        step()
+        step()
+    step()
+    trace = recording.trace()
+    assert trace.complete and trace.count("compared", by=("step",)) == {(1,): 3, (2,): 3}
+    whole = tracer.trace_of(optimizer)
+    assert whole.complete and set(whole.count("unchanged", by=("step",))) == {(2,), (3,)}
+    assert readings(parameters) == [0, 4, 4]
+
+
+def test_threads() -> None:
+    """Each thread has a step of its own under way, with its own copies."""
+    parameters = [zeros(1) for _ in range(4)]
+    optimizers = [tracer.wrap(Odometer(named(each)), effects=True) for each in parameters]
+    together = threading.Barrier(4)
+
+    def train(index: int) -> None:
+        together.wait()
+        for step in range(50):
+            parameters[index][0].grad = None
+            if step % (index + 2):
+                give(parameters[index])
+            optimizers[index].step()
+
+    workers = [threading.Thread(target=train, args=(index,)) for index in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for index, optimizer in enumerate(optimizers):
+        still = {(step + 1,) for step in range(50) if not step % (index + 2)}
+        assert set(tracer.trace_of(optimizer).count("unchanged", by=("step",))) == still
+
+
+# What people ask.
+
+
+def test_bf16_weights_that_are_not_updated() -> None:
+    """A small rate is lost beside a weight of bf16: the run looks fine, and nothing is learned."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3).to(torch.bfloat16)
+    optimizer = tracer.wrap(torch.optim.AdamW(model.parameters(), lr=1e-6), effects=True)
+    truth = ByBytes(dict(model.named_parameters()))
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4, dtype=torch.bfloat16)).float().pow(2).mean().backward()
+        assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
+        truth.around(optimizer.step)
+    trace = tracer.trace_of(optimizer)
+    truth.agrees_with(trace)
+    assert len(truth.unchanged) == 16 and trace.updates() == 16
+    (finding,) = [each for each in trace.findings() if each.code == "unchanged"]
+    assert finding.severity == "error"
+    assert "weight and bias, and all of them were updated in 8 steps" in finding.text
+    with pytest.raises(AssertionError, match="no bit changed"), tracer.assert_all_changed(model):
+        optimizer.step()
+
+
+def test_which_step_made_it_not_finite() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 0.1), effects=True)
+    for step in range(6):
+        optimizer.zero_grad()
+        (model(torch.ones(2, 4)).mean() * (NAN if step == 3 else 1.0)).backward()
+        optimizer.step()
+    (finding,) = tracer.trace_of(optimizer).findings()
+    assert (finding.code, finding.step) == ("not-finite", 4)
+
+
+def healthy_warm_up() -> Any:
+    """A rate of 0 in the first step, as with a linear warm-up, and frozen and unused weights."""
+    names = ("used", "frozen", "idle")
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in names})
+    model["frozen"].requires_grad_(False)
+    optimizer = tracer.wrap(torch.optim.AdamW(model.parameters(), 0.01), effects=True)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 4))
+    for _ in range(8):
+        optimizer.zero_grad()
+        model["frozen"](model["used"](torch.ones(2, 3))).pow(2).mean().backward()
+        optimizer.step()
+        scheduler.step()
+    return optimizer
+
+
+def test_a_healthy_warm_up_has_no_finding_on_weights() -> None:
+    trace = tracer.trace_of(healthy_warm_up())
+    assert not {each.code for each in trace.findings()} & {"unchanged", "not-finite"}
+    assert set(trace.count("compared", by=("variable",)).values()) == {8}
+    still = trace.count("unchanged", by=("variable",))
+    assert still["used.weight",] == still["used.bias",] == 1 and still["idle.weight",] == 8
+
+
+# Compiled.
+
+
+def check_compiled(backend: str, name: str, **given: Any) -> None:
+    """A compiled step, with effects asked for from its fourth step on."""
+    torch._dynamo.reset()
+    parameters = [parameter(torch.float32), parameter(torch.bfloat16), parameter(torch.float32)]
+    parameters.append(torch.nn.Parameter(torch.ones(2), requires_grad=False))
+    optimizer = CLASSES[name](named(parameters), **given)
+    tracer.wrap(optimizer)
+    step = torch.compile(optimizer.step, backend=backend)
+    truth = ByBytes(dict(named(parameters[:3])))
+    for number, amount in enumerate([1.0] * 3 + GRADIENTS):
+        if number == 3:
+            tracer.wrap(optimizer, effects=True)
+        optimizer.zero_grad()
+        give(parameters[number % 2 : 3], amount)
+        truth.around(step)
+    before = [
+        {each for each in getattr(truth, what) if each[1] <= 3}
+        for what in ("compared", "unchanged", "not_finite")
+    ]
+    truth.compared -= before[0]
+    truth.unchanged -= before[1]
+    truth.not_finite -= before[2]
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete and trace.steps == 15 and truth.unchanged and truth.not_finite
+    truth.agrees_with(trace)
+
+
+@pytest.mark.long
+def test_a_compiled_step() -> None:
+    check_compiled("aot_eager", "SGD", lr=0.1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
+def test_each_compiler(backend: str, name: str, given: dict[str, Any]) -> None:
+    check_compiled(backend, name, lr=0.1, **given)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [name for name in ROWS if "compiled" in name])
+def test_each_compiled_way_to_train(name: str) -> None:
+    torch._dynamo.reset()
+    test_each_way_to_train(name)
