@@ -1,9 +1,11 @@
 """Which step it was, where programs do more than one thing."""
 
 import threading
+import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
 import tracer
+from tracer.recorder.jax.programs import Program
 
 
 def not_finite(where: bool) -> Any:
@@ -206,3 +209,24 @@ def test_threads_that_run_one_program() -> None:
         thread.join()
     trace = tracer.trace_of(loop.optimizer)
     assert (trace.steps, trace.updates()) == (801, 801 * 4)
+
+
+def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result of one device was read, and nothing holds that of the other one."""
+    optimizer = tracer.wrap(Odometer())
+    loop = Loop(optimizer)
+    ran = Program.ran
+
+    def late(program: Program, number: Any, *numbers: Any) -> None:
+        if number == 1:
+            time.sleep(0.3)
+        ran(program, number, *numbers)
+
+    monkeypatch.setattr(Program, "ran", late)
+    step = jax.pmap(loop.step, axis_name="data")
+    state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    state = step(state, X[:16].reshape(2, 8, 4), Y[:16].reshape(2, 8, 1))
+    first = state[0][0].addressable_shards[0].data
+    del loop, state
+    assert float(np.ravel(first)[0]) == 1
+    assert tracer.trace_of(optimizer).updates() == 2 * 4

@@ -243,7 +243,8 @@ class Blocks(host.Blocks):
         `hidden` if the optimizer's count of steps is not that of the step.
         """
         axes = compat.axis_names()
-        program = self.programs.new(work, replicated=bool(axes))
+        here = compat.axis_size(axes) // jax.process_count() if axes else 0
+        program = self.programs.new(work, replicas=here)
         if compat.is_mapped_eagerly():
             program.doubt("not compiled")
         if hidden:
@@ -287,6 +288,7 @@ class Blocks(host.Blocks):
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
+        self.programs.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on steps of programs that hold no op, and of other processes.

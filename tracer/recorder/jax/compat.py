@@ -5,6 +5,7 @@ imported, with the name of it, so that nothing is counted wrongly in silence.
 """
 
 import inspect
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -152,6 +153,11 @@ def axis_names() -> tuple[Any, ...]:
     return tuple(
         name for name in environment.axis_names() if name is not None and name is not unnamed
     )
+
+
+def axis_size(names: Sequence[Any]) -> int:
+    """How many there are along these axes together."""
+    return math.prod(_trace_context.axis_env.axis_size(name) for name in names)
 
 
 def why_not(context: Any) -> str:

@@ -17,6 +17,7 @@ part; a branch runs for all of them, and for those that did not choose it, what 
 What is told comes on threads of XLA, several at once. They take the lock of the counters.
 """
 
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -54,6 +55,9 @@ _DOUBTS: dict[Doubt, str] = {
     ),
 }
 
+
+_PATIENCE = 1.0
+"""For how many seconds nothing has to be told until nothing more is waited for."""
 
 _ENDED = 64
 """How many steps may be told before a part of the first of them is."""
@@ -93,33 +97,44 @@ class Work(NamedTuple):
 class Program:
     """A block in one program: what its op calls."""
 
-    def __init__(self, programs: "Programs", work: Work, first: int, replicated: bool) -> None:
+    def __init__(self, programs: "Programs", work: Work, first: int, replicas: int) -> None:
         """`first` is the replica, or the number of the device that counts for this process.
 
-        If `replicated` the op tells the replica, or the device, before the rest.
+        So many `replicas` tell of themselves in this process; if any do, the op tells which one,
+        or which device, before the rest.
         """
         self.work = work
         self.total = 0
-        self.runs = 0
-        """How often it was executed on its first replica, however many members that has."""
+        self.told: Counter[int] = Counter()
+        """How often it was executed on each replica, however many members that has."""
         self.logs: dict[tuple[int, tuple[tuple[int, ...], ...]], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
         self._programs = programs
         self._groups = _groups(work)
         self._first = first
-        self._replicated = replicated
+        self._replicas = replicas
         self._only_first = False
+
+    @property
+    def _tells_which(self) -> bool:
+        return bool(self._replicas) or self._only_first
+
+    def is_told_by_all(self) -> bool:
+        """Whether all replicas told of it as often, if each is to tell."""
+        if self._only_first or not self.told:
+            return True
+        return len(self.told) >= self._replicas and len(set(self.told.values())) == 1
 
     def tell_only(self, device: int) -> None:
         """Count what this device tells, and leave out what the others of the process tell too."""
-        self._first, self._replicated, self._only_first = device, True, True
+        self._first, self._only_first = device, True
 
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member."""
         try:
             numbers = tuple(map(np.asarray, numbers))
-            if not (self._replicated or numbers[0].ndim):
+            if not (self._tells_which or numbers[0].ndim):
                 self._programs.ran(self, self._first, [self._row(map(int, numbers))])
                 return
             told: Iterable[Sequence[int]]
@@ -129,7 +144,7 @@ class Program:
                 told = [[int(each) for each in numbers]]
             by_replica: dict[int, list[Row]] = defaultdict(list)
             for each in told:
-                replica, *values = each if self._replicated else (self._first, *each)
+                replica, *values = each if self._tells_which else (self._first, *each)
                 if self._only_first and replica != self._first:
                     continue
                 number = 0 if self._only_first else replica
@@ -192,6 +207,8 @@ class Programs(Counters[Any, Any]):
         """How many members of a `vmap` a step had at most."""
         self._told: dict[tuple[int, int], _Told] = {}
         """By that count and replica, what the steps that were told say of it."""
+        self._odd: set[Program] = set()
+        """What does not run alike on each replica."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
         self.note = note
@@ -207,9 +224,9 @@ class Programs(Counters[Any, Any]):
         """Whether anything was traced that counts."""
         return bool(self.all)
 
-    def new(self, work: Work, replicated: bool) -> Program:
+    def new(self, work: Work, replicas: int) -> Program:
         """A block was traced: what its op shall call."""
-        program = Program(self, work, 0, replicated)
+        program = Program(self, work, 0, replicas)
         with self.lock:
             self.all.append(program)
             block = self._block(work, 0, [(1,) * _groups(work)])
@@ -221,7 +238,7 @@ class Programs(Counters[Any, Any]):
         with self.lock:
             program = self._eager.get(work)
             if program is None:
-                program = self._eager[work] = Program(self, work, 0, replicated=False)
+                program = self._eager[work] = Program(self, work, 0, replicas=0)
             return program
 
     def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
@@ -229,7 +246,7 @@ class Programs(Counters[Any, Any]):
         work = program.work
         with self.lock:
             program.total += len(rows)
-            program.runs += replica == 0
+            program.told[replica] += 1
             self.members = max(self.members, len(rows))
             if work.role == "part":
                 stamp = None if work.stepped else self._step_of(work, replica, rows)
@@ -267,6 +284,30 @@ class Programs(Counters[Any, Any]):
         with self.lock:
             told = [each for (of, _), each in self._told.items() if of == clock]
         return max((each.far - each.first for each in told), default=None)
+
+    def wait_for_replicas(self) -> None:
+        """Wait until each replica told of what the others did, as long as anything is told.
+
+        The results of one may be there before those of another, and results that the program does
+        not hold cannot be waited for.
+        """
+        told, since = None, time.monotonic()
+        while uneven := self._uneven():
+            if uneven != told:
+                told, since = uneven, time.monotonic()
+            elif time.monotonic() - since > _PATIENCE:
+                self._odd.update(uneven)  # a branch that one of them takes, say
+                return
+            time.sleep(0.001)
+
+    def _uneven(self) -> dict[Program, int]:
+        """The programs of which replicas told more or less often, and how often in all."""
+        with self.lock:
+            return {
+                program: program.total
+                for program in self.all
+                if not (program in self._odd or program.is_told_by_all())
+            }
 
     def passed_over(self, clock: int) -> int:
         """How many steps were not told that lie between others, by an optimizer's own count.

@@ -53,11 +53,11 @@ class _Tracing:
             key = key._replace(signature=OTHERS)
         figures = figures_of.setdefault(key, Figures(after=self.after))
         idle = not any(program.total for program in self.programs)
-        steps = [each.runs for each in self.programs if each.work.role == "step"]
+        steps = [each.told[0] for each in self.programs if each.work.role == "step"]
         figures.tracings += 1
         figures.idle += idle
         figures.failed += idle and self.failed
-        figures.steps += sum(steps) if steps else max(each.runs for each in self.programs)
+        figures.steps += sum(steps) if steps else max(each.told[0] for each in self.programs)
         figures.step_calls = max(figures.step_calls, self.step_calls)
         figures.parted |= self.parted
         figures.after = min(figures.after, self.after)
