@@ -118,6 +118,8 @@ class WithoutFrameworks:
         call = report.call
         missing = _missing_framework(call.excinfo.value) if call.excinfo else ""
         if missing:
+            # pytest keeps what it could not import, of which others would see a part.
+            sys.modules.pop(report.nodeid.removesuffix(".py").replace("/", "."), None)
             report.outcome, report.result = "skipped", []
             report.longrepr = (report.nodeid, 0, f"Skipped: {missing} is not installed")
         return report  # type: ignore[no-any-return]
