@@ -70,6 +70,10 @@ asked for, or no more."""
 _making = threading.Lock()
 _steps = threading.local()
 _FUNCTION = "torch.compile"
+OLDEST = (2, 10)
+"""The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
+the program with an error of its own, so there nothing is put into compiled code."""
+COUNTS = tuple(map(int, torch.__version__.split(".")[:2])) >= OLDEST
 _written = torch.zeros(1, dtype=torch.int8)
 """What the operators say that they write to."""
 
@@ -78,6 +82,9 @@ def members(
     base: type, kind: OptimizerKind, methods: Mapping[str, Callable[..., Any]]
 ) -> dict[str, Any]:
     """The traced `methods` of `base`, by name, as code that is compiled can hold them, too."""
+    if not COUNTS:
+        names = [*kind.step_methods, *(each.name for each in kind.apply_methods), *BESIDE]
+        return {each: _uncounted(methods[each], base, each) for each in names if each in methods}
     found: dict[str, Any] = {
         name: disguised(_also_compiled(methods[name], base, name, None), base, name)
         for name in kind.step_methods
@@ -101,6 +108,19 @@ def _beside(method: Callable[..., Any], base: type, name: str) -> Callable[..., 
         if not torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
         _note_beside(id(self), id(base), name)
+        return original(self, *args, **kwargs)
+
+    return disguised(compiled, base, name)
+
+
+def _uncounted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+    """The `method` of `base` that in compiled code is what it was: its trace says so."""
+    original = getattr(base, name)
+
+    def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            return method(self, *args, **kwargs)
+        _note_uncounted()
         return original(self, *args, **kwargs)
 
     return disguised(compiled, base, name)
@@ -229,6 +249,21 @@ def _note_beside(optimizer: int, base: int, name: str) -> int:
 
 
 vars(_note_beside)["_dynamo_marked_constant"] = True
+
+
+def _note_uncounted() -> int:
+    """Note it for all that are traced, as an old Dynamo tells not whose step it is; returns 0."""
+    here, since = torch.__version__, ".".join(map(str, OLDEST))
+    for binding in list(bindings.values()):
+        if binding.traced:
+            binding.recorder.note(
+                f"a step was compiled by torch.compile: in PyTorch {here} it is not counted, from "
+                f"{since} on it is"
+            )
+    return 0
+
+
+vars(_note_uncounted)["_dynamo_marked_constant"] = True
 
 
 # What runs when the compiled code runs.

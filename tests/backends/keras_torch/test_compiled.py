@@ -18,6 +18,7 @@ from backends.keras_torch.keras_on_torch import (
     ParallelOdometer,
     X,
     Y,
+    counts_in_compiled_code,
     model,
     moved,
     ones,
@@ -26,7 +27,10 @@ from torch._dynamo.utils import counters
 
 import tracer
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
+    counts_in_compiled_code,
+]
 
 scaled = keras.optimizers.LossScaleOptimizer
 

@@ -13,6 +13,7 @@ from backends.keras_torch.keras_on_torch import (
     ParallelOdometer,
     X,
     Y,
+    counts_in_compiled_code,
     model,
     moved,
     ones,
@@ -101,6 +102,7 @@ def test_weights_by_their_bytes(name: str) -> None:
     check_by_bytes(OPTIMIZERS[name])
 
 
+@counts_in_compiled_code
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     "name",
@@ -113,6 +115,7 @@ def test_compiled_steps(name: str) -> None:
     check_by_bytes(OPTIMIZERS[name], torch.compile)
 
 
+@counts_in_compiled_code
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", ["SGD", "weight decay"])
 def test_steps_compiled_by_inductor(name: str) -> None:
@@ -120,6 +123,7 @@ def test_steps_compiled_by_inductor(name: str) -> None:
     check_by_bytes(OPTIMIZERS[name], functools.partial(torch.compile, backend="inductor"))
 
 
+@counts_in_compiled_code
 @pytest.mark.long
 @pytest.mark.usefixtures("compiled")
 def test_asked_for_after_it_was_compiled() -> None:

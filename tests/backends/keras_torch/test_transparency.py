@@ -11,9 +11,19 @@ from typing import Any
 
 import keras
 import pytest
-from backends.keras_torch.keras_on_torch import Odometer, ParallelOdometer, X, Y, model
+import torch
+from backends.keras_torch.keras_on_torch import (
+    Odometer,
+    ParallelOdometer,
+    X,
+    Y,
+    model,
+    moved,
+    ones,
+)
 
 import tracer
+from tracer.hooks import torch_compiled
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -126,3 +136,26 @@ def test_a_class_that_is_derived_from_a_traced_one_is_made_as_keras_makes_it() -
     tracer.wrap(derived)
     made.fit(X, Y, batch_size=8, verbose=0)
     assert tracer.trace_of(derived).updates() == 20
+
+
+def test_an_older_dynamo_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the program with an error: steps in compiled code are said to be uncounted."""
+    monkeypatch.setattr(torch_compiled, "COUNTS", False)
+    torch._dynamo.reset()
+    optimizer = tracer.wrap(type("Fresh", (Odometer,), {})())
+    variables = model(optimizer).trainable_variables
+    optimizer.build(variables)
+
+    def step(gradients: list[Any]) -> None:
+        with torch.no_grad():
+            optimizer.apply(gradients, variables)
+
+    compiled = torch.compile(step, backend="eager")
+    for _ in range(3):
+        compiled(ones(variables))
+    step(ones(variables))
+    assert moved(variables) == [4.0] * 4
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (1, 4, False)
+    assert any("compiled by torch.compile: in PyTorch" in note for note in trace.notes)
+    torch._dynamo.reset()
