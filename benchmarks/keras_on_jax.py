@@ -8,7 +8,8 @@ step, as the tracer is, and does nothing but count. With `--quick` only what was
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
@@ -16,6 +17,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 import bench
 import jax
 import jax.numpy as jnp
+import jax_steps
 import keras
 import numpy as np
 
@@ -36,7 +38,7 @@ class Arm:
         if name == "tracer":
             tracer.wrap(self.optimizer)
         self.optimizer.build(held)
-        self.called = self.steps = 0
+        self.called = 0
 
         def step(weights: Any, slots: Any, gradients: Any) -> Any:
             weights, slots = self.optimizer.stateless_apply(slots, gradients, weights)
@@ -44,27 +46,14 @@ class Arm:
                 jax.debug.callback(self._call, slots[0])
             return weights, slots
 
-        self._step = jax.jit(step, donate_argnums=(0, 1))
-        self._state: Any = tuple(
+        weights, slots = (
             [jnp.array(each.value) for each in of] for of in (held, self.optimizer.variables)
         )
-        self._gradients = [jnp.ones((8, 8)) for _ in range(variables)]
+        gradients = [jnp.ones((8, 8)) for _ in range(variables)]
+        self.steps = jax_steps.Steps(step, (weights, slots), gradients)
 
     def _call(self, _: Any) -> None:
         self.called += 1
-
-    def run(self, steps: int) -> None:
-        """Some steps, until their results are there."""
-        for _ in range(steps):
-            self._state = self._step(*self._state, self._gradients)
-        jax.block_until_ready(self._state)
-        self.steps += steps
-
-    def sample(self, steps: int) -> bench.Sample:
-        """What one step takes."""
-        run: Callable[[], None] = lambda: self.run(steps)  # noqa: E731
-        timed = bench.timed(run, 1)
-        return lambda: timed() / steps
 
 
 def tables(arguments: argparse.Namespace) -> Iterator[str]:
@@ -74,15 +63,16 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
         names = ("plain", "again", "tracer", "jax.debug.callback")
         arms = {name: Arm(variables, name) for name in names}
         for arm in arms.values():
-            arm.run(steps)  # compiles
+            arm.steps.run(steps)  # compiles
         if not arguments.quick:
-            taken = bench.interleaved({n: a.sample(steps) for n, a in arms.items()}, ROUNDS)
+            samples = {n: a.steps.sample(steps, time.perf_counter) for n, a in arms.items()}
+            taken = bench.interleaved(samples, ROUNDS)
             us = 1e6 * bench.spread(taken["plain"]).median
             cells = [bench.added(taken, name, "plain").text(0) for name in names[1:]]
             rows.append([variables, f"{us:.0f}", *cells])
         traced = arms["tracer"]
         updates = tracer.trace_of(traced.optimizer).updates()
-        counted.append([variables, f"{updates:,}", f"{variables * traced.steps:,}"])
+        counted.append([variables, f"{updates:,}", f"{variables * traced.steps.number:,}"])
     if rows:
         heads = ("again", "tracer", "`jax.debug.callback`")
         header = ["variables", "us a step", *(f"{each}: added, us" for each in heads)]

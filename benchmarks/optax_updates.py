@@ -16,6 +16,7 @@ from typing import Any
 import bench
 import jax
 import jax.numpy as jnp
+import jax_steps
 import optax
 
 import tracer
@@ -37,29 +38,15 @@ class Arm:
     """A step with parameters of its own."""
 
     def __init__(self, leaves: int, tx: Any) -> None:
-        self.tx, self.steps = tx, 0
+        self.tx = tx
 
         def step(params: Any, state: Any, gradients: Any) -> Any:
             updates, state = tx.update(gradients, state, params)
             return optax.apply_updates(params, updates), state
 
-        self._step = jax.jit(step, donate_argnums=(0, 1))
         params = {f"{number}": jnp.zeros((8, 8)) for number in range(leaves)}
-        self._gradients = jax.tree.map(jnp.ones_like, params)
-        self._state: Any = params, tx.init(params)
-
-    def run(self, steps: int) -> None:
-        """Some steps, until their results are there."""
-        for _ in range(steps):
-            self._state = self._step(*self._state, self._gradients)
-        jax.block_until_ready(self._state)
-        self.steps += steps
-
-    def sample(self, steps: int) -> bench.Sample:
-        """What one step takes of the processors, on all threads."""
-        run: Callable[[], None] = lambda: self.run(steps)  # noqa: E731
-        timed = bench.timed(run, 1, time.process_time)
-        return lambda: timed() / steps
+        gradients = jax.tree.map(jnp.ones_like, params)
+        self.steps = jax_steps.Steps(step, (params, tx.init(params)), gradients)
 
 
 def tables(arguments: argparse.Namespace) -> Iterator[str]:
@@ -70,15 +57,18 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
             arms = {"plain": make(), "again": make(), "tracer": tracer.wrap(make())}
             made = {arm: Arm(leaves, tx) for arm, tx in arms.items()}
             for arm in made.values():
-                arm.run(steps)  # compiles
+                arm.steps.run(steps)  # compiles
             if not arguments.quick:
-                taken = bench.interleaved({n: a.sample(steps) for n, a in made.items()}, ROUNDS)
+                samples = {n: a.steps.sample(steps, time.process_time) for n, a in made.items()}
+                taken = bench.interleaved(samples, ROUNDS)
                 us = 1e6 * bench.spread(taken["plain"]).median
                 cells = [bench.added(taken, n, "plain").text(0) for n in ("again", "tracer")]
                 rows.append([name, leaves, f"{us:.0f}", *cells])
             traced = made["tracer"]
             updates = tracer.trace_of(traced.tx).updates()
-            counted.append([name, leaves, f"{updates:,}", f"{leaves * traced.steps // every:,}"])
+            counted.append(
+                [name, leaves, f"{updates:,}", f"{leaves * traced.steps.number // every:,}"]
+            )
     if rows:
         header = ["", "leaves", "us a step", "again: added, us", "tracer: added, us"]
         yield bench.table(header, rows)

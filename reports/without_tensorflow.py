@@ -156,12 +156,11 @@ def fitted(overflows: bool = False, batches: float = BATCHES) -> Callable[[Any, 
     return train
 
 
-def on_jax() -> Iterator[Row]:
-    """Keras on JAX."""
-    import jax
+def counting() -> Any:
+    """A class of Keras that notes how often Python called it, and how often it ran."""
     import keras
 
-    class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
+    class Counting(keras.optimizers.Optimizer):  # type: ignore[misc]
         counts = "update_step"
 
         def __init__(self, **options: Any) -> None:
@@ -169,6 +168,15 @@ def on_jax() -> Iterator[Row]:
             object.__setattr__(self, "called", 0)
             object.__setattr__(self, "ran", [0])
 
+    return Counting
+
+
+def on_jax() -> Iterator[Row]:
+    """Keras on JAX."""
+    import jax
+    import keras
+
+    class Odometer(counting()):  # type: ignore[misc]
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             object.__setattr__(self, "called", self.called + 1)
             jax.debug.callback(self._note, gradient.ravel()[0])
@@ -224,14 +232,7 @@ def on_torch() -> Iterator[Row]:
     import torch
     from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
 
-    class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
-        counts = "update_step"
-
-        def __init__(self, **options: Any) -> None:
-            super().__init__(learning_rate=1.0, **options)
-            object.__setattr__(self, "called", 0)
-            object.__setattr__(self, "ran", [0])
-
+    class Odometer(counting()):  # type: ignore[misc]
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             self._note(1)
             self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))

@@ -10,6 +10,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from findings_of import of_workers, traced
+
+import tracer
+from tracer.findings.catalogue import Finding
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 PROGRAMS: dict[str, Callable[[bool], None]] = {}
@@ -264,3 +268,28 @@ def not_finite(healthy: bool) -> None:
     trained = model(SGD(0.01))
     for number in range(4):
         trained.train_on_batch(X * (1.0 if healthy or number < 2 else float("inf")), Y)
+
+
+def check_built_and_never_used() -> None:
+    """An optimizer that was built and does not step is said to be never used, until it does."""
+    optimizer = tracer.wrap(SGD(0.1))
+    variables = two()
+    optimizer.build(variables)
+    (finding,) = tracer.trace_of(optimizer).findings()
+    assert finding.code == "never-used"
+    optimizer.apply(ones(True, True), variables)
+    assert not tracer.trace_of(optimizer).findings()
+
+
+def check_workers_that_differ() -> Finding:
+    """What is found of two workers of which one steps less; of two that are alike nothing is."""
+
+    def train(steps: int) -> None:
+        keras.utils.clear_session()
+        fit(model(SGD(0.1)), steps)
+
+    one, other = traced(lambda _: train(3), False), traced(lambda _: train(2), False)
+    (finding,) = of_workers(one, other).findings()
+    assert finding.code == "replicas-disagree"
+    assert not of_workers(one, one).findings()
+    return finding

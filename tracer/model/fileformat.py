@@ -280,6 +280,41 @@ def _to_file(data: TraceData) -> _File:
 def _from_file(file: _File) -> TraceData:
     """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
     lists = _expand(file.lists, len(file.variables))
+    _check_tables(file)
+    blocks = tuple(
+        _block(file, lists, block, f"blocks[{number}]") for number, block in enumerate(file.blocks)
+    )
+    calls = tuple(
+        _calls(file, lists, calls, f"calls[{number}]") for number, calls in enumerate(file.calls)
+    )
+    effects = tuple(
+        _effect(file, lists, effect, f"effects[{number}]")
+        for number, effect in enumerate(file.effects)
+    )
+    return TraceData(
+        file.optimizers,
+        file.variables,
+        file.methods,
+        file.replicas,
+        blocks,
+        calls,
+        file.graphs,
+        file.complete,
+        file.notes,
+        file.environment,
+        file.finished,
+        file.only,
+        file.first_step,
+        file.programs,
+        file.lines,
+        file.paths,
+        file.graph_tracings,
+        effects,
+    )
+
+
+def _check_tables(file: _File) -> None:
+    """Raise `ValueError` if what stands in the file as it is in the records cannot be."""
     _check(1, "first_step", file.first_step)
     for number, program in enumerate(file.programs):
         if not 0 <= program.started < _LATEST or not 0 <= program.seconds < _LATEST:
@@ -309,51 +344,6 @@ def _from_file(file: _File) -> TraceData:
         _check(0, where, tracing.after)
         if not 0 <= tracing.at < _LATEST or not 0 <= tracing.seconds < _LATEST:
             raise ValueError(f"{where} has no time that can be")
-    blocks = tuple(
-        _block(file, lists, block, f"blocks[{number}]") for number, block in enumerate(file.blocks)
-    )
-    calls = []
-    for number, c in enumerate(file.calls):
-        where = f"calls[{number}]"
-        _inside(file.optimizers, c.optimizer, f"{where}.optimizer")
-        _inside(file.methods, c.method, f"{where}.method")
-        _inside(file.replicas, c.replica, f"{where}.replica")
-        _inside(lists, c.variables, f"{where}.variables")
-        _check(0, where, c.eager, c.tracing)
-        _inside_or_none(file.paths, c.path, f"{where}.path")
-        variables = lists[c.variables]
-        calls.append(
-            Calls(c.optimizer, c.method, c.kind, c.replica, variables, c.eager, c.tracing, c.path)
-        )
-    effects = []
-    for number, e in enumerate(file.effects):
-        where = f"effects[{number}]"
-        _inside(file.optimizers, e.root, f"{where}.root")
-        _inside(file.replicas, e.replica, f"{where}.replica")
-        _inside(lists, e.variables, f"{where}.variables")
-        _check(0, where, e.total)
-        _check_runs(e.runs, e.total, where, "step")
-        effects.append(Effect(e.root, e.replica, e.what, lists[e.variables], e.total, e.runs))
-    return TraceData(
-        file.optimizers,
-        file.variables,
-        file.methods,
-        file.replicas,
-        blocks,
-        tuple(calls),
-        file.graphs,
-        file.complete,
-        file.notes,
-        file.environment,
-        file.finished,
-        file.only,
-        file.first_step,
-        file.programs,
-        file.lines,
-        file.paths,
-        file.graph_tracings,
-        tuple(effects),
-    )
 
 
 def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: str) -> Block:
@@ -383,6 +373,41 @@ def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: 
         idle=block.idle,
         outside=block.outside,
         path=block.path,
+    )
+
+
+def _calls(file: _File, lists: Sequence[tuple[int, ...]], calls: _Calls, where: str) -> Calls:
+    _inside(file.optimizers, calls.optimizer, f"{where}.optimizer")
+    _inside(file.methods, calls.method, f"{where}.method")
+    _inside(file.replicas, calls.replica, f"{where}.replica")
+    _inside(lists, calls.variables, f"{where}.variables")
+    _check(0, where, calls.eager, calls.tracing)
+    _inside_or_none(file.paths, calls.path, f"{where}.path")
+    return Calls(
+        calls.optimizer,
+        calls.method,
+        calls.kind,
+        calls.replica,
+        lists[calls.variables],
+        calls.eager,
+        calls.tracing,
+        calls.path,
+    )
+
+
+def _effect(file: _File, lists: Sequence[tuple[int, ...]], effect: _Effect, where: str) -> Effect:
+    _inside(file.optimizers, effect.root, f"{where}.root")
+    _inside(file.replicas, effect.replica, f"{where}.replica")
+    _inside(lists, effect.variables, f"{where}.variables")
+    _check(0, where, effect.total)
+    _check_runs(effect.runs, effect.total, where, "step")
+    return Effect(
+        effect.root,
+        effect.replica,
+        effect.what,
+        lists[effect.variables],
+        effect.total,
+        effect.runs,
     )
 
 

@@ -6,8 +6,13 @@ import jax
 import keras
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y
-from backends.keras_findings import PROGRAMS, fit, model, two
-from findings_of import check, of_workers, traced
+from backends.keras_findings import (
+    PROGRAMS,
+    check_built_and_never_used,
+    check_workers_that_differ,
+    model,
+)
+from findings_of import check
 from rules_by_backend import rules_of
 
 import tracer
@@ -46,24 +51,11 @@ def test_it_is_said_and_nothing_of_its_twin(code: str) -> None:
 
 
 def test_an_optimizer_that_was_built_and_never_used() -> None:
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.1))
-    variables = two()
-    optimizer.build(variables)
-    (finding,) = tracer.trace_of(optimizer).findings()
-    assert finding.code == "never-used"
-    optimizer.apply([keras.ops.ones(3)] * 2, variables)
-    assert not tracer.trace_of(optimizer).findings()
+    check_built_and_never_used()
 
 
 def test_processes_that_did_not_do_the_same() -> None:
-    def train(steps: int) -> None:
-        keras.utils.clear_session()
-        fit(model(keras.optimizers.SGD(0.1)), steps)
-
-    one, other = traced(lambda _: train(3), False), traced(lambda _: train(2), False)
-    (finding,) = of_workers(one, other).findings()
-    assert finding.code == "replicas-disagree"
-    assert not of_workers(one, one).findings()
+    check_workers_that_differ()
 
 
 class Trained:

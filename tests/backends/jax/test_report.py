@@ -1,14 +1,7 @@
 """The report on Keras on JAX: measured again, it is what is kept, and what others counted."""
 
-from pathlib import Path
-
-import without_tensorflow
-
-REPORTS = Path(__file__).parents[3] / "reports"
+from report_again import assert_measured_again
 
 
 def test_measured_again_it_is_the_same() -> None:
-    rows = without_tensorflow.measure("jax")
-    assert all(row.tracer == row.oracle for row in rows)
-    kept = without_tensorflow.kept(REPORTS).rows
-    assert rows == [row for row in kept if row.backend == "jax"]
+    assert_measured_again("jax")

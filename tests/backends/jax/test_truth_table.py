@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, OwnOdometer, X, Y, model
+from by_step import check_by_step
 from jax import lax
 
 import tracer
@@ -402,11 +403,4 @@ def test_counts_are_those_of_the_weights(program: Callable[[], Run]) -> None:
     by_weights = [float(np.ravel(each)[0]) for each in run.weights]
     updated = trace.count("updates", by="variable")
     assert sorted(updated.values()) == sorted(each for each in by_weights if each)
-    assert trace.steps == len(run.per_step)
-    assert len(trace.replicas) == run.copies
-    for replica in trace.replicas:
-        steps = range(1, len(run.per_step) + 1)
-        per_step = [trace.updates(step=step, replica=replica.id) for step in steps]
-        assert per_step == run.per_step
-    assert sum(trace.count("discarded", by="variable").values()) == run.discarded
-    assert trace.complete, trace.notes
+    check_by_step(trace, run)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from by_step import check_by_step
 from jax import lax
 
 import tracer
@@ -380,11 +381,4 @@ def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
     }
     updated = trace.count("updates", by="variable")
     assert {name: count for name, count in by_params.items() if count} == updated
-    assert trace.steps == len(run.per_step)
-    assert len(trace.replicas) == run.copies
-    for replica in trace.replicas:
-        steps = range(1, len(run.per_step) + 1)
-        per_step = [trace.updates(step=step, replica=replica.id) for step in steps]
-        assert per_step == run.per_step
-    assert sum(trace.count("discarded", by="variable").values()) == run.discarded
-    assert trace.complete, trace.notes
+    check_by_step(trace, run)

@@ -1,0 +1,33 @@
+"""What a trace must hold of a run whose updates of each step are known."""
+
+from typing import Protocol
+
+from tracer.api import CallTrace
+
+
+class Known(Protocol):
+    """What ran."""
+
+    @property
+    def per_step(self) -> list[int]:
+        """How many updates in each step, of all variables, on one replica."""
+
+    @property
+    def copies(self) -> int:
+        """How many replicas stepped."""
+
+    @property
+    def discarded(self) -> int:
+        """How many updates were thrown away."""
+
+
+def check_by_step(trace: CallTrace, run: Known) -> None:
+    """Each step on each replica has its updates, and nothing is missing."""
+    assert trace.steps == len(run.per_step)
+    assert len(trace.replicas) == run.copies
+    for replica in trace.replicas:
+        steps = range(1, len(run.per_step) + 1)
+        per_step = [trace.updates(step=step, replica=replica.id) for step in steps]
+        assert per_step == run.per_step
+    assert sum(trace.count("discarded", by="variable").values()) == run.discarded
+    assert trace.complete, trace.notes
