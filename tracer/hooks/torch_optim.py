@@ -60,6 +60,8 @@ A garbage collection may take one away at any moment: each change of a set is at
 _heard: list[Heard] = []
 _lock = threading.RLock()
 _meeting = threading.RLock()
+_being_met: set[int] = set()
+"""By `id`, the optimizer of which somebody is told, if any: what it counts is not settled yet."""
 
 
 def _let_go(user: Any) -> None:
@@ -103,8 +105,9 @@ def ignore(heard: Heard) -> None:
 def _meet(optimizer: Any, given: Any, named: Any) -> None:
     """Some optimizer steps, while a recording runs."""
     if _has_hooks(optimizer):
-        return
-    if not compat.is_compiling():
+        if not compat.is_compiling():
+            _wait_until_met(optimizer)
+    elif not compat.is_compiling():
         _tell(optimizer)
     elif _is_lone(id(optimizer)):
         _begins.handed = None
@@ -167,15 +170,30 @@ def _with_id(number: int) -> Any:
 def _tell(optimizer: Any) -> None:
     """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
     try:
-        with _meeting:  # another thread that steps with it waits until it has its hooks
-            for hear in list(_heard):
-                hear(optimizer)
+        with _meeting:
+            _being_met.add(id(optimizer))
+            try:
+                for hear in list(_heard):
+                    hear(optimizer)
+            finally:
+                _being_met.discard(id(optimizer))
     except Exception as error:
         text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
         with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same
             warnings.warn(
                 f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
             )
+
+
+def _wait_until_met(optimizer: Any) -> None:
+    """Wait for another thread that gave an optimizer its hooks and still tells of it.
+
+    A recording notes then what was counted before: a step that another thread took between would
+    be a part of that.
+    """
+    if id(optimizer) in _being_met:
+        with _meeting:
+            pass
 
 
 @compat.eagerly
@@ -233,6 +251,7 @@ def _watch_to_ask(optimizer: Any) -> Watch | None:
     if (binding is None or binding.watch is None) and _heard and compat.is_optimizer(optimizer):
         _tell(optimizer)
         binding = bindings.get(id(optimizer))
+    _wait_until_met(optimizer)
     watch: Watch | None = None if binding is None else binding.watch
     return watch
 

@@ -16,6 +16,7 @@ from torch_odometers import Moves, Odometer, give, readings, zeros
 
 import tracer
 from tracer.api import CallTrace
+from tracer.recorder.reader import Reader
 
 torch.set_num_threads(1)
 INFINITE = float("inf")
@@ -680,6 +681,35 @@ def test_threads_that_share_an_optimizer_which_is_met() -> None:
                 worker.join()
         trace = recording.trace()
         assert (trace.steps, trace.updates(), trace.complete) == (40, 40, True)
+
+
+def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    baseline = Reader.baseline
+
+    def late(reader: Reader) -> Any:
+        threading.Event().wait(0.05)
+        return baseline(reader)
+
+    monkeypatch.setattr(Reader, "baseline", late)
+    parameters = zeros(1)
+    optimizer = Odometer(parameters)
+    give(parameters)
+
+    def train() -> None:
+        for _ in range(10):
+            optimizer.step()
+
+    workers = [threading.Thread(target=train) for _ in range(4)]
+    with tracer.record() as recording, tracer.record() as inner:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert readings(parameters) == [40]
+    for each in (recording, inner):
+        assert (each.trace().steps, each.trace().complete) == (40, True)
 
 
 @pytest.mark.usefixtures("hasty")
