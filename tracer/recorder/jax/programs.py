@@ -115,10 +115,7 @@ class Program:
         self._first = first
         self._replicas = replicas
         self._only_first = False
-
-    @property
-    def _tells_which(self) -> bool:
-        return bool(self._replicas) or self._only_first
+        self._tells_which = bool(replicas)
 
     def is_told_by_all(self) -> bool:
         """Whether all replicas told of it as often, if each is to tell."""
@@ -128,15 +125,18 @@ class Program:
 
     def tell_only(self, device: int) -> None:
         """Count what this device tells, and leave out what the others of the process tell too."""
-        self._first, self._only_first = device, True
+        self._first, self._only_first, self._tells_which = device, True, True
 
     def ran(self, *numbers: Any) -> None:
-        """The op was executed, with these numbers: scalars, or arrays with one for each member."""
+        """The op was executed, with these numbers: scalars, or arrays with one for each member.
+
+        The program waits for it, and has cleared the processor's caches: little code is fast code.
+        """
         try:
-            numbers = tuple(map(np.asarray, numbers))
             if not (self._tells_which or numbers[0].ndim):
-                self._programs.ran(self, self._first, [self._row(map(int, numbers))])
+                self._programs.ran(self, self._first, [self._row([int(each) for each in numbers])])
                 return
+            numbers = tuple(map(np.asarray, numbers))
             told: Iterable[Sequence[int]]
             if numbers[0].ndim:
                 told = zip(*(each.ravel().tolist() for each in numbers), strict=True)
@@ -154,8 +154,10 @@ class Program:
         except Exception as error:  # it would end the program of the user
             self._programs.fault(error)
 
-    def _row(self, numbers: Iterable[int]) -> Row:
+    def _row(self, numbers: Sequence[int]) -> Row:
         before, after, *more = numbers
+        if not more:
+            return Row(before, after, ())
         return Row(before, after, tuple(more[: self._groups]), tuple(more[self._groups :]))
 
     def lowered(self, platform: str) -> None:
@@ -179,13 +181,24 @@ class _Waiting(NamedTuple):
     rows: list[Row]
 
 
-class _Told(NamedTuple):
+class _Told:
     """What steps tell of the optimizer's own count: of one member, where a `vmap` has several."""
 
-    first: int
-    far: int
-    moved: int
-    """How far all of the steps moved it together."""
+    __slots__ = ("far", "first", "moved")
+
+    def __init__(self, row: Row) -> None:
+        self.first = row.before
+        self.far = row.after
+        self.moved = 0
+        """How far all of the steps moved it together."""
+
+    def add(self, row: Row) -> None:
+        """A step was told."""
+        if row.before < self.first:
+            self.first = row.before
+        if row.after > self.far:
+            self.far = row.after
+        self.moved += row.after - row.before
 
 
 class Programs(Counters[Any, Any]):
@@ -247,36 +260,43 @@ class Programs(Counters[Any, Any]):
         with self.lock:
             program.total += len(rows)
             program.told[replica] += 1
-            self.members = max(self.members, len(rows))
+            if len(rows) > self.members:
+                self.members = len(rows)
             if work.role == "part":
-                stamp = None if work.stepped else self._step_of(work, replica, rows)
-                if stamp is not None:
-                    self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
-                    return
-                waiting = self._waiting[replica]
-                waiting.append(_Waiting(program, rows))
-                if len(waiting) > _MOST_WAITING:
-                    self.log(self._block_of(waiting.pop(0), replica), 0)
+                self._part_ran(program, replica, rows)
                 return
-            after = max(row.after for row in rows)
-            self.latest[work.clock] = max(after, self.latest.get(work.clock, after))
-            row, told = rows[0], self._told.get((work.clock, replica))
-            self._told[work.clock, replica] = _Told(
-                row.before if told is None else min(told.first, row.before),
-                row.after if told is None else max(told.far, row.after),
-                row.after - row.before + (0 if told is None else told.moved),
-            )
+            clock = work.clock
+            after = rows[0].after if len(rows) == 1 else max(row.after for row in rows)
+            latest = self.latest.get(clock)
+            if latest is None or after > latest:
+                self.latest[clock] = after
+            told = self._told.get((clock, replica))
+            if told is None:
+                told = self._told[clock, replica] = _Told(rows[0])
+            told.add(rows[0])
             stamp = 0
             if work.role == "step":
                 self.stepped()
-                number = self.take_number(replica)
-                stamp = UNIT * number
-                self._log_parts(replica, work.clock, rows, stamp | WITHIN)
-                self._ended[replica].append((work.clock, rows, stamp | WITHIN))
+                stamp = UNIT * self.take_number(replica)
+                if self._waiting:
+                    self._log_parts(replica, clock, rows, stamp | WITHIN)
+                self._ended[replica].append((clock, rows, stamp | WITHIN))
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
             if stamp and work.variables and self.effects is not None:
                 seen = sources(work.variables, [row.seen for row in rows])
                 self.effects.log(replica, seen, stamp)
+
+    def _part_ran(self, program: Program, replica: int, rows: list[Row]) -> None:
+        """A part was executed: count it if its step was told, else let it wait."""
+        work = program.work
+        stamp = None if work.stepped else self._step_of(work, replica, rows)
+        if stamp is not None:
+            self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+            return
+        waiting = self._waiting[replica]
+        waiting.append(_Waiting(program, rows))
+        if len(waiting) > _MOST_WAITING:
+            self.log(self._block_of(waiting.pop(0), replica), 0)
 
     def moved(self, optimizer: Any) -> int | None:
         """How far the steps say that an optimizer's own count moved; None if none was told."""
