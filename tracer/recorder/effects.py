@@ -29,9 +29,10 @@ class Logs:
         """Log what was found in a step."""
         logs = self._logs[replica]
         for source in found:
-            if source not in logs:
-                logs[source] = HostLog()
-            logs[source].add(stamp)
+            log = logs.get(source)
+            if log is None:
+                log = logs[source] = HostLog()
+            log.add(stamp)
 
     def read(self, replica: int, begun: int) -> dict[Source, Reading]:
         """What was counted on a replica, of the steps up to `begun`."""

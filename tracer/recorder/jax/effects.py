@@ -7,6 +7,7 @@ bits, 31 to a number, computed in the program and handed to the op that counts t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -108,16 +109,18 @@ def _values_given(frame: Any, held: dict[int, _Held]) -> dict[int, tuple[Any, An
     }
 
 
-def sources(variables: tuple[int, ...], members: Iterable[tuple[int, ...]]) -> list[Source]:
+@lru_cache(maxsize=256)
+def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
     """What is to be logged of a step, by the numbers of each member of a batch (`jax.vmap`).
 
-    A variable is unchanged if it is so in all members, and not finite if it is so in one.
+    A variable is unchanged if it is so in all members, and not finite if it is so in one. Most
+    steps tell the same as the one before, and the program waits: so the answers are remembered.
     """
     bits = [list(_bits_in(numbers)) for numbers in members]
     size = len(variables)
     unchanged = [all(each[place] for each in bits) for place in range(size)]
     not_finite = [any(each[size + place] for each in bits) for place in range(size)]
-    return sources_of(variables, unchanged, not_finite)
+    return tuple(sources_of(variables, unchanged, not_finite))
 
 
 def _bits_in(numbers: Iterable[int]) -> Iterator[bool]:

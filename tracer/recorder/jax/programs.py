@@ -283,7 +283,7 @@ class Programs(Counters[Any, Any]):
                 self._ended[replica].append((clock, rows, stamp | WITHIN))
             self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
             if stamp and work.variables and self.effects is not None:
-                seen = sources(work.variables, [row.seen for row in rows])
+                seen = sources(work.variables, tuple([row.seen for row in rows]))
                 self.effects.log(replica, seen, stamp)
 
     def _part_ran(self, program: Program, replica: int, rows: list[Row]) -> None:
