@@ -8,7 +8,9 @@ import gc
 import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
@@ -123,6 +125,67 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+INSTRUCTED = "--instructed"
+"""The hidden argument of a benchmark that has works whose instructions are counted."""
+
+_REPEATED = 20
+
+
+def instructions() -> list[int]:
+    """The instructions of one turn of each of the works that this script has `count_instructions`.
+
+    The script runs once more, with `INSTRUCTED`, under `valgrind --tool=callgrind`.
+    """
+    counts: list[int] = []
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "callgrind.out"
+        command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
+        command += [f"--callgrind-out-file={out}", sys.executable, sys.argv[0], INSTRUCTED]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "ready\n":
+                _control(process.pid, "--instr=on")
+            elif line == "done\n":
+                _control(process.pid, "--dump")
+                _control(process.pid, "--instr=off")
+                dump = Path(f"{out}.{len(counts) + 1}").read_text()
+                (total,) = (line for line in dump.splitlines() if line.startswith("totals:"))
+                counts.append(round(int(total.split()[1]) / _REPEATED))
+            else:
+                continue
+            process.stdin.write("\n")
+            process.stdin.flush()
+        if process.wait():
+            raise RuntimeError("valgrind failed: is it installed?")
+    return counts
+
+
+def count_instructions(works: Iterable[Callable[[], object]]) -> None:
+    """What runs under valgrind: says `ready` before each measurement and waits for a line."""
+    for work in works:
+        for _ in range(3):
+            work()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(_REPEATED):
+            work()
+        print("done", flush=True)
+        sys.stdin.readline()
+
+
+def _control(pid: int, what: str) -> None:
+    command = ["callgrind_control", what, str(pid)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 def peak_megabytes() -> float:
     """The most memory that this process has used.
 
@@ -148,6 +211,7 @@ def run(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="no times, only what is exact")
+    parser.add_argument(INSTRUCTED, action="store_true", help=argparse.SUPPRESS)
     options(parser)
     arguments = parser.parse_args()
     where, start = machine(), time.monotonic()

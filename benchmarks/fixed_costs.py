@@ -10,9 +10,7 @@ little depends on the machine.
 """
 
 import argparse
-import subprocess
 import sys
-import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -142,23 +140,14 @@ def growth(quick: bool) -> Iterator[list[Any]]:
 # Instructions.
 
 INSTRUCTED = tuple(Case("legacy", count) for count in (2, 40))
-REPEATED = 20
 
 
 def instructed() -> None:
-    """What runs under valgrind: says `ready` before each measurement and waits for a line."""
+    """What runs under valgrind."""
     from tensorflow.python.eager import context
 
     with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
-        for work in _works():
-            for _ in range(3):
-                work()
-            print("ready", flush=True)
-            sys.stdin.readline()
-            for _ in range(REPEATED):
-                work()
-            print("done", flush=True)
-            sys.stdin.readline()
+        bench.count_instructions(_works())
 
 
 def _works() -> Iterator[Callable[[], Any]]:
@@ -176,46 +165,11 @@ def _works() -> Iterator[Callable[[], Any]]:
 
 def instructions() -> Iterator[list[Any]]:
     """The rows of instructions."""
-    with tempfile.TemporaryDirectory() as folder:
-        counts = iter(list(_counts(Path(folder))))
-        for mode in ("graph", "eager"):
-            for case in INSTRUCTED:
-                plain, traced = next(counts), next(counts)
-                yield [mode, case.variables, f"{plain:,}", f"{traced - plain:,}"]
-
-
-def _counts(folder: Path) -> Iterator[int]:
-    """The instructions of one turn of each of `_works`."""
-    out = folder / "callgrind.out"
-    command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
-    command += [f"--callgrind-out-file={out}", sys.executable, __file__, "--instructed"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    number = 0
-    for line in process.stdout:
-        if line == "ready\n":
-            _control(process.pid, "--instr=on")
-        elif line == "done\n":
-            _control(process.pid, "--dump")
-            _control(process.pid, "--instr=off")
-            number += 1
-            dump = Path(f"{out}.{number}").read_text()
-            (total,) = (line for line in dump.splitlines() if line.startswith("totals:"))
-            yield round(int(total.split()[1]) / REPEATED)
-        else:
-            continue
-        process.stdin.write("\n")
-        process.stdin.flush()
-    if process.wait():
-        raise RuntimeError("valgrind failed: is it installed?")
-
-
-def _control(pid: int, what: str) -> None:
-    command = ["callgrind_control", what, str(pid)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    counts = iter(bench.instructions())
+    for mode in ("graph", "eager"):
+        for case in INSTRUCTED:
+            plain, traced = next(counts), next(counts)
+            yield [mode, case.variables, f"{plain:,}", f"{traced - plain:,}"]
 
 
 # The tables.
@@ -238,9 +192,5 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
         yield bench.table(columns, instructions())
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--instructed", action="store_true", help=argparse.SUPPRESS)
-
-
 if __name__ == "__main__":
-    bench.run(__doc__, tables, _options)
+    bench.run(__doc__, tables)

@@ -1,15 +1,18 @@
 """A jitted step of Keras on JAX beside the same step untraced, and beside `jax.debug.callback`.
 
-    KERAS_BACKEND=jax python benchmarks/keras_on_jax.py
+    KERAS_BACKEND=jax python benchmarks/keras_on_jax.py            # 5 minutes; needs valgrind
+    KERAS_BACKEND=jax python benchmarks/keras_on_jax.py --quick    # only what was counted
 
 `again` is a second untraced step: what it differs by is the machine. The callback is called once a
-step, as the tracer is, and does nothing but count. With `--quick` only what was counted is printed.
+step, as the tracer is, and does nothing but count. Instructions are counted by
+`valgrind --tool=callgrind`, of a step that is computed before the call of it returns.
 """
 
 import argparse
 import os
-import time
+import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
@@ -26,7 +29,8 @@ import tracer
 SIZES = {2: 400, 20: 200, 100: 60}
 """How many steps are a sample, by the number of variables."""
 
-ROUNDS = 24
+ROUNDS = 12
+ARMS = ("plain", "again", "tracer", "jax.debug.callback")
 
 
 class Arm:
@@ -57,27 +61,56 @@ class Arm:
 
 
 def tables(arguments: argparse.Namespace) -> Iterator[str]:
-    """A row for each number of variables and each arm."""
+    """Rows for each number of variables; with `quick` only of what was counted."""
+    if arguments.instructed:
+        instructed()
+        sys.exit()
     rows, counted = [], []
     for variables, steps in SIZES.items():
-        names = ("plain", "again", "tracer", "jax.debug.callback")
-        arms = {name: Arm(variables, name) for name in names}
-        for arm in arms.values():
-            arm.steps.run(steps)  # compiles
-        if not arguments.quick:
-            samples = {n: a.steps.sample(steps, time.perf_counter) for n, a in arms.items()}
-            taken = bench.interleaved(samples, ROUNDS)
-            us = 1e6 * bench.spread(taken["plain"]).median
-            cells = [bench.added(taken, name, "plain").text(0) for name in names[1:]]
-            rows.append([variables, f"{us:.0f}", *cells])
-        traced = arms["tracer"]
-        updates = tracer.trace_of(traced.optimizer).updates()
-        counted.append([variables, f"{updates:,}", f"{variables * traced.steps.number:,}"])
+        traced: list[Arm] = []
+
+        def make(name: str, of: int = variables, made: list[Arm] = traced) -> jax_steps.Steps:
+            arm = Arm(of, name)
+            if name == "tracer":
+                made.append(arm)
+            return arm.steps
+
+        if arguments.quick:
+            make("tracer").run(steps)
+        else:
+            makes = {name: partial(make, name) for name in ARMS}
+            for clock, taken in jax_steps.measured(makes, steps, ROUNDS).items():
+                us = 1e6 * bench.spread(taken["plain"]).median
+                cells = [bench.added(taken, name, "plain").text(0) for name in ARMS[1:]]
+                rows.append([clock, variables, f"{us:.0f}", *cells])
+        updates = sum(tracer.trace_of(arm.optimizer).updates() for arm in traced)
+        expected = sum(variables * arm.steps.number for arm in traced)
+        counted.append([variables, f"{updates:,}", f"{expected:,}"])
     if rows:
         heads = ("again", "tracer", "`jax.debug.callback`")
-        header = ["variables", "us a step", *(f"{each}: added, us" for each in heads)]
-        yield bench.table(header, rows, left=0)
+        header = ["time of", "variables", "us a step", *(f"{each}: added, us" for each in heads)]
+        rows.sort(key=lambda row: list(jax_steps.CLOCKS).index(str(row[0])))
+        yield bench.table(header, rows)
+        yield bench.table(["variables", "instructions of a step", "added"], instructions(), left=0)
     yield bench.table(["variables", "updates seen", "updates"], counted, left=0)
+
+
+def instructions() -> Iterator[list[Any]]:
+    """The rows of instructions."""
+    counts = iter(bench.instructions())
+    for variables in SIZES:
+        plain, traced = next(counts), next(counts)
+        yield [variables, f"{plain:,}", f"{traced - plain:,}"]
+
+
+def instructed() -> None:
+    """What runs under valgrind."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    bench.count_instructions(
+        partial(Arm(variables, name).steps.run, 1)
+        for variables in SIZES
+        for name in ("plain", "tracer")
+    )
 
 
 if __name__ == "__main__":

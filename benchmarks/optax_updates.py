@@ -2,14 +2,12 @@
 
     python benchmarks/optax_updates.py
 
-The time is that of the processors, on all threads: who else works on the machine changes it less
-than that of the clock. `again` is a second untraced step: what it differs by is the machine.
+`again` is a second untraced step: what it differs by is the machine.
 `MultiSteps` and `apply_if_finite` have the tracer hand what their state says to Python, too. With
 `--quick` only what was counted is printed.
 """
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +22,7 @@ import tracer
 SIZES = {2: 400, 100: 60}
 """How many steps are a sample, by the number of leaves."""
 
-ROUNDS = 24
+ROUNDS = 12
 
 KINDS: dict[str, tuple[Callable[[], Any], int]] = {
     "adam": (lambda: optax.adam(0.001), 1),
@@ -50,28 +48,35 @@ class Arm:
 
 
 def tables(arguments: argparse.Namespace) -> Iterator[str]:
-    """A row for each transformation and number of leaves."""
+    """Rows for each transformation and number of leaves."""
     rows, counted = [], []
-    for name, (make, every) in KINDS.items():
+    for name, (new, every) in KINDS.items():
         for leaves, steps in SIZES.items():
-            arms = {"plain": make(), "again": make(), "tracer": tracer.wrap(make())}
-            made = {arm: Arm(leaves, tx) for arm, tx in arms.items()}
-            for arm in made.values():
-                arm.steps.run(steps)  # compiles
-            if not arguments.quick:
-                samples = {n: a.steps.sample(steps, time.process_time) for n, a in made.items()}
-                taken = bench.interleaved(samples, ROUNDS)
-                us = 1e6 * bench.spread(taken["plain"]).median
-                cells = [bench.added(taken, n, "plain").text(0) for n in ("again", "tracer")]
-                rows.append([name, leaves, f"{us:.0f}", *cells])
-            traced = made["tracer"]
-            updates = tracer.trace_of(traced.tx).updates()
-            counted.append(
-                [name, leaves, f"{updates:,}", f"{leaves * traced.steps.number // every:,}"]
-            )
+            traced: list[Arm] = []
+
+            def plain(new: Callable[[], Any] = new, of: int = leaves) -> jax_steps.Steps:
+                return Arm(of, new()).steps
+
+            def under_tracer(
+                new: Callable[[], Any] = new, of: int = leaves, made: list[Arm] = traced
+            ) -> jax_steps.Steps:
+                made.append(Arm(of, tracer.wrap(new())))
+                return made[-1].steps
+
+            if arguments.quick:
+                under_tracer().run(steps)
+            else:
+                makes = {"plain": plain, "again": plain, "tracer": under_tracer}
+                for clock, taken in jax_steps.measured(makes, steps, ROUNDS).items():
+                    us = 1e6 * bench.spread(taken["plain"]).median
+                    cells = [bench.added(taken, n, "plain").text(0) for n in ("again", "tracer")]
+                    rows.append([name, clock, leaves, f"{us:.0f}", *cells])
+            updates = sum(tracer.trace_of(arm.tx).updates() for arm in traced)
+            expected = sum(leaves * arm.steps.number // every for arm in traced)
+            counted.append([name, leaves, f"{updates:,}", f"{expected:,}"])
     if rows:
-        header = ["", "leaves", "us a step", "again: added, us", "tracer: added, us"]
-        yield bench.table(header, rows)
+        header = ["", "time of", "leaves", "us a step", "again: added, us", "tracer: added, us"]
+        yield bench.table(header, rows, left=2)
     yield bench.table(["", "leaves", "updates seen", "updates"], counted)
 
 

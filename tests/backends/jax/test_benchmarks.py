@@ -1,0 +1,82 @@
+"""The benchmarks of JAX and optax start, and what is the same each time holds."""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import pytest
+from backends.jax.keras_on_jax import Odometer
+from scripts import output_of
+
+import tracer
+from tracer.recorder.jax.programs import Program
+
+
+def figures(name: str) -> list[list[int]]:
+    """The numbers of each row that a benchmark prints with `--quick`."""
+    rows = [
+        [cell.strip().replace(",", "") for cell in line.strip("|").split("|")]
+        for line in output_of(f"benchmarks/{name}.py", "--quick").splitlines()
+        if line.startswith("|")
+    ]
+    return [[int(cell) for cell in row if cell.isdigit()] for row in rows if row[-1].isdigit()]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["keras_on_jax", "optax_updates"])
+def test_what_the_benchmark_counts(name: str) -> None:
+    if name == "optax_updates":
+        pytest.importorskip("optax")  # which another process imports
+    rows = figures(name)
+    assert {row[0] for row in rows} >= {2, 100}
+    assert all(0 < seen == updates for _, seen, updates in rows)
+
+
+@pytest.mark.sweep
+def test_what_effects_hold() -> None:
+    """The old weights of a state that is donated; of another only what was seen of each element."""
+    _, (weights, donated, other) = figures("jax_effects")
+    assert weights <= donated < 1.1 * weights
+    assert other < 0.6 * weights
+
+
+def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects: bool) -> int:
+    """How many functions are called to tell of a step like those before."""
+    held = [keras.Variable(jnp.zeros(2)) for _ in range(variables)]
+    optimizer: Any = tracer.wrap(Odometer(), effects=effects)
+    optimizer.build(held)
+    told: list[int] = []
+    ran = Program.ran
+
+    def counting(self: Program, *numbers: Any) -> None:
+        calls = 0
+
+        def see(frame: Any, event: str, argument: Any) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(see)
+        try:
+            ran(self, *numbers)
+        finally:
+            sys.setprofile(None)
+        told.append(calls)
+
+    monkeypatch.setattr(Program, "ran", counting)
+    step = jax.jit(lambda slots, values: optimizer.stateless_apply(slots, values, values)[::-1])
+    state = [e.value for e in optimizer.variables], [jnp.zeros(2) for _ in held]
+    for _ in range(4):
+        state = step(*state)
+    assert tracer.trace_of(optimizer).updates() == 4 * variables
+    monkeypatch.undo()
+    return told[-1]
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_a_step_of_many_variables_is_told_by_as_few_calls(
+    monkeypatch: pytest.MonkeyPatch, effects: bool
+) -> None:
+    few, many = (calls_in_a_step(monkeypatch, n, effects=effects) for n in (2, 40))
+    assert 0 < many <= few + 1
