@@ -4,6 +4,7 @@
     python benchmarks/run.py files graph_mode                # some, printed
     python benchmarks/run.py --quick                         # what is the same each time
     python benchmarks/run.py torch_optim --write docs/performance.md    # where PyTorch is installed
+    python benchmarks/run.py keras_on_jax --write docs/performance.md   # where JAX and Keras are
 
 The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`; what stands
 between them is replaced. Let nothing else run on the machine.
@@ -26,7 +27,7 @@ NAMES = (
     "files",
 )
 
-OF_OTHERS = ("torch_optim", "torch_effects")
+OF_OTHERS = ("torch_optim", "torch_effects", "keras_on_jax", "jax_effects", "optax_updates")
 """Those that need another framework, and run only if they are named."""
 
 PLOT = "performance.svg"
