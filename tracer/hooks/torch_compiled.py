@@ -74,7 +74,7 @@ OLDEST = (2, 10)
 """The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
 the program with an error of its own, so there nothing is put into compiled code."""
 COUNTS = tuple(map(int, torch.__version__.split(".")[:2])) >= OLDEST
-_written = torch.zeros(1, dtype=torch.int8)
+_written = torch.zeros(1, dtype=torch.int8, device="cpu")
 """What the operators say that they write to."""
 
 

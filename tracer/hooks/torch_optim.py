@@ -167,6 +167,7 @@ def _with_id(number: int) -> Any:
     return next(each for each in instances([compat.Optimizer]) if id(each) == number)
 
 
+@compat.left_alone
 def _tell(optimizer: Any) -> None:
     """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
     try:

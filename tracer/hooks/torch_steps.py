@@ -116,6 +116,7 @@ class Watch:
         """Whether no hook comes between ours and the step."""
         return bool(next(reversed(optimizer._optimizer_step_pre_hooks)) == self._before.key)
 
+    @compat.left_alone
     def before(
         self,
         optimizer: Any,
@@ -163,9 +164,11 @@ class Watch:
                 for optimizer in self.recorder.optimizers.alive():
                     parameters += parameters_of(optimizer.param_groups)
             for each in parameters:
-                if id(each) not in step.held and (each.requires_grad or each.grad is not None):
+                asks = each.requires_grad or each.grad is not None
+                if asks and id(each) not in step.held and not compat.is_lazy(each):
                     step.held[id(each)] = comparing.copy_of(each)
 
+    @compat.left_alone
     def after(
         self,
         optimizer: Any,
@@ -228,6 +231,7 @@ class Watch:
     def _moved_any(self, begun: Mapping[int, int | None], optimizer: Any) -> bool:
         return any(_moved(begun, each) for each in parameters_of(optimizer.param_groups))
 
+    @compat.left_alone
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
         """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
         if self.recorder.broken:
@@ -248,6 +252,7 @@ class Watch:
             self.recorder.fault(error)
             return None
 
+    @compat.left_alone
     def answered(self, step: Step, optimizer: Any, failed: bool) -> None:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
         try:
@@ -396,7 +401,7 @@ class Watch:
         parameters = dict(self.recorder.handed(step.requests or ()))
         parameters |= self.recorder.variables_of(step.inside or ())
         alive = {index: each for index, each in parameters.items() if each is not None}
-        if not all(id(each) in held for each in alive.values()):
+        if not all(id(each) in held or compat.is_lazy(each) for each in alive.values()):
             self.recorder.note(_CAME_LATE)
         return _seen([(index, held.get(id(each)), each) for index, each in alive.items()])
 
@@ -537,13 +542,14 @@ def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
 
 def _versions(parameters: list[Any]) -> dict[int, int | None] | None:
     """How often each was written to, by its `id`; None if that is not known of all."""
-    versions = {id(each): compat.version_of(each) for each in parameters}
+    known = [each for each in parameters if not compat.is_lazy(each)]
+    versions = {id(each): compat.version_of(each) for each in known}
     return None if None in versions.values() else versions
 
 
 def _moved(begun: Mapping[int, int | None], parameter: Any) -> bool:
     """Whether a parameter was written to since; one that came since was not."""
-    return begun.get(id(parameter), compat.version_of(parameter)) != compat.version_of(parameter)
+    return id(parameter) in begun and begun[id(parameter)] != compat.version_of(parameter)
 
 
 def _held(number: int, values: list[Any]) -> None:

@@ -24,6 +24,12 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of as many bytes: NaN is not equal to itself, and 0.0 is to -0.0."""
 _WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_TINY = tuple(
+    getattr(torch, f"float8_{kind}")
+    for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+    if hasattr(torch, f"float8_{kind}")
+)
+"""Of floating point with 8 bits, for which PyTorch has few operators."""
 
 
 class Seen:
@@ -117,8 +123,6 @@ class Effects(Logs):
                 "effects in a CUDA graph are not known: Python does not see what it does later"
             )
             return None
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
-            return None  # a lazy parameter, in which there is nothing yet
         plain = _plain(tensor)
         if not _is_comparable(plain):
             self._note(
@@ -147,18 +151,13 @@ def _plain(tensor: Any) -> Any:
 
 
 def _is_comparable(plain: Any) -> bool:
-    known = plain.dtype in (*_WHOLE, *_FLOATING) or plain.is_complex() or _is_tiny(plain)
+    known = plain.dtype in (*_WHOLE, *_FLOATING, *_TINY) or plain.is_complex()
     return (
         known
         and type(plain) is torch.Tensor
         and plain.layout is torch.strided
         and plain.device.type != "meta"
     )
-
-
-def _is_tiny(plain: Any) -> bool:
-    """Whether it is of floating point with 8 bits, for which PyTorch has few operators."""
-    return bool(plain.dtype.is_floating_point and plain.dtype.itemsize == 1)
 
 
 def _is_same(before: Any, now: Any) -> Any:
@@ -173,7 +172,7 @@ def _is_same(before: Any, now: Any) -> Any:
 
 def _bits_of(plain: Any) -> Any:
     real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
-    return real.view(_BITS[real.element_size()])
+    return real.resolve_neg().view(_BITS[real.element_size()])
 
 
 def _is_not_finite(now: Any) -> Any:
@@ -181,7 +180,9 @@ def _is_not_finite(now: Any) -> Any:
     if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
         return False
     real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
-    least, largest = (real.float() if _is_tiny(real) else real).aminmax()  # NaN if one of all is
+    least, largest = (
+        real.float() if real.dtype in _TINY else real
+    ).aminmax()  # NaN if one of all is
     if is_held_back(now):
         return torch.logical_not(torch.isfinite(least) & torch.isfinite(largest))
     return not (math.isfinite(least.item()) and math.isfinite(largest.item()))

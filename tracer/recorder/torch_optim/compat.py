@@ -8,10 +8,11 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
+from torch._C._dynamo import eval_frame as _dynamo
 from torch.optim import optimizer as _home
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -33,11 +34,13 @@ __all__ = [
     "has_hooks",
     "is_compiling",
     "is_generated",
+    "is_lazy",
     "is_of_scheduler",
     "is_optimizer",
     "is_sparse",
     "layout_if",
     "layouts_of",
+    "left_alone",
     "on_run",
     "shape_of",
     "steps_with_hooks",
@@ -96,11 +99,32 @@ def without_dynamo(function: F) -> F:
     import.
     """
     vars(function)["_torchdynamo_disable"] = True
-    with suppress(ImportError):  # Dynamo is not built for this Python
-        from torch._C._dynamo.eval_frame import skip_code
-
-        skip_code(function.__code__)
+    if hasattr(_dynamo, "set_code_exec_strategy"):
+        skip, default = _dynamo._FrameAction.SKIP, _dynamo._FrameAction.DEFAULT
+        strategy = _dynamo._FrameExecStrategy(skip, default)
+        _dynamo.set_code_exec_strategy(function.__code__, strategy)
+    else:  # until PyTorch 2.7
+        _dynamo.skip_code(function.__code__)
     return function
+
+
+def left_alone(function: F) -> F:
+    """Have a function, and all that it calls, run by Python, also where Dynamo has given up.
+
+    A frame that Dynamo cannot part, as that of a `step` with another one in it, runs as it is, and
+    then what it calls would be compiled. It is what `torch.compiler.disable` does, without the
+    import.
+    """
+
+    @wraps(function)
+    def undisturbed(*given: Any, **named: Any) -> Any:
+        compiler = _dynamo.set_eval_frame(None)
+        try:
+            return function(*given, **named)
+        finally:
+            _dynamo.set_eval_frame(compiler)
+
+    return cast(F, without_dynamo(undisturbed))
 
 
 FROZEN = "frozen"
@@ -182,10 +206,14 @@ def is_generated(module: Any) -> bool:
     return any("dynamo" in str(key) for key in vars(module).get("meta", ()))
 
 
+def is_lazy(parameter: Any) -> bool:
+    """Whether it is a lazy parameter, in which there is nothing yet."""
+    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+
+
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """The shape of a parameter; none of a lazy one that has not got it yet."""
-    lazy = isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
-    return () if lazy else tuple(map(int, parameter.shape))
+    return () if is_lazy(parameter) else tuple(map(int, parameter.shape))
 
 
 _library = torch.library.Library("optimizer_tracer", "DEF")
@@ -194,8 +222,11 @@ _library.define("ran(Tensor(a!) moved, Tensor? skipped, int number, Tensor[] val
 for _name in ("hold", "ran"):
     _library.impl(_name, lambda *operands: None, "Meta")
 
-MOVED = torch.zeros((), dtype=torch.int64)
-"""What the ops below say that they write to, so that no compiler leaves them out or moves them."""
+MOVED = torch.zeros((), dtype=torch.int64, device="cpu")
+"""What the ops below say that they write to, so that no compiler leaves them out or moves them.
+
+It is a real tensor also if the program builds its model on the device `meta` meanwhile.
+"""
 HOLD: Any = torch.ops.optimizer_tracer.hold
 """The op that calls back where a step begins in a program, with what the parameters hold there.
 
