@@ -24,6 +24,7 @@ from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.frames import Frame, outermost
 from tracer.recorder.instances import instances
 from tracer.recorder.recorder import Recorder
+from tracer.recorder.torch.dynamo import constant
 
 for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
     trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
@@ -205,6 +206,7 @@ def _name_of(optimizer: int) -> str:
 # What runs while Dynamo traces.
 
 
+@constant
 def _number(
     optimizer: int,
     base: int,
@@ -237,9 +239,7 @@ def _number(
         return -1
 
 
-vars(_number)["_dynamo_marked_constant"] = True  # as `torch.compiler.assume_constant_result` does
-
-
+@constant
 def _note_beside(optimizer: int, base: int, name: str) -> int:
     """Note that such a method is called of the object with this id; returns 0."""
     binding = bindings.get(optimizer)
@@ -248,9 +248,7 @@ def _note_beside(optimizer: int, base: int, name: str) -> int:
     return 0
 
 
-vars(_note_beside)["_dynamo_marked_constant"] = True
-
-
+@constant
 def _note_uncounted() -> int:
     """Note it for all that are traced, as an old Dynamo tells not whose step it is; returns 0."""
     here, since = torch.__version__, ".".join(map(str, OLDEST))
@@ -261,9 +259,6 @@ def _note_uncounted() -> int:
                 f"{since} on it is"
             )
     return 0
-
-
-vars(_note_uncounted)["_dynamo_marked_constant"] = True
 
 
 # What runs when the compiled code runs.

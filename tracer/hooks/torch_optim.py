@@ -18,6 +18,7 @@ from tracer.hooks.registry import Binding, bindings
 from tracer.hooks.torch_programs import Handed, Program, ask
 from tracer.hooks.torch_steps import After, Watch, handed_to
 from tracer.recorder.instances import instances
+from tracer.recorder.torch import dynamo
 from tracer.recorder.torch_optim import compat
 
 Heard = Callable[[Any], None]
@@ -105,9 +106,9 @@ def ignore(heard: Heard) -> None:
 def _meet(optimizer: Any, given: Any, named: Any) -> None:
     """Some optimizer steps, while a recording runs."""
     if _has_hooks(optimizer):
-        if not compat.is_compiling():
+        if not dynamo.is_compiling():
             _wait_until_met(optimizer)
-    elif not compat.is_compiling():
+    elif not dynamo.is_compiling():
         _tell(optimizer)
     elif _is_lone(id(optimizer)):
         _begins.handed = None
@@ -119,7 +120,7 @@ def _meet(optimizer: Any, given: Any, named: Any) -> None:
 
 def _met(optimizer: Any, given: Any, named: Any) -> None:
     """It has stepped; in a program, which tells of itself when it runs, it has no hooks yet."""
-    if not compat.is_compiling() or _has_hooks(optimizer):
+    if not dynamo.is_compiling() or _has_hooks(optimizer):
         return
     if _is_lone(id(optimizer)):
         handed = _begins.handed
@@ -149,7 +150,7 @@ class _Begins:
 _begins = _Begins()
 
 
-@compat.constant
+@dynamo.constant
 def _is_lone(number: int) -> bool:
     """Whether no step is called inside of those of the optimizer with this `id`."""
     optimizer = _with_id(number)
@@ -157,7 +158,7 @@ def _is_lone(number: int) -> bool:
     return lone and not list(nested_in(optimizer))
 
 
-@compat.constant
+@dynamo.constant
 def _program_of(number: int, handed: Handed) -> int:
     return Program(_with_id(number), handed).number
 
@@ -167,7 +168,7 @@ def _with_id(number: int) -> Any:
     return next(each for each in instances([compat.Optimizer]) if id(each) == number)
 
 
-@compat.left_alone
+@dynamo.left_alone
 def _tell(optimizer: Any) -> None:
     """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
     try:
@@ -197,7 +198,7 @@ def _wait_until_met(optimizer: Any) -> None:
             pass
 
 
-@compat.eagerly
+@dynamo.eagerly
 def _meet_in_program(optimizer: Any) -> None:
     """It is told now; the next time, the program is another one, with hooks."""
     _tell(optimizer)
@@ -227,7 +228,7 @@ def _change_scaler() -> None:
             compat.GradScaler.step = _step_of_scaler
 
 
-@compat.without_dynamo
+@dynamo.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """`GradScaler.step`, which may leave out that of the optimizer."""
     original = _original or compat.GradScaler.step

@@ -24,7 +24,7 @@ from weakref import WeakValueDictionary, ref
 from tracer.hooks.registry import Binding
 from tracer.hooks.torch_programs import Handed, Program
 from tracer.recorder.frames import Frame
-from tracer.recorder.torch import effects
+from tracer.recorder.torch import dynamo, effects
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.handing import Handing
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
@@ -116,7 +116,7 @@ class Watch:
         """Whether no hook comes between ours and the step."""
         return bool(next(reversed(optimizer._optimizer_step_pre_hooks)) == self._before.key)
 
-    @compat.left_alone
+    @dynamo.left_alone
     def before(
         self,
         optimizer: Any,
@@ -168,7 +168,7 @@ class Watch:
                 if asks and id(each) not in step.held and not compat.is_lazy(each):
                     step.held[id(each)] = comparing.copy_of(each)
 
-    @compat.left_alone
+    @dynamo.left_alone
     def after(
         self,
         optimizer: Any,
@@ -231,7 +231,7 @@ class Watch:
     def _moved_any(self, begun: Mapping[int, int | None], optimizer: Any) -> bool:
         return any(_moved(begun, each) for each in parameters_of(optimizer.param_groups))
 
-    @compat.left_alone
+    @dynamo.left_alone
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
         """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
         if self.recorder.broken:
@@ -252,7 +252,7 @@ class Watch:
             self.recorder.fault(error)
             return None
 
-    @compat.left_alone
+    @dynamo.left_alone
     def answered(self, step: Step, optimizer: Any, failed: bool) -> None:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
         try:
@@ -424,7 +424,7 @@ class Before:
         """In a program: the gradients as the step began; None if they come until its end."""
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
-        if not compat.is_compiling():
+        if not dynamo.is_compiling():
             self.watch.before(optimizer, given, named, sys._getframe(1))
         elif _is_alone(self.number):
             self.handed = None
@@ -449,7 +449,7 @@ class After:
         self.before = before
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
-        if not compat.is_compiling():
+        if not dynamo.is_compiling():
             self.watch.after(optimizer, named, sys._getframe(1))
         elif _is_alone(self.number):
             handed = self.before.handed
@@ -493,17 +493,17 @@ def _values(optimizer: Any) -> list[Any]:
     ]
 
 
-@compat.constant
+@dynamo.constant
 def _is_alone(number: int) -> bool:
     return _by_number[number].alone
 
 
-@compat.constant
+@dynamo.constant
 def _program(number: int, handed: Handed) -> int:
     return _by_number[number].program(handed)
 
 
-@compat.eagerly
+@dynamo.eagerly
 def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> None:
     python = _around(sys._getframe(1))
     ended = [s for s in here.steps if s.watch is watch and s.python == known_by(python)]
@@ -513,7 +513,7 @@ def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> 
     watch.before(optimizer, given, named, python)
 
 
-@compat.eagerly
+@dynamo.eagerly
 def _after_in_program(watch: Watch, optimizer: Any, named: Any) -> None:
     watch.after(optimizer, named, None, compiled=True)
 

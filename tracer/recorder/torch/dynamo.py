@@ -1,0 +1,61 @@
+"""What is relied on of Dynamo, which builds a program of the code that `torch.compile` is given."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch._C._dynamo import eval_frame as _dynamo
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+"""Whether `torch.compile` looks at the code that calls this, to build a program."""
+
+eagerly: Callable[..., Any] = torch._disable_dynamo
+"""Has a function called by each run of a program, which is parted there."""
+
+
+def constant(function: F) -> F:
+    """Have a function called where a program is built, once and then; the program has its result.
+
+    It is what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), which takes
+    seconds to import; who compiles nothing shall not wait for that.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
+def without_dynamo(function: F) -> F:
+    """Have a function run by Python, called from compiled code, too; what it calls may be compiled.
+
+    It is what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without the
+    import.
+    """
+    vars(function)["_torchdynamo_disable"] = True
+    if hasattr(_dynamo, "set_code_exec_strategy"):
+        skip, default = _dynamo._FrameAction.SKIP, _dynamo._FrameAction.DEFAULT
+        strategy = _dynamo._FrameExecStrategy(skip, default)
+        _dynamo.set_code_exec_strategy(function.__code__, strategy)
+    else:  # until PyTorch 2.7
+        _dynamo.skip_code(function.__code__)
+    return function
+
+
+def left_alone(function: F) -> F:
+    """Have a function, and all that it calls, run by Python, also where Dynamo has given up.
+
+    A frame that Dynamo cannot part, as that of a `step` with another one in it, runs as it is, and
+    then what it calls would be compiled. It is what `torch.compiler.disable` does, without the
+    import.
+    """
+
+    @wraps(function)
+    def undisturbed(*given: Any, **named: Any) -> Any:
+        compiler = _dynamo.set_eval_frame(None)
+        try:
+            return function(*given, **named)
+        finally:
+            _dynamo.set_eval_frame(compiler)
+
+    return cast(F, without_dynamo(undisturbed))
