@@ -19,6 +19,7 @@ from tracer.hooks.torch_programs import Handed, Program, ask
 from tracer.hooks.torch_steps import After, Watch, handed_to
 from tracer.recorder.instances import instances
 from tracer.recorder.torch import dynamo
+from tracer.recorder.torch.operators import END, MOVED
 from tracer.recorder.torch_optim import compat
 
 Heard = Callable[[Any], None]
@@ -127,7 +128,7 @@ def _met(optimizer: Any, given: Any, named: Any) -> None:
         if handed is None:
             handed = handed_to(optimizer)
         skipped = getattr(optimizer, "found_inf", None)
-        compat.RAN(compat.MOVED, skipped, _program_of(id(optimizer), handed), [])
+        END(MOVED, _program_of(id(optimizer), handed), [], skipped)
 
 
 def _has_hooks(optimizer: Any) -> bool:

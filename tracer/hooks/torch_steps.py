@@ -16,15 +16,15 @@ for, the first one does so, too, and both ops are handed what the parameters hol
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import count
 from types import FrameType
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from tracer.hooks.registry import Binding
 from tracer.hooks.torch_programs import Handed, Program
 from tracer.recorder.frames import Frame
 from tracer.recorder.torch import dynamo, effects
+from tracer.recorder.torch.operators import BEGIN, END, MOVED, number_for, told_by
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.handing import Handing
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
@@ -59,10 +59,6 @@ _PAST = (
 )
 
 
-_numbers = count(1)
-_by_number: "WeakValueDictionary[int, Watch]" = WeakValueDictionary()
-
-
 class Watch:
     """Counts the steps of one optimizer."""
 
@@ -74,7 +70,7 @@ class Watch:
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
-        self.number = next(_numbers)
+        self.number = number_for(self)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
         self._past = compat.writes_to_data(type(optimizer))
@@ -82,7 +78,6 @@ class Watch:
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
-        _by_number[self.number] = self
         before = Before(self)
         self._before, self._after = compat.HookPlace(before), compat.HookPlace(After(self, before))
 
@@ -267,7 +262,7 @@ class Watch:
         except Exception as error:
             self.recorder.fault(error)
 
-    def holds(self, values: Sequence[Any]) -> None:
+    def begins(self, values: Sequence[Any]) -> None:
         """A program with a step begins to run, whose parameters hold these values."""
         comparing = self.recorder.effects
         if comparing is not None and not self.recorder.broken and self._around() is None:
@@ -431,7 +426,7 @@ class Before:
             if len(given) == 1 and not named and len(optimizer._optimizer_step_pre_hooks) == 1:
                 self.handed = handed_to(optimizer)
             if self.counters.effects is not None:
-                compat.HOLD(compat.MOVED, self.number, _values(optimizer))
+                BEGIN(MOVED, self.number, _values(optimizer))
         else:
             _before_in_program(self.watch, optimizer, given, named)
 
@@ -457,7 +452,7 @@ class After:
                 handed = handed_to(optimizer)
             skipped = getattr(optimizer, "found_inf", None)
             values = _values(optimizer) if self.counters.effects is not None else []
-            compat.RAN(compat.MOVED, skipped, _program(self.number, handed), values)
+            END(MOVED, _program(self.number, handed), values, skipped)
         else:
             _after_in_program(self.watch, optimizer, named)
 
@@ -495,17 +490,17 @@ def _values(optimizer: Any) -> list[Any]:
 
 @dynamo.constant
 def _is_alone(number: int) -> bool:
-    return _by_number[number].alone
+    return bool(told_by(number).alone)
 
 
 @dynamo.constant
 def _program(number: int, handed: Handed) -> int:
-    return _by_number[number].program(handed)
+    return int(told_by(number).program(handed))
 
 
 @dynamo.eagerly
 def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> None:
-    python = _around(sys._getframe(1))
+    python = dynamo.frame_around(sys._getframe(1))
     ended = [s for s in here.steps if s.watch is watch and s.python == known_by(python)]
     for step in ended[:1]:  # no frame runs two at once
         for raised in (*take_off(step), step):
@@ -516,19 +511,6 @@ def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> 
 @dynamo.eagerly
 def _after_in_program(watch: Watch, optimizer: Any, named: Any) -> None:
     watch.after(optimizer, named, None, compiled=True)
-
-
-def _around(python: FrameType) -> FrameType:
-    """The frame of the program that called a step, of which parts are compiled."""
-    at: FrameType | None = python
-    while at is not None and _is_between(at):
-        python, at = at, at.f_back
-    return python if at is None else at
-
-
-def _is_between(python: FrameType) -> bool:
-    name = str(python.f_globals.get("__name__") or "torch")  # what it generates may have no module
-    return name.partition(".")[0] in ("torch", "tracer", "contextlib")
 
 
 def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -550,13 +532,3 @@ def _versions(parameters: list[Any]) -> dict[int, int | None] | None:
 def _moved(begun: Mapping[int, int | None], parameter: Any) -> bool:
     """Whether a parameter was written to since; one that came since was not."""
     return id(parameter) in begun and begun[id(parameter)] != compat.version_of(parameter)
-
-
-def _held(number: int, values: list[Any]) -> None:
-    """A program that compares begins to run."""
-    watch = _by_number.get(number)
-    if watch is not None:
-        watch.holds(values)
-
-
-compat.on_hold(_held)

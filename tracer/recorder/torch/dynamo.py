@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -59,3 +60,17 @@ def left_alone(function: F) -> F:
             _dynamo.set_eval_frame(compiler)
 
     return cast(F, without_dynamo(undisturbed))
+
+
+def frame_around(python: FrameType) -> FrameType:
+    """The frame of the program that calls what `python` runs, above those of PyTorch and ours."""
+    at: FrameType | None = python
+    while at is not None and _is_between(at):
+        python, at = at, at.f_back
+    return python if at is None else at
+
+
+def _is_between(python: FrameType) -> bool:
+    name = str(python.f_globals.get("__name__") or "torch")  # what it generates may have no module
+    generated = "eval_with_key" in python.f_code.co_filename
+    return generated or name.partition(".")[0] in ("torch", "tracer", "contextlib")

@@ -15,13 +15,8 @@ from torch.optim import optimizer as _home
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from tracer.recorder.torch.dynamo import eagerly
-
 __all__ = [
     "FROZEN",
-    "HOLD",
-    "MOVED",
-    "RAN",
     "GradScaler",
     "HookPlace",
     "Module",
@@ -35,7 +30,6 @@ __all__ = [
     "is_sparse",
     "layout_if",
     "layouts_of",
-    "on_run",
     "shape_of",
     "steps_with_hooks",
     "version_of",
@@ -155,47 +149,3 @@ def is_lazy(parameter: Any) -> bool:
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """The shape of a parameter; none of a lazy one that has not got it yet."""
     return () if is_lazy(parameter) else tuple(map(int, parameter.shape))
-
-
-_library = torch.library.Library("optimizer_tracer", "DEF")
-_library.define("hold(Tensor(a!) moved, int number, Tensor[] values) -> ()")
-_library.define("ran(Tensor(a!) moved, Tensor? skipped, int number, Tensor[] values) -> ()")
-for _name in ("hold", "ran"):
-    _library.impl(_name, lambda *operands: None, "Meta")
-
-MOVED = torch.zeros((), dtype=torch.int64, device="cpu")
-"""What the ops below say that they write to, so that no compiler leaves them out or moves them.
-
-It is a real tensor also if the program builds its model on the device `meta` meanwhile.
-"""
-HOLD: Any = torch.ops.optimizer_tracer.hold
-"""The op that calls back where a step begins in a program, with what the parameters hold there.
-
-What a program writes to a tensor may be in its memory only when all of it has run: so the values
-are handed over, and not the parameters. It stands here as it is, and in no function: one of this
-module Dynamo may be told to leave alone, and to part the program there.
-"""
-RAN: Any = torch.ops.optimizer_tracer.ran
-"""The same where a step ends."""
-
-
-def on_hold(called: Callable[[int, list[Any]], None]) -> None:
-    """Have `called` each time that a program runs `HOLD`, with its number and the values.
-
-    Dynamo would compile what is called from a program that has parts.
-    """
-    called = eagerly(called)
-    way = "CompositeExplicitAutograd"
-    _library.impl("hold", lambda moved, number, values: called(number, values), way)
-
-
-def on_run(called: Callable[[int, Any, list[Any]], None]) -> None:
-    """Have `called` with the number of a program each time that it runs, and what it skips by.
-
-    That is None, or a tensor that says whether the step did nothing. Third are the values.
-    """
-    called = eagerly(called)
-    way = "CompositeExplicitAutograd"
-    _library.impl(
-        "ran", lambda moved, skipped, number, values: called(number, skipped, values), way
-    )
