@@ -203,6 +203,9 @@ def _also_compiled(
         result = original(self, *args, **kwargs)
         END(MOVED, number, _values(variables) if compares else [], None)
         return result
+
+    # Dynamo limits how many programs it keeps of one code, which all methods would share.
+    compiled.__code__ = compiled.__code__.replace()
     return compiled
 
 

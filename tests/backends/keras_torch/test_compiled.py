@@ -7,6 +7,7 @@ found as they are: that is quick, and Dynamo's part is what matters here. Induct
 import functools
 import os
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import keras
@@ -253,3 +254,19 @@ def test_an_optimizer_that_hands_its_variables_to_the_one_in_it() -> None:
     assert moved(variables) == [3.0] * 4
     trace = tracer.trace_of(optimizer)
     assert trace.complete and (trace.steps, trace.updates()) == (3, 12)
+
+
+@pytest.mark.long
+def test_each_method_has_a_limit_of_programs_of_its_own() -> None:
+    """Dynamo keeps 8 programs of one code; where it parts a step, each method is such a code."""
+    compiled = []
+    for _ in range(5):
+        optimizer = tracer.wrap(keras.optimizers.SGD(0.1))
+        variables = model(optimizer).trainable_variables
+        step = compiled_step(optimizer, variables)
+        for _ in range(3):
+            step(ones(variables))
+        trace = tracer.trace_of(optimizer)
+        assert (trace.updates(), trace.steps, trace.complete) == (12, 3, True)
+        compiled.append(counters["frames"]["ok"])
+    assert len({after - before for before, after in pairwise(compiled)}) == 1
