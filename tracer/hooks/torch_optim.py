@@ -15,8 +15,9 @@ from weakref import finalize
 
 from tracer.hooks.family import nested_in
 from tracer.hooks.registry import Binding, bindings
+from tracer.hooks.torch_hooks import After, handed_to
 from tracer.hooks.torch_programs import Handed, Program, ask
-from tracer.hooks.torch_steps import After, Watch, handed_to
+from tracer.hooks.torch_steps import Watch
 from tracer.recorder.instances import instances
 from tracer.recorder.torch import dynamo
 from tracer.recorder.torch.operators import END, MOVED
@@ -145,7 +146,7 @@ class _Begins:
     """A step that is compiled begins, of an optimizer without hooks."""
 
     handed: Handed | None = None
-    """See `tracer.hooks.torch_steps.Before`."""
+    """See `tracer.hooks.torch_hooks.Before`."""
 
 
 _begins = _Begins()
