@@ -9,7 +9,7 @@ around another one, make its updates, and it makes those of what else it wrote t
 PyTorch calls no hook for a step that raises: see `tracer.recorder.torch_optim.under_way`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -278,7 +278,7 @@ class Watch:
         step.program = program.number
         if held is not None and len(held) == len(now) == len(program.requests):
             indices = [index for index, _ in self.recorder.handed(program.requests)]
-            step.seen = _seen(zip(indices, held, now, strict=True))
+            step.seen = effects.Seen(zip(indices, held, now, strict=True))
         if skipped is not None and not effects.is_held_back(skipped):
             step.inside, skipped = [] if float(skipped) else step.inside, None
         step.skipped = skipped
@@ -393,14 +393,7 @@ class Watch:
         alive = {index: each for index, each in parameters.items() if each is not None}
         if not all(id(each) in held or compat.is_lazy(each) for each in alive.values()):
             self.recorder.note(_CAME_LATE)
-        return _seen([(index, held.get(id(each)), each) for index, each in alive.items()])
-
-
-def _seen(compared: Iterable[tuple[int, Any, Any]]) -> effects.Seen:
-    """What came of parameters, by index with their copies and values; None is not compared."""
-    found = {index: (old, new) for index, old, new in compared if old is not None}
-    olds, news = [old for old, _ in found.values()], [new for _, new in found.values()]
-    return effects.Seen(tuple(found), olds, news)
+        return effects.Seen((i, held.get(id(each)), each) for i, each in alive.items())
 
 
 def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:

@@ -33,16 +33,14 @@ _TINY = tuple(
 
 
 class Seen:
-    """What was seen in a step of the variables with these indices."""
+    """What was seen of variables in a step."""
 
-    def __init__(self, variables: Sequence[int], before: Iterable[Any], now: Iterable[Any]) -> None:
-        """`before` has what `copy_of` gave when it began, `now` the tensors when it has ended."""
-        self.variables = tuple(variables)
-        unchanged, not_finite = [], []
-        for old, tensor in zip(before, now, strict=True):
-            new = _plain(tensor)
-            unchanged.append(_is_same(old, new))
-            not_finite.append(_is_not_finite(new))
+    def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
+        """The index of each, what `copy_of` gave when the step began, and the tensor now."""
+        known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
+        self.variables = tuple(known)
+        unchanged = [_is_same(old, new) for old, new in known.values()]
+        not_finite = [_is_not_finite(new) for _, new in known.values()]
         self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)
         for place, bit in enumerate(self._bits):
@@ -109,12 +107,7 @@ class Effects(Logs):
     def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
         """What is to be logged of a step that Python called, when it has ended."""
         held = frame.held_at_begin or {}
-        known = {index: each for index, each in held.items() if each.before is not None}
-        return Seen(
-            tuple(known),
-            [each.before for each in known.values()],
-            [each.after() for each in known.values()],
-        ).sources()
+        return Seen((index, each.before, each.after()) for index, each in held.items()).sources()
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of what a tensor holds now; None if it is not known how to compare it."""
