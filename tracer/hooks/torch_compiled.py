@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import finalize, ref
 
 import torch
 from torch._dynamo import trace_rules
@@ -275,10 +275,17 @@ def _number(
             call = _calls.get(key)
             if call is None or call.optimizer() is not alive:
                 call = _calls[key] = _Call(alive, name, apply, gradients, variables)
+                finalize(alive, _forget, key).atexit = False
         return call.number
     except Exception as error:
         binding.recorder.fault(error)
         return -1
+
+
+def _forget(key: tuple[Any, ...]) -> None:
+    """The optimizer of a call is gone, so it runs no more."""
+    _calls.pop(key, None)
+    vars(_counters).pop(_name_of(key[0]), None)
 
 
 @constant

@@ -6,7 +6,7 @@ too: it asks each time that it runs who counts the steps of its optimizer then.
 
 from collections.abc import Callable
 from typing import Any, Protocol
-from weakref import ref
+from weakref import finalize, ref
 
 from tracer.recorder.torch.operators import number_for
 from tracer.recorder.torch_optim import compat
@@ -41,7 +41,7 @@ class Program:
         self.requests: Any = ()
         self.updates: Any = ()
         self._sites_of: Any = None  # the recorder that the sites above are of
-        _programs.append(self)
+        finalize(optimizer, Program.forget, self).atexit = False  # who keeps it until then
 
     def fit(self, watch: Counting) -> None:
         """Find the sites that stand for it where this one counts."""
@@ -53,6 +53,10 @@ class Program:
             )
             self._sites_of = watch.recorder
             watch.traced(self.updates)
+
+    def forget(self) -> None:
+        """Its optimizer is gone, so it runs no more."""
+        self._sites_of = None
 
     def ends(self, values: Any, skipped: Any) -> None:
         """It has run: see `tracer.recorder.torch.operators.number_for`."""
@@ -66,7 +70,6 @@ class Program:
                 watch.recorder.fault(error)
 
 
-_programs: list[Program] = []
 _asks: list[Callable[[Any], Counting | None]] = []
 
 

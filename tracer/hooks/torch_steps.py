@@ -262,8 +262,7 @@ class Watch:
         comparing = self.recorder.effects
         if comparing is not None and not self.recorder.broken and self._around() is None:
             try:
-                copies = [comparing.copy_of(each) for each in values]
-                here.held[id(self.optimizer())] = copies
+                here.held[self] = [comparing.copy_of(each) for each in values]
             except Exception as error:
                 self.recorder.fault(error)
 
@@ -272,7 +271,7 @@ class Watch:
 
         `now` has what its parameters hold, if it was built to compare them.
         """
-        held = here.held.pop(id(self.optimizer()), None)
+        held = here.held.pop(self, None)
         step = Step(self, None)
         step.requests, step.inside = program.requests, list(program.updates)
         step.program = program.number

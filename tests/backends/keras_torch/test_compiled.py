@@ -5,7 +5,9 @@ found as they are: that is quick, and Dynamo's part is what matters here. Induct
 """
 
 import functools
+import gc
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -27,6 +29,7 @@ from backends.keras_torch.keras_on_torch import (
 from torch._dynamo.utils import counters
 
 import tracer
+from tracer.hooks.registry import bindings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
@@ -270,3 +273,15 @@ def test_each_method_has_a_limit_of_programs_of_its_own() -> None:
         assert (trace.updates(), trace.steps, trace.complete) == (12, 3, True)
         compiled.append(counters["frames"]["ok"])
     assert len({after - before for before, after in pairwise(compiled)}) == 1
+
+
+def test_what_was_counted_goes_with_the_optimizer() -> None:
+    optimizer = tracer.wrap(ParallelOdometer())
+    variables = model(optimizer).trainable_variables
+    compiled_step(optimizer, variables)(ones(variables))
+    counted = weakref.ref(bindings[id(optimizer)].recorder.counters)
+    del optimizer, variables
+    keras.utils.clear_session()
+    torch._dynamo.reset()
+    gc.collect()
+    assert counted() is None

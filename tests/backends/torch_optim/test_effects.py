@@ -558,6 +558,44 @@ def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
     assert readings(parameters) == by_step(trace) == [3, 3, 3] and trace.complete
 
 
+@pytest.mark.long
+def test_copies_go_with_an_optimizer_whose_program_raised() -> None:
+    fails = False
+
+    @torch.library.custom_op("effects_tests::fail", mutates_args=())
+    def fail(tensor: torch.Tensor) -> torch.Tensor:
+        if fails:
+            raise RuntimeError("on purpose")
+        return tensor.clone()
+
+    fail.register_fake(torch.empty_like)
+
+    class Failing(torch.optim.Optimizer):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.add_(fail(parameter.grad))
+
+    def copies() -> int:
+        gc.collect()
+        tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        return sum(each.shape == (7, 11, 13) for each in tensors)
+
+    torch._dynamo.reset()
+    parameters = [torch.nn.Parameter(torch.ones(7, 11, 13))]
+    optimizer = tracer.wrap(Failing(parameters, {}), effects=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    give(parameters)
+    step()
+    fails = True
+    with pytest.raises(RuntimeError, match="on purpose"):
+        step()
+    assert copies() > 1  # of the parameter, and its gradient
+    del optimizer, step
+    torch._dynamo.reset()
+    assert copies() == 1
+
+
 ON_META = """
 import torch
 parameter = torch.nn.Parameter(torch.zeros(2))
