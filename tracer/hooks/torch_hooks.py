@@ -88,12 +88,15 @@ def handed_to(optimizer: Any) -> Handed:
 
 
 def _values(optimizer: Any) -> list[Any]:
-    """What the parameters hold of which a step is told whether they have a gradient."""
+    """What the parameters hold of which a step is told whether they have a gradient.
+
+    With one on the device `meta`, an operator would be run there alone, which is not at all.
+    """
     return [
         parameter.detach()
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if parameter.grad is not None or parameter.requires_grad
+        if (parameter.grad is not None or parameter.requires_grad) and not parameter.is_meta
     ]
 
 

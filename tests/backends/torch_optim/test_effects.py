@@ -559,6 +559,20 @@ def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
 
 
 @pytest.mark.long
+def test_a_compiled_step_with_a_parameter_that_holds_nothing() -> None:
+    torch._dynamo.reset()
+    parameters = [*zeros(2), torch.nn.Parameter(torch.zeros(2, device="meta"))]
+    optimizer = tracer.wrap(Odometer(parameters), effects=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        give(parameters[:2])
+        step()
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters[:2]) == [3, 3] and by_step(trace) == [2, 2, 2]
+    assert ["effects of 3 steps are not known" in note for note in trace.notes] == [True]
+
+
+@pytest.mark.long
 def test_copies_go_with_an_optimizer_whose_program_raised() -> None:
     fails = False
 
