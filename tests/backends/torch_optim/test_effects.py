@@ -602,8 +602,8 @@ def test_copies_go_with_an_optimizer_whose_program_raised() -> None:
     give(parameters)
     step()
     fails = True
-    with pytest.raises(RuntimeError, match="on purpose"):
-        step()
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="on purpose"):
+        step()  # which leaves `no_grad` on, traced or not
     assert copies() > 1  # of the parameter, and its gradient
     del optimizer, step
     torch._dynamo.reset()
