@@ -18,7 +18,7 @@ from tracer.findings.catalogue import findings
 from tracer.kinds import OPTAX, TORCH
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
-from tracer.model.labels import framework, replica_ids, replica_names, replica_noun
+from tracer.model.labels import framework, replica_ids, replica_names, replica_noun, variable_noun
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
@@ -55,13 +55,14 @@ def render(trace: Trace, by: None = None) -> str:
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
+    noun = variable_noun(trace.optimizers)
     data = {
         "first": trace.first_step,
         "themes": {
             n: {**finding, "config": charts.config(finding)} for n, finding in _THEMES.items()
         },
         "charts": {
-            "heat": charts.heat_map(effects=trace.has_effects),
+            "heat": charts.heat_map(noun, effects=trace.has_effects),
             "bars": charts.bars(),
             "points": charts.points(),
             "icicle": charts.icicle(),
@@ -76,6 +77,7 @@ def render(trace: Trace, by: None = None) -> str:
             **({"marks": charts.MARKS, "first": charts.FIRST} if trace.has_effects else {}),
         },
         "effects": trace.has_effects,
+        "noun": noun,
         "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]
@@ -104,6 +106,7 @@ def render(trace: Trace, by: None = None) -> str:
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
         noun=replica_noun(trace),
+        variable=noun,
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[
@@ -139,7 +142,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]
     asked = {index for tally in tallies_of(trace) for index in tally.variables}
-    facts.append(("variables", len(asked)))
+    facts.append((f"{variable_noun(trace.optimizers)}s", len(asked)))
     copy = replica_noun(trace)
     if len(trace.replicas) > 1:
         facts.append((f"{copy}s", len(trace.replicas)))
