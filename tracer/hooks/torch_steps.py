@@ -128,7 +128,7 @@ class Watch:
                 layouts = compat.layouts_of(parameters)
                 step.requests, step.updates = self.sites(parameters, layouts)
             if step.requests is None or self._may_stop or not self.alone:
-                step.begun = _versions(parameters)
+                step.begun = compat.versions_of(parameters)
             self._hold(step, parameters)
             here.steps.append(step)
         except Exception as error:
@@ -192,7 +192,9 @@ class Watch:
         layouts = compat.layouts_of(parameters)
         if step.begun is not None and not self._may_stop:
             layouts = [
-                compat.layout_if(True) if layout is None and _moved(step.begun, each) else layout
+                compat.layout_if(True)
+                if layout is None and compat.has_moved(step.begun, each)
+                else layout
                 for layout, each in zip(layouts, parameters, strict=True)
             ]
         step.requests, step.updates = self.sites(parameters, layouts)
@@ -212,14 +214,14 @@ class Watch:
             ((index, parameter),) = self.recorder.variables_of([site]).items()
             if index in done or parameter is None:
                 continue
-            if _moved(begun, parameter):
+            if compat.has_moved(begun, parameter):
                 own.append(site)
             elif self._past:
                 self.recorder.note(_PAST.format(name=type(optimizer).__name__))
         return [*(called or ()), *own]
 
-    def _moved_any(self, begun: Mapping[int, int | None], optimizer: Any) -> bool:
-        return any(_moved(begun, each) for each in parameters_of(optimizer.param_groups))
+    def _moved_any(self, begun: Mapping[int, int], optimizer: Any) -> bool:
+        return any(compat.has_moved(begun, each) for each in parameters_of(optimizer.param_groups))
 
     @dynamo.left_alone
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
@@ -402,15 +404,3 @@ def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
     False
     """
     return any(map(callable, given[1:])) or any(map(callable, named.values()))
-
-
-def _versions(parameters: list[Any]) -> dict[int, int | None] | None:
-    """How often each was written to, by its `id`; None if that is not known of all."""
-    known = [each for each in parameters if not compat.is_lazy(each)]
-    versions = {id(each): compat.version_of(each) for each in known}
-    return None if None in versions.values() else versions
-
-
-def _moved(begun: Mapping[int, int | None], parameter: Any) -> bool:
-    """Whether a parameter was written to since; one that came since was not."""
-    return id(parameter) in begun and begun[id(parameter)] != compat.version_of(parameter)

@@ -7,7 +7,7 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ __all__ = [
     "Optimizer",
     "global_hooks",
     "has_hooks",
+    "has_moved",
     "is_generated",
     "is_lazy",
     "is_of_scheduler",
@@ -32,7 +33,7 @@ __all__ = [
     "layouts_of",
     "shape_of",
     "steps_with_hooks",
-    "version_of",
+    "versions_of",
     "writes_to_data",
 ]
 
@@ -108,12 +109,22 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def version_of(parameter: Any) -> int | None:
-    """How often a parameter was written to, as PyTorch counts it for its gradients.
+def versions_of(parameters: list[Any]) -> dict[int, int] | None:
+    """How often each was written to, as PyTorch counts it for its gradients, by its `id`.
 
-    None if it counts that not: for a tensor that was made in `torch.inference_mode`.
+    None if it is not counted of all: not for a tensor that was made in `torch.inference_mode`.
     """
-    return None if parameter.is_inference() else int(parameter._version)
+    known = [each for each in parameters if not is_lazy(each)]
+    if any(each.is_inference() for each in known):
+        return None
+    return {id(each): int(each._version) for each in known}
+
+
+def has_moved(since: Mapping[int, int], parameter: Any) -> bool:
+    """Whether a parameter was written to since it had these versions; one that came was not."""
+    if id(parameter) not in since:
+        return False
+    return bool(parameter.is_inference() or since[id(parameter)] != parameter._version)
 
 
 def writes_to_data(cls: type) -> bool:

@@ -61,8 +61,8 @@ class Step:
         self.watch = watch
         self.method = method
         self.python = known_by(python)
-        self.begun: Mapping[int, int | None] | None = None
-        """The versions of its parameters by `id`, if they tell anything: `compat.version_of`."""
+        self.begun: Mapping[int, int] | None = None
+        """The versions of its parameters by `id`, if they tell anything: `compat.versions_of`."""
         self.held: dict[int, Any] | None = None
         """If effects are asked for, copies of what it may change, by their `id`."""
         self.seen: Any = None
