@@ -485,8 +485,9 @@ def _holds_variables(given: object) -> bool:
 
 
 def _is_module(given: Any) -> bool:
-    """Whether it is a module of PyTorch."""
-    return callable(getattr(given, "named_parameters", None))
+    """Whether it is a module of PyTorch; a layer of Keras, which may be one, has variables."""
+    is_layer = hasattr(given, "trainable_variables")
+    return callable(getattr(given, "named_parameters", None)) and not is_layer
 
 
 def _name_of(variable: object) -> str:
