@@ -10,6 +10,7 @@ from typing import Any
 from weakref import ref
 
 import jax
+import numpy as np
 
 from tracer.model.names import distinct
 from tracer.model.records import Variable
@@ -90,11 +91,22 @@ class Leaves:
 
 
 def names_in(tree: Any) -> list[str]:
-    """The path to each leaf of a tree: `params/Dense_0/kernel`."""
-    return [
+    """The path to each leaf of a tree: `params/Dense_0/kernel`; no two alike."""
+    return distinct(
         jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
         for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)[0]
-    ]
+    )
+
+
+def names_of_arrays(tree: Any) -> list[str]:
+    """The path to each leaf of a tree of arrays; none if there is something else in it."""
+    leaves = _flat(tree)[0]
+    if not all(each is None or isinstance(each, _ARRAYS) for each in leaves):
+        return []
+    return [name for name, each in zip(names_in(tree), leaves, strict=True) if each is not None]
+
+
+_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def number_of(tree: Any) -> int:
@@ -102,9 +114,9 @@ def number_of(tree: Any) -> int:
     return len(_flat(tree)[0])
 
 
-def arrays_in(updates: Any) -> list[Any]:
-    """The arrays in a tree."""
-    return [each for each in jax.tree_util.tree_leaves(updates) if hasattr(each, "dtype")]
+def tracers_in(tree: Any) -> list[Any]:
+    """What JAX is tracing in a tree."""
+    return [each for each in jax.tree_util.tree_leaves(tree) if isinstance(each, jax.core.Tracer)]
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:
