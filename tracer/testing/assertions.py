@@ -247,7 +247,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     """Assert that each variable is updated at least once in the block.
 
     Takes a model or a layer, of which the trainable variables are meant, or variables, or several
-    such things; for optax a dict of parameters. They are looked up when the block ends, so the
+    such things; for optax a tree of parameters. They are looked up when the block ends, so the
     model may be built in it. A layer of which all is frozen fails. A name is no answer to which
     variables there should be: it raises `TypeError`.
 
@@ -325,7 +325,11 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         names = list(map(_plain, frozen))
         what = f"updates of {together(names)}" if names else "updates"
         expected = Expected("updates", (Wanted(what, 0, 0),))
-        named = [] if leaves_of(variables) else [each for each in frozen if isinstance(each, str)]
+        leaves = leaves_of(variables)
+        for name in leaves:
+            if like := _like(trace, name):
+                return failure.of_another_tree(trace, expected.wanted, name, like)
+        named = [] if leaves else [each for each in frozen if isinstance(each, str)]
         unknown = [each for each in named if not _knows(trace, each)]
         alive = names_alive() if unknown else set()
         for name in unknown:
@@ -506,6 +510,16 @@ def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
         with suppress(UnknownName):
             indices |= variables_meant(variable, trace.variables, trace.objects)
     return frozenset(indices)
+
+
+def _like(trace: Trace, leaf: str) -> str:
+    """A leaf that the trace holds by a longer or a shorter path; none if it holds this one."""
+    paths = [f"/{variable.name}/" for variable in trace.variables]
+    path = f"/{leaf}/"
+    if path in paths:
+        return ""
+    ends = (e for e in paths if e.endswith(path) or path.endswith(e) or path.startswith(e))
+    return next(ends, "").strip("/")
 
 
 def _knows(trace: Trace, name: str) -> bool:

@@ -262,6 +262,19 @@ def test_assertions_with_any_tree(tree: Any) -> None:
         tx.update(tree, state)
 
 
+def test_a_part_of_the_parameters_has_other_paths() -> None:
+    """The paths in it begin where it does, and no leaf is found by them."""
+    tx = tracer.wrap(optax.sgd(1.0))
+    tree = {"hidden": params(), "out": jnp.ones(2)}
+    with (
+        pytest.raises(AssertionError, match="give the whole tree"),
+        tracer.assert_never_updated(tree["hidden"]),
+    ):
+        tx.update(tree, tx.init(tree))
+    with tracer.assert_never_updated({"frozen": params()}):
+        tx.update(tree, tx.init(tree))
+
+
 def test_a_recording_has_what_is_wrapped_and_says_what_is_not() -> None:
     before = tracer.wrap(optax.sgd(1.0))
     once(before)
