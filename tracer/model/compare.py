@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tracer.model import callers, measures
-from tracer.model.labels import replica_names, replica_noun, steps_label
+from tracer.model.labels import replica_names, replica_noun, steps_label, variable_noun
 from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
 from tracer.model.records import Block, Entry, Kind, Line
@@ -61,6 +61,8 @@ class Difference:
     """Lines of the program that have another number, and lead to the same."""
     several: str = ""
     """What is counted in a step is that of several of these together: replicas, or ranks."""
+    noun: str = "variable"
+    """What is updated: a variable, or a parameter."""
 
     def __bool__(self) -> bool:
         return any((self.only, self.steps, self.variables, self.runs, self.methods))
@@ -102,6 +104,7 @@ def _difference(pair: Pair) -> Difference:
         callers=calls.changes,
         shifted=calls.shifted,
         several=_several(before) or _several(after),
+        noun=variable_noun(before.optimizers),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import vl_convert
 
+from tracer.model.labels import variable_noun
 from tracer.model.tally import Tally
 from tracer.model.wording import some
 from tracer.reporters.calm import cause
@@ -456,7 +457,10 @@ def picture(tally: Tally) -> bytes | None:
         if state in present
     ]
     color["scale"] = {"domain": [a for a, _ in used], "range": [b for _, b in used]}
-    color["legend"] |= {"title": ["updates of a variable", f"per {view.per}"], "columns": 1}
+    color["legend"] |= {
+        "title": [f"updates of a {variable_noun(tally.optimizers)}", f"per {view.per}"],
+        "columns": 1,
+    }
     del spec["layer"][0]["encoding"]["tooltip"]
     where = view.name if len(tally.replicas) > 1 else ""
     columns = f"a column is {size:,} steps" if size > 1 else ""

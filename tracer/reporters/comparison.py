@@ -76,7 +76,7 @@ def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
     together = f"\n(all {difference.several})" if difference.several else ""
     tables = (
         ("steps on", difference.steps),
-        (f"variable, updates{together}", difference.variables),
+        (f"{difference.noun}, updates{together}", difference.variables),
         (f"updates per step{together}", difference.runs),
         ("method", difference.methods),
         ("updates that come from", difference.callers),

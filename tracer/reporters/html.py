@@ -18,7 +18,7 @@ from tracer.findings.catalogue import findings
 from tracer.kinds import OPTAX, TORCH
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
-from tracer.model.labels import framework, replica_ids, replica_names, replica_noun
+from tracer.model.labels import framework, replica_ids, replica_names, replica_noun, variable_noun
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
@@ -73,6 +73,7 @@ def render(trace: Trace, by: None = None) -> str:
             "idle": charts.IDLE,
             "others": charts.OTHERS,
             "some": charts.SOME,
+            "updated": _updated(trace),
             **({"marks": charts.MARKS, "first": charts.FIRST} if trace.has_effects else {}),
         },
         "effects": trace.has_effects,
@@ -104,6 +105,7 @@ def render(trace: Trace, by: None = None) -> str:
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
         noun=replica_noun(trace),
+        updated=_updated(trace),
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[
@@ -139,7 +141,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]
     asked = {index for tally in tallies_of(trace) for index in tally.variables}
-    facts.append(("variables", len(asked)))
+    facts.append((f"{_updated(trace)}s", len(asked)))
     copy = replica_noun(trace)
     if len(trace.replicas) > 1:
         facts.append((f"{copy}s", len(trace.replicas)))
@@ -147,6 +149,11 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
         facts.append(("workers", len(trace.workers)))
     counted = ("steps", "updates")
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
+
+
+def _updated(trace: Trace) -> str:
+    """What the program updates: variables, or parameters if no optimizer has any of the former."""
+    return variable_noun(trace.optimizers) if trace.optimizers else "variable"
 
 
 _STEP_METHODS = {OPTAX: "update", TORCH: "step"}
