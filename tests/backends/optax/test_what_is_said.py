@@ -201,6 +201,43 @@ def test_updates_of_another_type_than_the_gradients() -> None:
     assert trace.count("requests", by="variable") == {("w",): 1}
 
 
+@pytest.mark.parametrize("one", [np.zeros(3), 0.0, np.float64(1)], ids=["array", "float", "scalar"])
+def test_numbers_and_arrays_of_numpy_are_the_leaves_that_come_of_them(one: Any) -> None:
+    """After the first step they are arrays of JAX, with fewer bits."""
+    tx = tracer.wrap(optax.sgd(1.0))
+    tree = {"w": one}
+    for _ in range(3):
+        updates, _ = tx.update({"w": jnp.ones_like(jnp.asarray(tree["w"]))}, tx.init(tree), tree)
+        tree = optax.apply_updates(tree, updates)
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("w",): 3}
+    assert [each.dtype for each in trace.variables] == ["float32"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Described:
+    """Weights with an array beside them that says what they are."""
+
+    def __init__(self, w: Any, about: Any) -> None:
+        self.w, self.about = w, about
+
+    def tree_flatten_with_keys(self) -> Any:
+        return ((jax.tree_util.GetAttrKey("w"), self.w),), self.about
+
+    @classmethod
+    def tree_unflatten(cls, about: Any, children: Any) -> Any:
+        (w,) = children
+        return cls(w, about)
+
+
+def test_trees_that_cannot_be_compared() -> None:
+    tx = tracer.wrap(optax.scale(1.0))
+    for _ in range(3):
+        tx.update(Described(jnp.ones(2), np.arange(3)), optax.ScaleState())
+    trace = tracer.trace_of(tx)
+    assert trace.complete and trace.count("updates", by="variable") == {("w",): 3}
+
+
 def test_two_models_have_leaves_of_their_own() -> None:
     tx = tracer.wrap(optax.sgd(1.0))
     for shape in ((2,), (3,), (3,)):

@@ -6,6 +6,7 @@ the tree, its shape and its dtype.
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -17,6 +18,8 @@ from tracer.model.records import Variable
 
 ALONE = "parameter"
 """What parameters are called that are one array, which has no path."""
+_STRUCTURES = 1000
+"""Of how many structures the paths are kept."""
 
 
 class Leaf:
@@ -67,17 +70,26 @@ class Leaves:
             flat, of_params = _flat(params)
             if len(flat) == len(given):
                 named, known = flat, of_params
-        names = self._names.get(known)
-        if names is None:
-            whole = gradients if known is tree else params
-            names = self._names[known] = names_in(whole)
+        names = self._names_of(known, gradients if known is tree else params)
         for gradient, array, name in zip(given, named, names, strict=True):
             if gradient is not None or array is not None:
                 yield gradient, self._leaf(name, gradient if array is None else array)
 
+    def _names_of(self, structure: Any, whole: Any) -> list[str]:
+        """The path to each leaf of a tree, which has this structure."""
+        try:
+            names = self._names.get(structure)
+            if names is None:
+                if len(self._names) >= _STRUCTURES:  # of trees that are never alike
+                    self._names.clear()
+                names = self._names[structure] = names_in(whole)
+        except (TypeError, ValueError):  # what it holds beside arrays cannot be compared
+            names = names_in(whole)
+        return names
+
     def _leaf(self, name: str, array: Any) -> Leaf:
         shape = tuple(map(int, getattr(array, "shape", ())))
-        key = name, shape, str(getattr(array, "dtype", type(array).__name__))
+        key = name, shape, _dtype_of(array)
         index = self._index.get(key)
         if index is None:
             with self._lock:
@@ -112,6 +124,14 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 def number_of(tree: Any) -> int:
     """How many leaves a tree has."""
     return len(_flat(tree)[0])
+
+
+def _dtype_of(array: Any) -> str:
+    """The type that JAX gives to a leaf: that of a number, or of an array of NumPy, has more bits."""
+    dtype = getattr(array, "dtype", type(array))
+    with suppress(TypeError, ValueError):  # a type of JAX's own, as that of keys
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return str(dtype)
 
 
 def tracers_in(tree: Any) -> list[Any]:
