@@ -127,7 +127,7 @@ def number_of(tree: Any) -> int:
 
 
 def _dtype_of(array: Any) -> str:
-    """The type that JAX gives to a leaf: that of a number, or of an array of NumPy, has more bits."""
+    """The type that JAX gives to a leaf: a number, or an array of NumPy, may have more bits."""
     dtype = getattr(array, "dtype", type(array))
     with suppress(TypeError, ValueError):  # a type of JAX's own, as that of keys
         dtype = jax.dtypes.canonicalize_dtype(dtype)
