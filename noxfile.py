@@ -240,7 +240,9 @@ def jax(session: nox.Session, jax: str) -> None:
 def torch(session: nox.Session, torch: str) -> None:
     """PyTorch's own optimizers, and Keras 3 on one PyTorch, without TensorFlow."""
     version = "torch" if torch == "newest" else f"torch=={torch}.*"
-    session.install(version, "keras", "numpy", "-e", ".[html]", *WITHOUT_TENSORFLOW)
+    # Inductor of PyTorch 2.6 imports setuptools, which nothing installs.
+    also = ("keras", "numpy", "setuptools")
+    session.install(version, *also, "-e", ".[html]", *WITHOUT_TENSORFLOW)
     tests = ("tests/backends/torch_optim", "tests/backends/keras_torch")
     session.run("pytest", *(session.posargs or (*tests, *EACH)))
 

@@ -111,6 +111,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         msgspec.structs.replace(each, path=1) if each.path == 2 else each for each in called.blocks
     )
     traces.changed(called, blocks=elsewhere).save(folder / "elsewhere.json")
+
+    seen = traces.with_effects()
+    compared = seen.data.effects[:1]
+    traces.changed(seen, effects=compared).save(folder / "healthy.json")
+    traces.changed(seen, effects=()).save(folder / "without_effects.json")
     return folder
 
 
@@ -147,6 +152,8 @@ OUTPUTS = {
     "diff_renamed": ["diff", "embedding_on_two_replicas.json", "renamed.json"],
     "diff": ["diff", "embedding_on_two_replicas.json", "changed.json"],
     "diff_much": ["diff", "accumulation.json", "eager.json"],
+    "diff_effects": ["diff", "with_effects.json", "healthy.json"],
+    "diff_effects_of_one": ["diff", "with_effects.json", "without_effects.json"],
     "diff_optimizers": ["diff", "two_optimizers.json", "incomplete.json"],
     "check": [
         *("check", "embedding_on_two_replicas.json", "-e", "dense=4/step", "-e", "steps=64"),
@@ -178,6 +185,7 @@ OUTPUTS = {
 }
 STATUS = {
     "diff": 1,
+    "diff_effects": 1,
     "diff_much": 1,
     "diff_optimizers": 1,
     "check": 1,

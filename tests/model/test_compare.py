@@ -1,5 +1,7 @@
 """What counts as a difference, and which variables of two runs are the same."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 import traces
@@ -8,8 +10,9 @@ from traces import block, request, step, update
 from tracer.api import CallTrace
 from tracer.model.compare import differences, executions
 from tracer.model.matching import match
-from tracer.model.records import Replica
+from tracer.model.records import Effect, Observation, Replica
 from tracer.model.runs import Run
+from tracer.reporters import comparison
 
 FIVE = Run(1, 1, 5)
 
@@ -91,9 +94,39 @@ def test_a_kind_that_changed() -> None:
 
 def test_more_steps() -> None:
     (found,) = differences(_trace(Run(1, 1, 5)), _trace(Run(1, 1, 8)))
-    assert [(each.name, each.before, each.after) for each in found.steps] == [("replica 0", 5, 8)]
+    assert [(each.name, each.before, each.after) for each in found.steps] == [("in all", 5, 8)]
     where = "1 in steps 6-8, which only the second trace has"
     assert {each.where for each in found.variables} == {where}
+
+
+def test_what_steps_did_to_the_variables() -> None:
+    def trained(*unchanged: Run, kernel_is_nan: Sequence[Run] = ()) -> CallTrace:
+        seen: list[tuple[Observation, int, Sequence[Run]]] = [
+            ("compared", 0, [FIVE]),
+            ("compared", 1, [FIVE]),
+            ("unchanged", 1, unchanged),
+            ("not_finite", 0, kernel_is_nan),
+        ]
+        effects = tuple(
+            Effect(0, 0, what, (index,), sum(run.total for run in runs), tuple(runs))
+            for what, index, runs in seen
+            if runs
+        )
+        return traces.changed(traces.trained(["a/kernel", "a/bias"], FIVE), effects=effects)
+
+    healthy = trained()
+    (found,) = differences(healthy, trained(Run(2, 2, 2), kernel_is_nan=[Run(5, 1, 1)]))
+    assert found
+    assert [(each.name, each.before, each.after, each.where) for each in found.unchanged] == [
+        ("a/bias", 0, 2, "0 to 1 in step 2; 0 to 1 in step 4")
+    ]
+    assert [(each.name, each.before, each.after, each.where) for each in found.not_finite] == [
+        ("a/kernel", 0, 1, "0 to 1 in step 5")
+    ]
+    assert not (found.variables or found.runs or found.methods)
+    unasked = traces.changed(healthy, effects=())
+    assert not any(differences(trained(FIVE), unasked))
+    assert "Only the first trace has effects, so" in comparison.render(healthy, unasked, [])
 
 
 def test_optimizers_are_matched_by_class() -> None:
@@ -118,7 +151,7 @@ def test_a_worker_is_named_where_there_are_several() -> None:
         return [(each.name, each.before, each.after) for each in found.steps]
 
     one, other = steps(("worker:0", 3)), steps(("worker:0", 4))
-    assert changes(one, other) == [("replica 0", 3, 4)]
+    assert changes(one, other) == [("in all", 3, 4)]
     both = steps(("worker:0", 4), ("worker:1", 4))
     assert changes(one, both) == [
         ("worker:0 replica 0", 3, 4),

@@ -68,6 +68,20 @@ def test_two_optimizers_have_tags_of_their_own(tmp_path: Path) -> None:
     assert points(events, "tracer/adam#2/updates/dense") == [(1, 1), (30, 1)]
 
 
+def test_what_became_of_the_weights_if_it_is_known(tmp_path: Path) -> None:
+    events = written(traces.with_effects(), tmp_path)
+    ends = (1, 3, 4, 6, 7, 8, 9, 10)
+    assert points(events, "tracer/unchanged") == list(
+        zip(ends, (0, 0, 1, 1, 0, 0, 1, 1), strict=True)
+    )
+    assert points(events, "tracer/not_finite") == list(
+        zip(ends, (0, 0, 0, 0, 0, 1, 1, 1), strict=True)
+    )
+    assert points(events, "tracer/updates/dense") == [(1, 2), (10, 2)]
+    without = written(traces.eager(), tmp_path)
+    assert "tracer/unchanged" not in without.Tags()["scalars"]
+
+
 def test_writing_again_replaces_what_was_written(tmp_path: Path) -> None:
     written(traces.eager(), tmp_path)
     events = written(traces.embedding_on_two_replicas(), tmp_path)

@@ -5,7 +5,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,8 +17,6 @@ from traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import catalogue
-from tracer.model.compare import differences
-from tracer.model.excerpt import select
 from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.records import Block, Graph, Line, Replica
@@ -27,7 +24,7 @@ from tracer.model.runs import Run
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
-from tracer.reporters import comparison, console
+from tracer.reporters import console
 from tracer.reporters.answer import answer, question
 from tracer.reporters.calm import cause
 from tracer.reporters.layout import distinct, shown
@@ -503,13 +500,3 @@ def test_an_encoding_without_the_characters() -> None:
     console.report(traces.hostile_names(), file=file)
     file.flush()
     assert rb"\u5c64/\u30ab" in raw.getvalue()
-
-
-@pytest.mark.parametrize(("kind", "noun"), [("optax", "parameter"), ("keras3", "variable")])
-def test_a_difference_says_what_is_updated(kind: Any, noun: str) -> None:
-    trace = traces.eager()
-    optimizers = [msgspec.structs.replace(each, kind=kind) for each in trace.optimizers]
-    whole = traces.changed(trace, optimizers=tuple(optimizers))
-    part = select(whole, steps=range(1, 6))
-    said = comparison.render(whole, part, differences(whole, part))
-    assert f"{noun}, updates" in said

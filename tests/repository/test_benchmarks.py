@@ -11,9 +11,9 @@ from scripts import output_of
 from tracer.model import tracefile
 from tracer.model.runs import Run
 
-OPS_OF_A_BLOCK = 36
-RING = 4096 * 4 * 8
-BYTES = 4096 * 40 + 24 + 40
+OPS_OF_A_BLOCK = 37
+COUNTER = 6 * 8
+BYTES = 4096 * COUNTER + 3 * 8 + COUNTER
 """The log of a replica, its clock and one counter."""
 
 
@@ -45,7 +45,7 @@ def test_graphs_and_memory_grow_with_nothing() -> None:
     for kind, mode, pattern, replicas, variables, ops, _, size in graphs:
         blocks = 2 if pattern == "every 4th step" else 1
         assert 0 < number(ops) <= OPS_OF_A_BLOCK * blocks * int(replicas)
-        assert number(size) == (BYTES + (blocks - 1) * 40) * int(replicas)
+        assert number(size) == (BYTES + (blocks - 1) * COUNTER) * int(replicas)
         if variables == "400":
             few = next(row for row in graphs if row[:5] == [kind, mode, pattern, replicas, "4"])
             assert few[5] == ops

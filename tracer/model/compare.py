@@ -6,19 +6,21 @@ kind, replica and steps, where a test wants all of it. No TensorFlow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label, variable_noun
 from tracer.model.matching import Pair, class_name, matched, short_class, variables_by_name
 from tracer.model.names import free_name
-from tracer.model.records import Block, Entry, Kind, Line
+from tracer.model.records import Block, Entry, Kind, Line, Observation
 from tracer.model.runs import Run, segments
 from tracer.model.stretches import Stretch, Values, folded
 from tracer.model.tally import Tally, Weights, tallies_of
 from tracer.model.trace import Trace
+
+T = TypeVar("T")
 
 _FEW = 3
 """The stretches of steps that are named for a variable."""
@@ -52,6 +54,10 @@ class Difference:
     steps: list[Change] = field(default_factory=list)
     """By replica."""
     variables: list[Change] = field(default_factory=list)
+    unchanged: list[Change] = field(default_factory=list)
+    """After how many steps each variable was what it had been, if both traces know that."""
+    not_finite: list[Change] = field(default_factory=list)
+    """After how many it held inf or NaN."""
     runs: list[Change] = field(default_factory=list)
     """Updates in steps, equal neighbours together."""
     methods: list[Change] = field(default_factory=list)
@@ -62,10 +68,11 @@ class Difference:
     several: str = ""
     """What is counted in a step is that of several of these together: replicas, or ranks."""
     noun: str = "variable"
-    """What is updated: a variable, or a parameter."""
+    """What the users of the optimizer call what it updates."""
 
     def __bool__(self) -> bool:
-        return any((self.only, self.steps, self.variables, self.runs, self.methods))
+        effects = self.unchanged or self.not_finite
+        return any((self.only, self.steps, self.variables, effects, self.runs, self.methods))
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
@@ -99,6 +106,8 @@ def _difference(pair: Pair) -> Difference:
         renamed=pair.renamed,
         steps=list(_steps(before, after)),
         variables=list(_variables(pair)),
+        unchanged=list(_effects(pair, "unchanged")),
+        not_finite=list(_effects(pair, "not_finite")),
         runs=list(_runs(before, after)),
         methods=list(_methods(before, after)),
         callers=calls.changes,
@@ -121,6 +130,9 @@ def _only(pair: Pair) -> Iterator[str]:
 
 
 def _steps(before: Tally, after: Tally) -> Iterator[Change]:
+    if not (_several(before) or _several(after)):
+        yield from _changed({"in all": before.steps}, {"in all": after.steps})
+        return
     counts = []
     for mine, other in ((before, after), (after, before)):
         names = replica_names(mine.trace, other.trace)
@@ -143,18 +155,78 @@ class _Updates(NamedTuple):
 
 def _variables(pair: Pair) -> Iterator[Change]:
     before, after = pair.before, pair.after
-    updates_before, updates_after = _updates_by_variable(before), _updates_by_variable(after)
-    none = _Updates()
-    known: dict[tuple[int, int], tuple[int, int, str]] = {}  # by the ids of the updates
+
+    def compared(mine: _Updates, its: _Updates) -> _Totals:
+        changes = _differing(before, mine, after, its)
+        return _Totals(_total(before, mine), _total(after, its), _some(list(changes)))
+
+    yield from _by_variable(
+        pair, _updates_by_variable(before), _updates_by_variable(after), _Updates(), compared
+    )
+
+
+def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
+    """After which steps `what` was seen of each variable; nothing if a trace does not know it."""
+    before, after = pair.before, pair.after
+    if not (before.effects and after.effects):
+        return
+
+    def compared(mine: _Seen, its: _Seen) -> _Totals:
+        weighted: list[tuple[Run, Values]] = [
+            *((run, _Step(dense_before=run.times)) for run in mine.runs),
+            *((run, _Step(dense_after=run.times)) for run in its.runs),
+        ]
+        where = _some(list(_differing_where(weighted, before, after)))
+        return _Totals(mine.total, its.total, where)
+
+    yield from _by_variable(pair, _seen(before, what), _seen(after, what), _Seen(), compared)
+
+
+class _Totals(NamedTuple):
+    """Counts of a variable in both traces, and where they differ."""
+
+    before: int
+    after: int
+    where: str
+
+
+def _by_variable(
+    pair: Pair,
+    counted: Mapping[int, T],
+    counted_after: Mapping[int, T],
+    none: T,
+    compared: Callable[[T, T], _Totals],
+) -> Iterator[Change]:
+    """What differs of the variables; of many that are counted by the same objects it asks once."""
+    known: dict[tuple[int, int], _Totals] = {}
     for index, other in pair.variables:
-        mine, its = updates_before.get(index, none), updates_after.get(other, none)
+        mine, its = counted.get(index, none), counted_after.get(other, none)
         key = (id(mine), id(its))
         if key not in known:
-            changes = list(_differing(before, mine, after, its))
-            known[key] = (_total(before, mine), _total(after, its), _some(changes))
-        total, other_total, where = known[key]
-        if total != other_total or where:
-            yield Change(after.trace.variables[other].name, total, other_total, where)
+            known[key] = compared(mine, its)
+        totals = known[key]
+        if totals.before != totals.after or totals.where:
+            name = pair.after.trace.variables[other].name
+            yield Change(name, totals.before, totals.after, totals.where)
+
+
+class _Seen(NamedTuple):
+    """After how many steps something was seen of a variable, and after which of them, if known."""
+
+    total: int = 0
+    runs: tuple[Run, ...] = ()
+
+
+def _seen(tally: Tally, what: Observation) -> dict[int, _Seen]:
+    """After which steps `what` was seen of each variable; equal ones are the same object."""
+    seen: dict[int, _Seen] = {}
+    for effect in tally.effects:
+        if effect.what == what:
+            for index in effect.variables:
+                total, runs = seen.get(index, _Seen())
+                seen[index] = _Seen(total + effect.total, runs + effect.runs)
+    known: dict[_Seen, _Seen] = {}
+    return {index: known.setdefault(own, own) for index, own in seen.items()}
 
 
 def _updates_by_variable(tally: Tally) -> dict[int, _Updates]:
@@ -196,6 +268,13 @@ def _differing(before: Tally, mine: _Updates, after: Tally, its: _Updates) -> It
         *((run, _Step(dense_after=times)) for run, times in _runs_of(after, its.dense)),
         *((run, _Step(sparse_after=times)) for run, times in _runs_of(after, its.sparse)),
     ]
+    yield from _differing_where(weighted, before, after)
+
+
+def _differing_where(
+    weighted: Sequence[tuple[Run, Values]], before: Tally, after: Tally
+) -> Iterator[Change]:
+    """The steps in which the counts of the one and the other differ."""
     for stretch in folded(weighted, max(before.steps, after.steps), len(_Step._fields)):
         yield from _differing_in(stretch, before.steps, after.steps)
 

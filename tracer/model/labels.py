@@ -1,7 +1,7 @@
 """What steps and replicas are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from tracer.kinds import AT_ONCE, OPTAX, TORCH
@@ -85,9 +85,9 @@ def at_once(optimizers: Iterable[Optimizer]) -> bool:
     return all(each.kind in AT_ONCE for each in optimizers)
 
 
-def variable_noun(optimizers: Iterable[Optimizer]) -> str:
+def variable_noun(optimizers: Sequence[Optimizer]) -> str:
     """What the users of these optimizers call what they update."""
-    return "parameter" if at_once(optimizers) else "variable"
+    return "parameter" if optimizers and at_once(optimizers) else "variable"
 
 
 _RANK = "rank:"

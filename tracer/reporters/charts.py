@@ -101,8 +101,10 @@ def library() -> str:
     return text
 
 
-def heat_map(*, effects: bool) -> Spec:
+def heat_map(noun: str, *, effects: bool) -> Spec:
     """Rows are variables, columns are steps; data sets `cells` and `cursor`, and some parameters.
+
+    The users of the variables call each a `noun`.
 
     A cell has `row` (a number), `a` and `b` (the edges, in steps), `state` (its colour) and the
     texts of its tooltip. With `effects` the cells that are hovered over are `hits`, above what is
@@ -128,7 +130,7 @@ def heat_map(*, effects: bool) -> Spec:
         },
     }
     tips = [
-        {"field": name, "type": "nominal", "title": name}
+        {"field": name, "type": "nominal", "title": noun if name == "variable" else name}
         for name in ("variable", "steps", "on", "updates", *(["weights"] if effects else []))
     ]
     cells: Spec = {
@@ -433,7 +435,8 @@ def picture(tally: Tally) -> bytes | None:
             edges = {"row": row, "a": before + first - 0.5, "b": before + last + 0.5}
             _put(cells, {**edges, "state": _state(heat, view, pattern, first, last, calm)}, "state")
             _put(marks, {**edges, "mark": _mark(lane.within(first, last))}, "mark")
-    spec = heat_map(effects=bool(tally.effects))
+    noun = variable_noun(tally.optimizers)
+    spec = heat_map(noun, effects=bool(tally.effects))
     spec["width"], spec["height"] = _WIDTH, {"step": 20}
     spec["datasets"]["cells"] = cells
     if tally.effects:
@@ -457,10 +460,7 @@ def picture(tally: Tally) -> bytes | None:
         if state in present
     ]
     color["scale"] = {"domain": [a for a, _ in used], "range": [b for _, b in used]}
-    color["legend"] |= {
-        "title": [f"updates of a {variable_noun(tally.optimizers)}", f"per {view.per}"],
-        "columns": 1,
-    }
+    color["legend"] |= {"title": [f"updates of a {noun}", f"per {view.per}"], "columns": 1}
     del spec["layer"][0]["encoding"]["tooltip"]
     where = view.name if len(tally.replicas) > 1 else ""
     columns = f"a column is {size:,} steps" if size > 1 else ""

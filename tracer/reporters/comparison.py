@@ -51,6 +51,10 @@ def _lines(
     ]
     if versions:
         yield from paragraph(f"Not the same surroundings: {shown(', '.join(versions))}.", width)
+    if before.has_effects != after.has_effects:
+        which = "first" if before.has_effects else "second"
+        only = f"Only the {which} trace has effects, so what became of the weights is not compared."
+        yield from paragraph(only, width)
     for difference in differences:
         if difference or difference.renamed or difference.callers or difference.shifted:
             yield from _one(difference, width, named=len(differences) > 1)
@@ -75,8 +79,10 @@ def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
         yield from paragraph(said, width)
     together = f"\n(all {difference.several})" if difference.several else ""
     tables = (
-        ("steps on", difference.steps),
+        ("steps on" if difference.several else "steps", difference.steps),
         (f"{difference.noun}, updates{together}", difference.variables),
+        (f"{difference.noun}, unchanged\nafter so many steps{together}", difference.unchanged),
+        (f"{difference.noun}, not finite\nafter so many steps{together}", difference.not_finite),
         (f"updates per step{together}", difference.runs),
         ("method", difference.methods),
         ("updates that come from", difference.callers),

@@ -55,13 +55,14 @@ def render(trace: Trace, by: None = None) -> str:
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
+    noun = variable_noun(trace.optimizers)
     data = {
         "first": trace.first_step,
         "themes": {
             n: {**finding, "config": charts.config(finding)} for n, finding in _THEMES.items()
         },
         "charts": {
-            "heat": charts.heat_map(effects=trace.has_effects),
+            "heat": charts.heat_map(noun, effects=trace.has_effects),
             "bars": charts.bars(),
             "points": charts.points(),
             "icicle": charts.icicle(),
@@ -73,10 +74,10 @@ def render(trace: Trace, by: None = None) -> str:
             "idle": charts.IDLE,
             "others": charts.OTHERS,
             "some": charts.SOME,
-            "updated": _updated(trace),
             **({"marks": charts.MARKS, "first": charts.FIRST} if trace.has_effects else {}),
         },
         "effects": trace.has_effects,
+        "noun": noun,
         "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]
@@ -105,7 +106,7 @@ def render(trace: Trace, by: None = None) -> str:
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
         noun=replica_noun(trace),
-        updated=_updated(trace),
+        variable=noun,
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[
@@ -141,7 +142,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]
     asked = {index for tally in tallies_of(trace) for index in tally.variables}
-    facts.append((f"{_updated(trace)}s", len(asked)))
+    facts.append((f"{variable_noun(trace.optimizers)}s", len(asked)))
     copy = replica_noun(trace)
     if len(trace.replicas) > 1:
         facts.append((f"{copy}s", len(trace.replicas)))
@@ -149,11 +150,6 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
         facts.append(("workers", len(trace.workers)))
     counted = ("steps", "updates")
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
-
-
-def _updated(trace: Trace) -> str:
-    """What the program updates: variables, or parameters if no optimizer has any of the former."""
-    return variable_noun(trace.optimizers) if trace.optimizers else "variable"
 
 
 _STEP_METHODS = {OPTAX: "update", TORCH: "step"}

@@ -17,6 +17,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tracer.model import measures
+from tracer.model.records import Observation
 from tracer.model.tally import Tally, tallies_of
 from tracer.model.trace import Trace
 from tracer.reporters import charts
@@ -29,13 +30,16 @@ MOST_POINTS = 2_000
 FILE = "events.out.tfevents.0000000000.tracer"
 """A name that does not change, so that writing again replaces what was written before."""
 
+_Names = tuple[str, str, str | None]
+
 
 def write(trace: Trace, folder: Path) -> None:
     """Write the report to the folder `tracer` of `folder`, as a run of that name.
 
     The scalars are `tracer/updates/dense`, `tracer/updates/sparse` and `tracer/skipped` (1 for a
     step that updated nothing), of all replicas together; of several optimizers each has its name in
-    between. Raises `OSError` if it cannot be written.
+    between. If the trace has effects, `tracer/unchanged` and `tracer/not_finite` are of how many
+    variables that was so after the step. Raises `OSError` if it cannot be written.
     """
     tallies = tallies_of(trace)
     run = folder / "tracer"
@@ -57,15 +61,15 @@ def _summaries(trace: Trace, tallies: list[Tally]) -> Iterator[tuple[int, Summar
     """What is written, with its step."""
     before = trace.first_step - 1
     last = trace.steps + before
-    folded = []
+    folded: dict[str, None] = {}
     for tally in tallies:
         tag = f"tracer/{shown(tally.optimizers[0].name)}" if len(tallies) > 1 else "tracer"
-        lane = Lane(tally.stretches(measures.dense, measures.sparse))
-        points, size = _points(lane, tally.steps)
-        if size > 1:
-            folded.append(f"{tag}: a point is the mean of {size:,} steps")
-        for step, cell in points:
-            yield step + before, _scalars(tag, cell)
+        for names, lane in _lanes(tally):
+            points, size = _points(lane, tally.steps)
+            if size > 1:
+                folded[f"{tag}: a point is the mean of {size:,} steps"] = None
+            for step, cell in points:
+                yield step + before, _scalars(tag, names, cell)
         picture = charts.picture(tally)
         if picture is not None:
             width, height = struct.unpack(">II", picture[16:24])  # as a PNG begins
@@ -75,6 +79,17 @@ def _summaries(trace: Trace, tallies: list[Tally]) -> Iterator[tuple[int, Summar
             value = Summary.Value(tag=f"{tag}/heat map", image=image)
             yield last, Summary(value=[value])
     yield last, Summary(value=[_text("\n".join([*folded, "", render(trace, width=100)]).lstrip())])
+
+
+def _lanes(tally: Tally) -> Iterator[tuple[_Names, Lane]]:
+    """What each step counts: two numbers and whether both are 0, with the names they are told by."""
+    yield (
+        ("updates/dense", "updates/sparse", "skipped"),
+        Lane(tally.stretches(measures.dense, measures.sparse)),
+    )
+    if tally.effects:
+        seen: tuple[Observation, Observation] = "unchanged", "not_finite"
+        yield (*seen, None), Lane(tally.stretches(observations=seen))
 
 
 def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:
@@ -91,13 +106,14 @@ def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:
     return [(end, lane.within(first, end)) for first, end in windows], size
 
 
-def _scalars(tag: str, cell: Cell) -> Summary:
+def _scalars(tag: str, names: _Names, cell: Cell) -> Summary:
     """The mean of the steps in `cell`."""
-    counts = {"updates/dense": cell.dense, "updates/sparse": cell.sparse, "skipped": cell.without}
+    counts = zip(names, (cell.dense, cell.sparse, cell.without), strict=True)
     return Summary(
         value=[
             Summary.Value(tag=f"{tag}/{name}", simple_value=count / cell.steps)
-            for name, count in counts.items()
+            for name, count in counts
+            if name is not None
         ]
     )
 

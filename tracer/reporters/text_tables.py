@@ -140,10 +140,6 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
 
 
 _EFFECT_COLUMNS = (Column("unchanged", drop=1), Column("not\nfinite", drop=1))
-_EFFECTS_OF_STEPS = (
-    "(unchanged, not finite: so many variables were so after the step, those of each replica "
-    "counted)"
-)
 _EFFECTS = (
     "(unchanged: after so many steps no bit of it was another one, skipped steps too; not finite: "
     "after so many it held inf or NaN)"
@@ -253,7 +249,10 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
         more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
     if tally.effects:
-        lines += paragraph(_EFFECTS_OF_STEPS, width, style="dim")
+        noun, each = variable_noun(tally.optimizers), replica_noun(tally.trace)
+        all_counted = f", those of each {each} counted" if len(tally.replicas) > 1 else ""
+        said = f"(unchanged, not finite: so many {noun}s were so after the step{all_counted})"
+        lines += paragraph(said, width, style="dim")
         if any(row.cells[-1] == "-" for row in kept):
             lines += paragraph("(-: none was compared in these steps)", width, style="dim")
     return lines

@@ -141,7 +141,8 @@ class Rows:
         if none_applied:
             variables, counts = [None], _Counts(0, 0, 0, 1)
         for variable in variables:
-            name = "each variable" if none_applied else self._name(variable)
+            noun = variable_noun(tally.optimizers)
+            name = f"each {noun}" if none_applied else self._name(variable)
             order = -1 if variable is None else variable
             row = _Row(
                 spans[0][0], order, optimizer + name, tuple(spans), counts, self._note(counts)

@@ -481,6 +481,7 @@ def test_a_compiled_step() -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore:Skipping serialization")  # of PyTorch 2.6, when it logs
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 @pytest.mark.parametrize(("name", "given"), [("SGD", {"momentum": 0.9}), ("AdamW", {})])
 def test_each_compiler(backend: str, name: str, given: dict[str, Any]) -> None:

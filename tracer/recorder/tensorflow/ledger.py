@@ -54,7 +54,7 @@ from tracer.recorder.stamps import UNIT, WITHIN
 from tracer.recorder.tensorflow import compat
 
 ROWS = 4096
-"""How many runs may end between two readings before detail is lost. 160 KiB a replica."""
+"""How many runs may end between two readings before detail is lost. 192 KiB a replica."""
 
 _ATTEMPTS = 5
 """How often a reading is taken anew while graphs run and detail seems to be lost."""
