@@ -6,6 +6,7 @@ exception that leaves the block is left alone; nothing is asserted then. A trace
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -290,7 +291,7 @@ def _check_of_each(
         )
 
     def check(trace: Trace) -> str:
-        wanted = [
+        wanted = _leaves_meant(trace, leaves_of(model_or_variables)) or [
             (_plain(variable), next(iter(_indices(trace, [variable])), None))
             for variable in _variables(model_or_variables, "trainable_variables")
         ]
@@ -335,7 +336,9 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         for name in unknown:
             if not any(is_meant(name, each) for each in alive):
                 return failure.of_no_such_variable(trace, expected.wanted, name, alive)
-        selection = replace(expected.selection(trace), variables=_indices(trace, frozen))
+        indices = _indices(trace, frozen)
+        indices |= {index for _, index in _leaves_meant(trace, leaves) if index is not None}
+        selection = replace(expected.selection(trace), variables=indices)
         message = failure.of_expected(trace, expected, selection)
         if message:
             return message
@@ -510,6 +513,19 @@ def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
         with suppress(UnknownName):
             indices |= variables_meant(variable, trace.variables, trace.objects)
     return frozenset(indices)
+
+
+def _leaves_meant(trace: Trace, leaves: Iterable[str]) -> list[tuple[str, int | None]]:
+    """The name and the index of each of these leaves, in each transformation that has it.
+
+    A tree does not say of which of several it is: `kernel` means `kernel#2`, too.
+    """
+    meant: list[tuple[str, int | None]] = []
+    for leaf in leaves:
+        same = re.compile(rf"{re.escape(leaf)}(#\d+)?")
+        indices = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
+        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf, None)]
+    return meant
 
 
 def _like(trace: Trace, leaf: str) -> str:

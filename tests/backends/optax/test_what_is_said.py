@@ -299,6 +299,27 @@ def test_assertions_with_any_tree(tree: Any) -> None:
         tx.update(tree, state)
 
 
+def test_leaves_of_two_transformations_by_one_path() -> None:
+    """A tree does not say which of both it is of: what one of them does is not overlooked."""
+    first, second = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 5)), tracer.wrap(optax.sgd(1.0))
+
+    def once_each() -> None:
+        for tx in (first, second):
+            tx.update(params(), tx.init(params()))
+
+    with (
+        pytest.raises(AssertionError, match="expected 0, got 2"),
+        tracer.assert_never_updated(params()),
+    ):
+        once_each()
+    with pytest.raises(AssertionError, match="at least 1"), tracer.assert_all_updated(params()):
+        once_each()
+    with tracer.assert_all_updated(params(), optimizer=second):
+        once_each()
+    with tracer.assert_never_updated({"other": jnp.ones(2)}, optimizer=second):
+        once_each()
+
+
 def test_a_part_of_the_parameters_has_other_paths() -> None:
     """The paths in it begin where it does, and no leaf is found by them."""
     tx = tracer.wrap(optax.sgd(1.0))
