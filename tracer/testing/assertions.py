@@ -336,9 +336,10 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         for name in unknown:
             if not any(is_meant(name, each) for each in alive):
                 return failure.of_no_such_variable(trace, expected.wanted, name, alive)
-        indices = _indices(trace, frozen)
-        indices |= {index for _, index in _leaves_meant(trace, leaves) if index is not None}
-        selection = replace(expected.selection(trace), variables=indices)
+        indices = {index for _, index in _leaves_meant(trace, leaves) if index is not None}
+        if not leaves:
+            indices |= _indices(trace, frozen)
+        selection = replace(expected.selection(trace), variables=frozenset(indices))
         message = failure.of_expected(trace, expected, selection)
         if message:
             return message
