@@ -8,7 +8,7 @@ and asked on a machine that has no TensorFlow, and no report is loaded to count.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -264,8 +264,10 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
 def require_optimizer(optimizer: object) -> None:
     """Raise `tracer.UnsupportedOptimizer` if `optimizer` cannot be traced."""
     from tracer.hooks.family import kind_to_trace
+    from tracer.hooks.optax_updates import is_transformation
 
-    kind_to_trace(optimizer)
+    if not is_transformation(optimizer):
+        kind_to_trace(optimizer)
 
 
 def load(path: str | Path) -> CallTrace:
@@ -343,12 +345,12 @@ def _is_parameter(variable: object) -> bool:
 
 
 def leaves_of(given: object) -> list[str]:
-    """The names of the leaves of a dict of arrays of JAX, as optax gets one; else none."""
-    if "jax" not in sys.modules or not isinstance(given, Mapping):
+    """The names of the leaves of a tree of arrays of JAX, as optax gets one; else none."""
+    if "jax" not in sys.modules:
         return []
     from tracer.recorder.optax import leaves
 
-    return leaves.names_in(given)
+    return leaves.names_of_arrays(given)
 
 
 def names_alive() -> set[str]:

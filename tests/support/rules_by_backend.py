@@ -6,44 +6,50 @@ TensorFlow are in `findings/test_rules_in_training.py` and `findings/pains`.
 
 from tracer.findings.catalogue import RULES
 
-BACKENDS = ("TensorFlow", "Keras on JAX", "Keras on PyTorch", "torch.optim")
+BACKENDS = ("TensorFlow", "Keras on JAX", "Keras on PyTorch", "torch.optim", "optax")
 
 _METHODS = "its update is no method of Python that a class overrides"
+
+_NEVER_SEES = "optax never sees the weights after it"
+_NO_IDENTITY = "what optax updates has a path, and no identity"
 
 ELSEWHERE = {
     "override-unreached": ("jax torch", _METHODS),
     "wrong-signature": ("jax torch", _METHODS),
     "sparse-missing": ("", "one method has all gradients there"),
-    "python-side-effect": ("jax", "PyTorch runs Python in each step"),
+    "python-side-effect": ("jax", "PyTorch runs Python in each step; of optax no source is read"),
     "step-per-variable": ("jax torch", _METHODS),
-    "keras-mixed": ("jax torch", "there is one Keras, and of `torch.optim` none"),
-    "apply-raised": ("jax torch", "PyTorch tells nothing of a step that raises: a note says so"),
-    "not-finite": ("jax torch torch.optim", ""),
+    "keras-mixed": ("jax torch", "there is one Keras, and of `torch.optim` and optax none"),
+    "apply-raised": (
+        "jax torch optax",
+        "PyTorch tells nothing of a step that raises: a note says so",
+    ),
+    "not-finite": ("jax torch torch.optim", _NEVER_SEES),
     "never-assigned": ("", "what an update assigns is not looked at"),
-    "unchanged": ("jax torch torch.optim", ""),
-    "replicas-disagree": ("jax torch torch.optim", ""),
-    "never-updated": ("jax torch torch.optim", ""),
-    "never-handed": ("torch.optim", "the step raises, see `apply-raised`"),
+    "unchanged": ("jax torch torch.optim", _NEVER_SEES),
+    "replicas-disagree": ("jax torch torch.optim optax", ""),
+    "never-updated": ("jax torch torch.optim optax", ""),
+    "never-handed": ("torch.optim", "Keras raises; of optax, what it is not handed is not known"),
     "frozen-but-updated": ("torch.optim", "JAX raises, Keras on PyTorch reads `trainable` anew"),
-    "shared-variable": ("jax torch torch.optim", ""),
-    "optimizer-renewed": ("jax torch torch.optim", ""),
-    "no-gradient": ("jax torch torch.optim", ""),
-    "updates-stopped": ("jax torch torch.optim", ""),
-    "updated-twice": ("jax torch torch.optim", ""),
-    "densified": ("", "Keras gives no sparse gradients there; `torch.optim` makes none dense"),
-    "gradient-missing": ("jax torch torch.optim", ""),
-    "apply-gradients-twice": ("jax", "what belongs to one batch only a program shows"),
-    "steps-skipped": ("jax torch torch.optim", ""),
-    "steps-differ": ("jax torch torch.optim", ""),
-    "gradients-left": ("jax torch", "who accumulates by hand says nowhere how many"),
-    "never-used": ("jax torch", "it is built for its parameters when it is made"),
-    "loss-not-scaled": ("jax torch", "`GradScaler.step` raises then"),
-    "ema-unused": ("jax torch", "it keeps no averages"),
-    "decay-exclusion": ("jax torch", "what decays is said by its parameter groups"),
-    "state-not-loaded": ("jax torch", "`load_state_dict` raises then"),
-    "retraced": ("jax", "recompilations of `torch.compile` are not told apart"),
-    "traced-again": ("jax", "recompilations of `torch.compile` are not told apart"),
-    "graph-never-ran": ("jax", "a program of `torch.compile` runs when it is made"),
+    "shared-variable": ("jax torch torch.optim", _NO_IDENTITY),
+    "optimizer-renewed": ("jax torch torch.optim", _NO_IDENTITY),
+    "no-gradient": ("jax torch torch.optim optax", ""),
+    "updates-stopped": ("jax torch torch.optim optax", ""),
+    "updated-twice": ("jax torch torch.optim", "optax returns one update of each leaf"),
+    "densified": ("", "Keras gives no sparse gradients there; others make none dense"),
+    "gradient-missing": ("jax torch torch.optim optax", ""),
+    "apply-gradients-twice": ("jax optax", "what belongs to one batch only a program shows"),
+    "steps-skipped": ("jax torch torch.optim optax", ""),
+    "steps-differ": ("jax torch torch.optim optax", ""),
+    "gradients-left": ("jax torch optax", "who accumulates by hand says nowhere how many"),
+    "never-used": ("jax torch", "`torch.optim` is built when it is made; optax `init` is not seen"),
+    "loss-not-scaled": ("jax torch", "`GradScaler.step` raises then; optax scales no loss"),
+    "ema-unused": ("jax torch", "they keep no averages of the weights"),
+    "decay-exclusion": ("jax torch", "what decays is said by parameter groups, or by a mask"),
+    "state-not-loaded": ("jax torch", "`load_state_dict` raises; that of optax is the program's"),
+    "retraced": ("jax optax", "recompilations of `torch.compile` are not told apart"),
+    "traced-again": ("jax optax", "recompilations of `torch.compile` are not told apart"),
+    "graph-never-ran": ("jax optax", "a program of `torch.compile` runs when it is made"),
 }
 """Where else than with TensorFlow, and why not in the rest."""
 
@@ -53,15 +59,16 @@ OF_EFFECTS = {"not-finite", "unchanged"}
 
 
 def rules_of(backend: str) -> set[str]:
-    """The codes of the rules that can find something with `jax`, `torch` or `torch.optim`."""
+    """The codes of the rules that can find something: `jax`, `torch`, `torch.optim`, `optax`."""
     return {code for code, (where, _) in ELSEWHERE.items() if backend in where.split()}
 
 
 def table() -> str:
     """The table in Markdown."""
-    rows: list[tuple[str, ...]] = [("rule", *BACKENDS, "why not"), ("---",) * 6]
+    rows: list[tuple[str, ...]] = [("rule", *BACKENDS, "why not"), ("---",) * 7]
     for rule in RULES:
         where, why = ELSEWHERE[rule.code]
-        found = ["yes" if each in where.split() else "" for each in ("jax", "torch", "torch.optim")]
+        keys = ("jax", "torch", "torch.optim", "optax")
+        found = ["yes" if each in where.split() else "" for each in keys]
         rows.append((f"`{rule.code}`", "yes", *found, why))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

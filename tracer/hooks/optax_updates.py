@@ -205,7 +205,7 @@ class _Call(Frame):
             return
         try:
             if error is None:
-                self._note(*result)
+                self._note(result)
             self.recorder.leave(self, error is not None)
             if error is not None:
                 self.recorder.raised(self, _STEP, error)
@@ -225,24 +225,34 @@ class _Call(Frame):
             pass
 
     def _pairs(self, updates: Any) -> list[Any]:
+        """Each of these with the leaf that it is of: of the parameters, or else of a gradient."""
         from tracer.recorder.optax.leaves import Leaves
 
         leaves = self.recorder.variables
         assert isinstance(leaves, Leaves)
-        return list(leaves.handed(updates, self.given.get("params")))
+        params = self.given.get("params")
+        return list(leaves.handed(updates, self.given.get("updates") if params is None else params))
 
-    def _note(self, updates: Any, state: Any) -> None:
+    def _note(self, result: Any) -> None:
         """Note the updates that were returned, and what is known to come of them."""
         from tracer.recorder.optax import outcome
-        from tracer.recorder.optax.leaves import arrays_in
+        from tracer.recorder.optax.leaves import tracers_in
 
         index, recorder = self.binding.index, self.recorder
+        if not (isinstance(result, tuple | list) and len(result) == 2):
+            recorder.note(
+                "update returned something else than updates and a state: what it computed is not "
+                "known"
+            )
+            return
+        updates, state = result
         if self._strange():
             self._hand(updates)
         pairs = [pair for pair in self._pairs(updates) if pair[0] is not None]
         sites = recorder.updated(self, index, _LEAF, pairs)
-        self.result = arrays_in((self.given, updates, state))
-        own = outcome.of_step(self.given.get("state"), state, self.update.inside.limit)
+        self.result = tracers_in((self.given.get("updates"), updates, state))
+        before, limit = self.given.get("state"), self.update.inside.limit
+        own = outcome.of_step(self.update.original, before, state, limit)
         around = outcome.in_multi_steps()
         if around.came is not None and (every := outcome.steps_around()) is not None:
             recorder.optimizers.tell(index, gradient_accumulation_steps=every)

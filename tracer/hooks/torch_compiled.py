@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import finalize, ref
 
 import torch
 from torch._dynamo import trace_rules
@@ -24,6 +24,8 @@ from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.frames import Frame, outermost
 from tracer.recorder.instances import instances
 from tracer.recorder.recorder import Recorder
+from tracer.recorder.torch.dynamo import constant, frame_around
+from tracer.recorder.torch.operators import BEGIN, END, MOVED, number_for
 
 for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
     trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
@@ -35,33 +37,75 @@ class _Gradient(NamedTuple):
     is_sparse: bool
 
 
-class _Call(NamedTuple):
-    """A call of a method as it was compiled."""
+class _Call:
+    """A call of a method as it was compiled, which is told when it runs."""
 
-    optimizer: ref[Any]
-    method: str
-    apply: ApplyMethod | None
-    gradients: tuple[_Gradient | None, ...]
-    variables: tuple[int, ...]
-    """The ids of the variables: an older Dynamo hands over no objects, and guards an `id`."""
+    def __init__(
+        self,
+        optimizer: Any,
+        method: str,
+        apply: ApplyMethod | None,
+        gradients: tuple[_Gradient | None, ...],
+        ids: tuple[int, ...],
+    ) -> None:
+        """`ids` are those of the variables: an older Dynamo hands over no objects."""
+        self.optimizer = ref(optimizer)
+        self.method = method
+        self.apply = apply
+        self.gradients = gradients
+        self.ids = ids
+        self.number = number_for(self)
+        self._found: list[ref[Any]] = []
+
+    @property
+    def binding(self) -> Binding | None:
+        """What its optimizer is bound to; None if it is not traced any more."""
+        binding = bindings.get(id(self.optimizer()))
+        return None if binding is None or binding.recorder.broken else binding
+
+    @property
+    def variables(self) -> list[Any]:
+        """Its variables, which its optimizer knows when it runs."""
+        found = [variable() for variable in self._found]
+        if len(found) != len(self.ids) or any(each is None for each in found):
+            found = _with_ids(self.optimizer(), self.ids)
+            self._found = [ref(variable) for variable in found]
+        return found
+
+    def begins(self, values: list[Any]) -> None:
+        """A step begins to run."""
+        binding = self.binding
+        if binding is not None:
+            try:
+                _enter(self, binding, values)
+            except Exception as error:
+                binding.recorder.fault(error)
+
+    def ends(self, values: list[Any], skipped: Any) -> None:
+        """A step has run, or an apply method."""
+        binding = self.binding
+        if self.apply is None:
+            _leave(self, values)
+        elif binding is not None:
+            try:
+                _applied(self, self.apply, binding)
+            except Exception as error:
+                binding.recorder.fault(error)
 
 
 class _Step(Frame):
     """A step that runs in compiled code."""
 
-    __slots__ = ("compiled", "function", "handed", "number")
+    __slots__ = ("call", "compiled", "function", "handed")
 
+    call: _Call
     compiled: int
     """How many of its sites were noted here; others are calls of Python, between such code."""
     handed: bool
     """Whether the gradients that it was handed have been noted."""
-    number: int
 
 
-_calls: list[_Call] = []
-_numbers: dict[tuple[Any, ...], int] = {}
-_variables: dict[int, list[ref[Any]]] = {}
-"""By the number of a call its variables, from when it ran first."""
+_calls: dict[tuple[Any, ...], _Call] = {}
 _applies: dict[tuple[int, str], ApplyMethod | None] = {}
 """The methods of which there is a traced one, by the id of their class: it is kept."""
 _counters = SimpleNamespace()
@@ -74,8 +118,6 @@ OLDEST = (2, 10)
 """The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
 the program with an error of its own, so there nothing is put into compiled code."""
 COUNTS = tuple(map(int, torch.__version__.split(".")[:2])) >= OLDEST
-_written = torch.zeros(1, dtype=torch.int8)
-"""What the operators say that they write to."""
 
 
 def members(
@@ -154,14 +196,16 @@ def _also_compiled(
             return original(self, *args, **kwargs)
         if apply is not None:
             result = original(self, *args, **kwargs)
-            torch.ops.tracer.applied(_written, number)
+            END(MOVED, number, [], None)
             return result
         compares = getattr(_counters, _name_of(id(self))).effects is not None
-        torch.ops.tracer.enter(_written, number, _values(variables) if compares else [])
+        BEGIN(MOVED, number, _values(variables) if compares else [])
         result = original(self, *args, **kwargs)
-        torch.ops.tracer.leave(_written, number, _values(variables) if compares else [])
+        END(MOVED, number, _values(variables) if compares else [], None)
         return result
 
+    # Dynamo limits how many programs it keeps of one code, which all methods would share.
+    compiled.__code__ = compiled.__code__.replace()
     return compiled
 
 
@@ -205,6 +249,7 @@ def _name_of(optimizer: int) -> str:
 # What runs while Dynamo traces.
 
 
+@constant
 def _number(
     optimizer: int,
     base: int,
@@ -227,19 +272,23 @@ def _number(
         key = optimizer, base, name, sparse, variables
         setattr(_counters, _name_of(optimizer), binding.recorder.counters)
         with _making:
-            number = _numbers.get(key)
-            if number is None or _calls[number].optimizer() is not alive:
-                number = _numbers[key] = len(_calls)
-                _calls.append(_Call(ref(alive), name, apply, gradients, variables))
-        return number
+            call = _calls.get(key)
+            if call is None or call.optimizer() is not alive:
+                call = _calls[key] = _Call(alive, name, apply, gradients, variables)
+                finalize(alive, _forget, key).atexit = False
+        return call.number
     except Exception as error:
         binding.recorder.fault(error)
         return -1
 
 
-vars(_number)["_dynamo_marked_constant"] = True  # as `torch.compiler.assume_constant_result` does
+def _forget(key: tuple[Any, ...]) -> None:
+    """The optimizer of a call is gone, so it runs no more."""
+    _calls.pop(key, None)
+    vars(_counters).pop(_name_of(key[0]), None)
 
 
+@constant
 def _note_beside(optimizer: int, base: int, name: str) -> int:
     """Note that such a method is called of the object with this id; returns 0."""
     binding = bindings.get(optimizer)
@@ -248,9 +297,7 @@ def _note_beside(optimizer: int, base: int, name: str) -> int:
     return 0
 
 
-vars(_note_beside)["_dynamo_marked_constant"] = True
-
-
+@constant
 def _note_uncounted() -> int:
     """Note it for all that are traced, as an old Dynamo tells not whose step it is; returns 0."""
     here, since = torch.__version__, ".".join(map(str, OLDEST))
@@ -263,61 +310,56 @@ def _note_uncounted() -> int:
     return 0
 
 
-vars(_note_uncounted)["_dynamo_marked_constant"] = True
-
-
 # What runs when the compiled code runs.
 
 
-def _enter(written: Any, number: int, values: list[Any]) -> None:
-    call, binding = _called(number)
-    if binding is None:
-        return
-    recorder = binding.recorder
-    try:
-        frame = _Step()
-        frame.recorder, frame.number, frame.handed = recorder, number, False
-        frame.compiled, frame.function = 0, ""
-        frame.result, frame.python = None, _around(sys._getframe(1))
-        recorder.enter(frame, binding.index, call.method, "step", frame.python)
-        _under_way().append(frame)
-        around = outermost(frame)
-        if isinstance(around, _Step) and not around.handed and call.variables:
-            around.handed = True
-            method = _calls[around.number].method
-            variables = _variables_of(number)
-            pairs = list(zip(call.gradients, variables, strict=False))
-            before = len(around.sites)
-            for _ in recorder.requests(around, binding.index, method, pairs, compared=False):
-                pass
-            around.compiled += len(around.sites) - before
-            for index, variable, value in _indexed(recorder, variables, values):
-                recorder.effects.hold_value(around, index, variable, value)
-    except Exception as error:
-        recorder.fault(error)
+def _enter(call: _Call, binding: Binding, values: list[Any]) -> None:
+    recorder, frame = binding.recorder, _Step()
+    frame.recorder, frame.call, frame.handed = recorder, call, False
+    frame.compiled, frame.function = 0, ""
+    frame.result, frame.python = None, frame_around(sys._getframe(1))
+    recorder.enter(frame, binding.index, call.method, "step", frame.python)
+    _under_way().append(frame)
+    around = outermost(frame)
+    if isinstance(around, _Step) and not around.handed and call.ids:
+        around.handed = True
+        variables = call.variables
+        pairs = list(zip(call.gradients, variables, strict=False))
+        before = len(around.sites)
+        for _ in recorder.requests(
+            around, binding.index, around.call.method, pairs, compared=False
+        ):
+            pass
+        around.compiled += len(around.sites) - before
+        for index, variable, value in _indexed(recorder, variables, values):
+            recorder.effects.hold_value(around, index, variable, value)
 
 
-def _leave(written: Any, number: int, values: list[Any]) -> None:
+def _leave(call: _Call, values: list[Any]) -> None:
     under_way = _under_way()
     while under_way:  # those above it were ended by an error
         frame = under_way.pop()
-        if frame.number == number:
-            frame.python = None
-            around = outermost(frame)
-            held = around.held_at_begin if isinstance(around, _Step) else None
-            if held:
-                for index, _, value in _indexed(frame.recorder, _variables_of(number), values):
-                    if index in held:
-                        held[index].look(value)
-            parent, wholly = frame.parent, frame.compiled == len(frame.sites)
-            frame.function = _FUNCTION if wholly else ""
+        if frame.call is call:
             try:
-                frame.recorder.leave(frame, False)
-                if wholly and isinstance(parent, _Step):
-                    parent.compiled += frame.compiled + 1
+                _left(frame, values)
             except Exception as error:
                 frame.recorder.fault(error)
             return
+
+
+def _left(frame: _Step, values: list[Any]) -> None:
+    frame.python = None
+    around = outermost(frame)
+    held = around.held_at_begin if isinstance(around, _Step) else None
+    if held:
+        for index, _, value in _indexed(frame.recorder, frame.call.variables, values):
+            if index in held:
+                held[index].look(value)
+    parent, wholly = frame.parent, frame.compiled == len(frame.sites)
+    frame.function = _FUNCTION if wholly else ""
+    frame.recorder.leave(frame, False)
+    if wholly and isinstance(parent, _Step):
+        parent.compiled += frame.compiled + 1
 
 
 def _indexed(
@@ -333,42 +375,18 @@ def _indexed(
     return list(zip(indices, variables, values, strict=True))
 
 
-def _applied(written: Any, number: int) -> None:
-    call, binding = _called(number)
-    if binding is None or call.apply is None:
-        return
-    recorder, index = binding.recorder, binding.index
-    try:
-        variables = _variables_of(number)
-        if call.apply.many:
-            frame = recorder.enter_apply_to_many(index, call.apply, call.gradients, variables)
-        else:
-            frame = recorder.enter_apply(index, call.apply, call.gradients[0], variables[0])
-        if frame is not None:
-            step = frame if frame.role == "step" else frame.parent
-            before = len(step.sites) if step is not None else 0
-            recorder.leave_apply(frame, None, False)
-            if isinstance(step, _Step):
-                step.compiled += len(step.sites) - before
-    except Exception as error:
-        recorder.fault(error)
-
-
-def _called(number: int) -> tuple[_Call, Binding | None]:
-    """A call, and what its optimizer is bound to; None if it is not traced any more."""
-    call = _calls[number]
-    binding = bindings.get(id(call.optimizer()))
-    return call, None if binding is None or binding.recorder.broken else binding
-
-
-def _variables_of(number: int) -> list[Any]:
-    """The variables of a call, which its optimizer knows when it runs."""
-    found = [variable() for variable in _variables.get(number, ())]
-    call = _calls[number]
-    if len(found) != len(call.variables) or any(each is None for each in found):
-        found = _with_ids(call.optimizer(), call.variables)
-        _variables[number] = [ref(variable) for variable in found]
-    return found
+def _applied(call: _Call, apply: ApplyMethod, binding: Binding) -> None:
+    recorder, index, variables = binding.recorder, binding.index, call.variables
+    if apply.many:
+        frame = recorder.enter_apply_to_many(index, apply, call.gradients, variables)
+    else:
+        frame = recorder.enter_apply(index, apply, call.gradients[0], variables[0])
+    if frame is not None:
+        step = frame if frame.role == "step" else frame.parent
+        before = len(step.sites) if step is not None else 0
+        recorder.leave_apply(frame, None, False)
+        if isinstance(step, _Step):
+            step.compiled += len(step.sites) - before
 
 
 def _with_ids(optimizer: Any, variables: Sequence[int]) -> list[Any]:
@@ -389,26 +407,3 @@ def _under_way() -> list[_Step]:
     except AttributeError:
         under_way = _steps.under_way = []
     return under_way
-
-
-def _around(python: Any) -> Any:
-    """Python's frame of what was compiled, above those of PyTorch and of what it generated."""
-    while python is not None and _is_of_torch(python):
-        python = python.f_back
-    return python
-
-
-def _is_of_torch(python: Any) -> bool:
-    name = python.f_globals.get("__name__") or "torch"  # what it generates may have no module
-    return str(name).partition(".")[0] == "torch" or "eval_with_key" in python.f_code.co_filename
-
-
-_library = torch.library.Library("tracer", "DEF")  # which takes them along when it goes
-for _name, _run, _more in (
-    ("enter", _enter, ", Tensor[] values"),
-    ("leave", _leave, ", Tensor[] values"),
-    ("applied", _applied, ""),
-):
-    _library.define(f"{_name}(Tensor(a!) written, int number{_more}) -> ()")
-    _library.impl(_name, _run, "CPU")
-    torch.library.register_fake(f"tracer::{_name}", lambda *operands: None, lib=_library)

@@ -15,9 +15,12 @@ from weakref import finalize
 
 from tracer.hooks.family import nested_in
 from tracer.hooks.registry import Binding, bindings
+from tracer.hooks.torch_hooks import After, handed_to
 from tracer.hooks.torch_programs import Handed, Program, ask
-from tracer.hooks.torch_steps import After, Watch, handed_to
+from tracer.hooks.torch_steps import Watch
 from tracer.recorder.instances import instances
+from tracer.recorder.torch import dynamo
+from tracer.recorder.torch.operators import END, MOVED
 from tracer.recorder.torch_optim import compat
 
 Heard = Callable[[Any], None]
@@ -105,9 +108,9 @@ def ignore(heard: Heard) -> None:
 def _meet(optimizer: Any, given: Any, named: Any) -> None:
     """Some optimizer steps, while a recording runs."""
     if _has_hooks(optimizer):
-        if not compat.is_compiling():
+        if not dynamo.is_compiling():
             _wait_until_met(optimizer)
-    elif not compat.is_compiling():
+    elif not dynamo.is_compiling():
         _tell(optimizer)
     elif _is_lone(id(optimizer)):
         _begins.handed = None
@@ -119,14 +122,14 @@ def _meet(optimizer: Any, given: Any, named: Any) -> None:
 
 def _met(optimizer: Any, given: Any, named: Any) -> None:
     """It has stepped; in a program, which tells of itself when it runs, it has no hooks yet."""
-    if not compat.is_compiling() or _has_hooks(optimizer):
+    if not dynamo.is_compiling() or _has_hooks(optimizer):
         return
     if _is_lone(id(optimizer)):
         handed = _begins.handed
         if handed is None:
             handed = handed_to(optimizer)
         skipped = getattr(optimizer, "found_inf", None)
-        compat.RAN(compat.MOVED, skipped, _program_of(id(optimizer), handed), [])
+        END(MOVED, _program_of(id(optimizer), handed), [], skipped)
 
 
 def _has_hooks(optimizer: Any) -> bool:
@@ -143,13 +146,13 @@ class _Begins:
     """A step that is compiled begins, of an optimizer without hooks."""
 
     handed: Handed | None = None
-    """See `tracer.hooks.torch_steps.Before`."""
+    """See `tracer.hooks.torch_hooks.Before`."""
 
 
 _begins = _Begins()
 
 
-@compat.constant
+@dynamo.constant
 def _is_lone(number: int) -> bool:
     """Whether no step is called inside of those of the optimizer with this `id`."""
     optimizer = _with_id(number)
@@ -157,7 +160,7 @@ def _is_lone(number: int) -> bool:
     return lone and not list(nested_in(optimizer))
 
 
-@compat.constant
+@dynamo.constant
 def _program_of(number: int, handed: Handed) -> int:
     return Program(_with_id(number), handed).number
 
@@ -167,6 +170,7 @@ def _with_id(number: int) -> Any:
     return next(each for each in instances([compat.Optimizer]) if id(each) == number)
 
 
+@dynamo.left_alone
 def _tell(optimizer: Any) -> None:
     """Tell who listens of an optimizer; a fault of the tracer is not the program's."""
     try:
@@ -196,7 +200,7 @@ def _wait_until_met(optimizer: Any) -> None:
             pass
 
 
-@compat.eagerly
+@dynamo.eagerly
 def _meet_in_program(optimizer: Any) -> None:
     """It is told now; the next time, the program is another one, with hooks."""
     _tell(optimizer)
@@ -226,7 +230,7 @@ def _change_scaler() -> None:
             compat.GradScaler.step = _step_of_scaler
 
 
-@compat.without_dynamo
+@dynamo.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """`GradScaler.step`, which may leave out that of the optimizer."""
     original = _original or compat.GradScaler.step

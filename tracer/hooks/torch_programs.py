@@ -5,10 +5,10 @@ too: it asks each time that it runs who counts the steps of its optimizer then.
 """
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any, Protocol
-from weakref import ref
+from weakref import finalize, ref
 
+from tracer.recorder.torch.operators import number_for
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.parameters import parameters_of
 
@@ -35,13 +35,13 @@ class Program:
     """A program that has a step in it."""
 
     def __init__(self, optimizer: Any, handed: Handed) -> None:
-        self.number = next(_numbers)
+        self.number = number_for(self)
         self.optimizer = ref(optimizer)
         self.handed = handed
         self.requests: Any = ()
         self.updates: Any = ()
         self._sites_of: Any = None  # the recorder that the sites above are of
-        _programs[self.number] = self
+        finalize(optimizer, Program.forget, self).atexit = False  # who keeps it until then
 
     def fit(self, watch: Counting) -> None:
         """Find the sites that stand for it where this one counts."""
@@ -54,35 +54,25 @@ class Program:
             self._sites_of = watch.recorder
             watch.traced(self.updates)
 
-    def ran(self, skipped: Any, now: Any) -> None:
-        """It has run; `skipped` is a number on the device that says whether it did nothing.
+    def forget(self) -> None:
+        """Its optimizer is gone, so it runs no more."""
+        self._sites_of = None
 
-        `now` has what the parameters hold, if it was built to compare them.
-        """
+    def ends(self, values: Any, skipped: Any) -> None:
+        """It has run: see `tracer.recorder.torch.operators.number_for`."""
         optimizer = self.optimizer()
         watch = None if optimizer is None else _asks[0](optimizer)
         if watch is not None and not watch.recorder.broken:
             try:
                 self.fit(watch)
-                watch.ran(self, skipped, now)
+                watch.ran(self, skipped, values)
             except Exception as error:
                 watch.recorder.fault(error)
 
 
-_numbers = count(1)
-_programs: dict[int, Program] = {}
 _asks: list[Callable[[Any], Counting | None]] = []
 
 
 def ask(watch_of: Callable[[Any], Counting | None]) -> None:
     """Have programs ask `watch_of` who counts the steps of their optimizer."""
     _asks[:] = [watch_of]
-
-
-def _run(number: int, skipped: Any, now: Any) -> None:
-    known = _programs.get(number)
-    if known is not None:
-        known.ran(skipped, now)
-
-
-compat.on_run(_run)

@@ -7,24 +7,19 @@ that has a gradient. Steps that are called inside of one, as by `super().step()`
 around another one, make its updates, and it makes those of what else it wrote to.
 
 PyTorch calls no hook for a step that raises: see `tracer.recorder.torch_optim.under_way`.
-
-A step that `torch.compile` compiles calls the hooks while it is compiled. There the other one of
-them adds an op to the program, which calls back each time that it runs. Where effects are asked
-for, the first one does so, too, and both ops are handed what the parameters hold.
 """
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from itertools import count
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from tracer.hooks.registry import Binding
+from tracer.hooks.torch_hooks import After, Before
 from tracer.hooks.torch_programs import Handed, Program
 from tracer.recorder.frames import Frame
-from tracer.recorder.torch import effects
+from tracer.recorder.torch import dynamo, effects
+from tracer.recorder.torch.operators import number_for
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.handing import Handing
 from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
@@ -59,10 +54,6 @@ _PAST = (
 )
 
 
-_numbers = count(1)
-_by_number: "WeakValueDictionary[int, Watch]" = WeakValueDictionary()
-
-
 class Watch:
     """Counts the steps of one optimizer."""
 
@@ -74,7 +65,7 @@ class Watch:
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
-        self.number = next(_numbers)
+        self.number = number_for(self)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
         self._past = compat.writes_to_data(type(optimizer))
@@ -82,7 +73,6 @@ class Watch:
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
-        _by_number[self.number] = self
         before = Before(self)
         self._before, self._after = compat.HookPlace(before), compat.HookPlace(After(self, before))
 
@@ -116,6 +106,7 @@ class Watch:
         """Whether no hook comes between ours and the step."""
         return bool(next(reversed(optimizer._optimizer_step_pre_hooks)) == self._before.key)
 
+    @dynamo.left_alone
     def before(
         self,
         optimizer: Any,
@@ -137,7 +128,7 @@ class Watch:
                 layouts = compat.layouts_of(parameters)
                 step.requests, step.updates = self.sites(parameters, layouts)
             if step.requests is None or self._may_stop or not self.alone:
-                step.begun = _versions(parameters)
+                step.begun = compat.versions_of(parameters)
             self._hold(step, parameters)
             here.steps.append(step)
         except Exception as error:
@@ -163,9 +154,11 @@ class Watch:
                 for optimizer in self.recorder.optimizers.alive():
                     parameters += parameters_of(optimizer.param_groups)
             for each in parameters:
-                if id(each) not in step.held and (each.requires_grad or each.grad is not None):
+                asks = each.requires_grad or each.grad is not None
+                if asks and id(each) not in step.held and not compat.is_lazy(each):
                     step.held[id(each)] = comparing.copy_of(each)
 
+    @dynamo.left_alone
     def after(
         self,
         optimizer: Any,
@@ -199,7 +192,9 @@ class Watch:
         layouts = compat.layouts_of(parameters)
         if step.begun is not None and not self._may_stop:
             layouts = [
-                compat.layout_if(True) if layout is None and _moved(step.begun, each) else layout
+                compat.layout_if(True)
+                if layout is None and compat.has_moved(step.begun, each)
+                else layout
                 for layout, each in zip(layouts, parameters, strict=True)
             ]
         step.requests, step.updates = self.sites(parameters, layouts)
@@ -219,15 +214,16 @@ class Watch:
             ((index, parameter),) = self.recorder.variables_of([site]).items()
             if index in done or parameter is None:
                 continue
-            if _moved(begun, parameter):
+            if compat.has_moved(begun, parameter):
                 own.append(site)
             elif self._past:
                 self.recorder.note(_PAST.format(name=type(optimizer).__name__))
         return [*(called or ()), *own]
 
-    def _moved_any(self, begun: Mapping[int, int | None], optimizer: Any) -> bool:
-        return any(_moved(begun, each) for each in parameters_of(optimizer.param_groups))
+    def _moved_any(self, begun: Mapping[int, int], optimizer: Any) -> bool:
+        return any(compat.has_moved(begun, each) for each in parameters_of(optimizer.param_groups))
 
+    @dynamo.left_alone
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
         """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
         if self.recorder.broken:
@@ -248,6 +244,7 @@ class Watch:
             self.recorder.fault(error)
             return None
 
+    @dynamo.left_alone
     def answered(self, step: Step, optimizer: Any, failed: bool) -> None:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
         try:
@@ -262,13 +259,12 @@ class Watch:
         except Exception as error:
             self.recorder.fault(error)
 
-    def holds(self, values: Sequence[Any]) -> None:
+    def begins(self, values: Sequence[Any]) -> None:
         """A program with a step begins to run, whose parameters hold these values."""
         comparing = self.recorder.effects
         if comparing is not None and not self.recorder.broken and self._around() is None:
             try:
-                copies = [comparing.copy_of(each) for each in values]
-                here.held[id(self.optimizer())] = copies
+                here.held[self] = [comparing.copy_of(each) for each in values]
             except Exception as error:
                 self.recorder.fault(error)
 
@@ -277,13 +273,13 @@ class Watch:
 
         `now` has what its parameters hold, if it was built to compare them.
         """
-        held = here.held.pop(id(self.optimizer()), None)
+        held = here.held.pop(self, None)
         step = Step(self, None)
         step.requests, step.inside = program.requests, list(program.updates)
         step.program = program.number
         if held is not None and len(held) == len(now) == len(program.requests):
             indices = [index for index, _ in self.recorder.handed(program.requests)]
-            step.seen = _seen(zip(indices, held, now, strict=True))
+            step.seen = effects.Seen(zip(indices, held, now, strict=True))
         if skipped is not None and not effects.is_held_back(skipped):
             step.inside, skipped = [] if float(skipped) else step.inside, None
         step.skipped = skipped
@@ -396,134 +392,9 @@ class Watch:
         parameters = dict(self.recorder.handed(step.requests or ()))
         parameters |= self.recorder.variables_of(step.inside or ())
         alive = {index: each for index, each in parameters.items() if each is not None}
-        if not all(id(each) in held for each in alive.values()):
+        if not all(id(each) in held or compat.is_lazy(each) for each in alive.values()):
             self.recorder.note(_CAME_LATE)
-        return _seen([(index, held.get(id(each)), each) for index, each in alive.items()])
-
-
-def _seen(compared: Iterable[tuple[int, Any, Any]]) -> effects.Seen:
-    """What came of parameters, by index with their copies and values; None is not compared."""
-    found = {index: (old, new) for index, old, new in compared if old is not None}
-    olds, news = [old for old, _ in found.values()], [new for _, new in found.values()]
-    return effects.Seen(tuple(found), olds, news)
-
-
-class Before:
-    """The hook before the steps of an optimizer; in a copy of the optimizer it does nothing."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-        self.number = watch.number
-        self.counters = watch.recorder.counters
-        self.handed: Handed | None = None
-        """In a program: the gradients as the step began; None if they come until its end."""
-
-    def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
-        if not compat.is_compiling():
-            self.watch.before(optimizer, given, named, sys._getframe(1))
-        elif _is_alone(self.number):
-            self.handed = None
-            if len(given) == 1 and not named and len(optimizer._optimizer_step_pre_hooks) == 1:
-                self.handed = handed_to(optimizer)
-            if self.counters.effects is not None:
-                compat.HOLD(compat.MOVED, self.number, _values(optimizer))
-        else:
-            _before_in_program(self.watch, optimizer, given, named)
-
-    def __reduce__(self) -> Any:
-        return NO_HOOK
-
-
-class After:
-    """The hook after the steps of an optimizer; in a copy of the optimizer it does nothing."""
-
-    def __init__(self, watch: Watch, before: Before) -> None:
-        self.watch = watch
-        self.number = watch.number
-        self.counters = watch.recorder.counters
-        self.before = before
-
-    def __call__(self, optimizer: Any, given: Any, named: Any) -> None:
-        if not compat.is_compiling():
-            self.watch.after(optimizer, named, sys._getframe(1))
-        elif _is_alone(self.number):
-            handed = self.before.handed
-            if handed is None:
-                handed = handed_to(optimizer)
-            skipped = getattr(optimizer, "found_inf", None)
-            values = _values(optimizer) if self.counters.effects is not None else []
-            compat.RAN(compat.MOVED, skipped, _program(self.number, handed), values)
-        else:
-            _after_in_program(self.watch, optimizer, named)
-
-    def __reduce__(self) -> Any:
-        return NO_HOOK
-
-
-NO_HOOK = getattr, (nullcontext(), "__exit__")
-"""How a hook is copied and pickled, as what takes three arguments and does nothing.
-
-Who unpickles it need not have the tracer. It is for classes that say themselves what is pickled of
-them: PyTorch leaves out the hooks.
-"""
-
-
-def handed_to(optimizer: Any) -> Handed:
-    """Which parameters of an optimizer have a gradient, for code that is compiled."""
-    handed = []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            none = False if parameter.requires_grad else None
-            handed.append(True if parameter.grad is not None else none)
-    return tuple(handed)
-
-
-def _values(optimizer: Any) -> list[Any]:
-    """What the parameters hold of which a step is told whether they have a gradient."""
-    return [
-        parameter.detach()
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None or parameter.requires_grad
-    ]
-
-
-@compat.constant
-def _is_alone(number: int) -> bool:
-    return _by_number[number].alone
-
-
-@compat.constant
-def _program(number: int, handed: Handed) -> int:
-    return _by_number[number].program(handed)
-
-
-@compat.eagerly
-def _before_in_program(watch: Watch, optimizer: Any, given: Any, named: Any) -> None:
-    python = _around(sys._getframe(1))
-    ended = [s for s in here.steps if s.watch is watch and s.python == known_by(python)]
-    for step in ended[:1]:  # no frame runs two at once
-        for raised in (*take_off(step), step):
-            raised.watch.raised(raised.method, inner=False)
-    watch.before(optimizer, given, named, python)
-
-
-@compat.eagerly
-def _after_in_program(watch: Watch, optimizer: Any, named: Any) -> None:
-    watch.after(optimizer, named, None, compiled=True)
-
-
-def _around(python: FrameType) -> FrameType:
-    """The frame of the program that called a step, of which parts are compiled."""
-    at: FrameType | None = python
-    while at is not None and _is_between(at):
-        python, at = at, at.f_back
-    return python if at is None else at
-
-
-def _is_between(python: FrameType) -> bool:
-    name = str(python.f_globals.get("__name__") or "torch")  # what it generates may have no module
-    return name.partition(".")[0] in ("torch", "tracer", "contextlib")
+        return effects.Seen((i, held.get(id(each)), each) for i, each in alive.items())
 
 
 def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -533,24 +404,3 @@ def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
     False
     """
     return any(map(callable, given[1:])) or any(map(callable, named.values()))
-
-
-def _versions(parameters: list[Any]) -> dict[int, int | None] | None:
-    """How often each was written to, by its `id`; None if that is not known of all."""
-    versions = {id(each): compat.version_of(each) for each in parameters}
-    return None if None in versions.values() else versions
-
-
-def _moved(begun: Mapping[int, int | None], parameter: Any) -> bool:
-    """Whether a parameter was written to since; one that came since was not."""
-    return begun.get(id(parameter), compat.version_of(parameter)) != compat.version_of(parameter)
-
-
-def _held(number: int, values: list[Any]) -> None:
-    """A program that compares begins to run."""
-    watch = _by_number.get(number)
-    if watch is not None:
-        watch.holds(values)
-
-
-compat.on_hold(_held)

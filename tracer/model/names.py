@@ -76,13 +76,15 @@ def finder(
 
     `canonical` gives the one object that stands for a variable.
     """
-    known = {id(own): index for index, o in enumerate(objects) if o and (own := o()) is not None}
+    alive = enumerate(None if reference is None else reference() for reference in objects)
+    known = {id(canonical(own)): index for index, own in alive if own is not None}
 
     def find(variable: object) -> int | None:
         own = canonical(variable)
         index = known.get(id(own))
         reference = None if index is None else objects[index]
-        return index if reference is not None and reference() is own else None
+        found = None if reference is None else reference()
+        return index if found is not None and canonical(found) is own else None
 
     return find
 

@@ -170,7 +170,7 @@ class Optimizers:
         What was made while the step was `traced` has no value yet; others have those of before it.
         """
         self.stateless, before = False, self._values
-        updated = objects_of(variables, objects, self._backend.canonical)
+        updated = objects_of(variables, objects)
         for index, each in enumerate(self._all):
             optimizer = each.optimizer()
             if optimizer is not None:
@@ -181,7 +181,7 @@ class Optimizers:
 
     def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
         """Note what each keeps, and what the program does about it; `objects` are held weakly."""
-        updated = objects_of(variables, objects, self._backend.canonical)
+        updated = objects_of(variables, objects)
         for index, each in enumerate(self._all):
             optimizer = each.optimizer()
             if optimizer is None:

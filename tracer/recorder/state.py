@@ -9,8 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from tracer.kinds import OptimizerKind
@@ -166,14 +165,11 @@ def _is_own(name: str, file: str) -> bool:
     return not installed and name.partition(".")[0] not in _NOT_THE_PROGRAM
 
 
-def objects_of(
-    rows: Sequence[Any], references: Sequence[Any], canonical: Callable[[Any], Any]
-) -> list[tuple[str, Any]]:
-    """The variables that are alive, each with its name; `canonical` is the backend's."""
+def objects_of(rows: Sequence[Any], references: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The variables that are alive, each with its name."""
     alive = []
     for row, reference in zip(rows, references, strict=False):
         variable = None if reference is None else reference()
         if variable is not None:
-            with suppress(Exception):
-                alive.append((row.name, canonical(variable)))
+            alive.append((row.name, variable))
     return alive

@@ -82,7 +82,7 @@ def _summaries(trace: Trace, tallies: list[Tally]) -> Iterator[tuple[int, Summar
 
 
 def _lanes(tally: Tally) -> Iterator[tuple[_Names, Lane]]:
-    """What each step counts: two numbers and whether both are 0, with the names they are told by."""
+    """What each step counts: two numbers and whether both are 0, with their names."""
     yield (
         ("updates/dense", "updates/sparse", "skipped"),
         Lane(tally.stretches(measures.dense, measures.sparse)),

@@ -6,6 +6,7 @@ exception that leaves the block is left alone; nothing is asserted then. A trace
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -247,7 +248,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     """Assert that each variable is updated at least once in the block.
 
     Takes a model or a layer, of which the trainable variables are meant, or variables, or several
-    such things; for optax a dict of parameters. They are looked up when the block ends, so the
+    such things; for optax a tree of parameters. They are looked up when the block ends, so the
     model may be built in it. A layer of which all is frozen fails. A name is no answer to which
     variables there should be: it raises `TypeError`.
 
@@ -290,7 +291,7 @@ def _check_of_each(
         )
 
     def check(trace: Trace) -> str:
-        wanted = [
+        wanted = _leaves_meant(trace, leaves_of(model_or_variables)) or [
             (_plain(variable), next(iter(_indices(trace, [variable])), None))
             for variable in _variables(model_or_variables, "trainable_variables")
         ]
@@ -325,13 +326,20 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         names = list(map(_plain, frozen))
         what = f"updates of {together(names)}" if names else "updates"
         expected = Expected("updates", (Wanted(what, 0, 0),))
-        named = [] if leaves_of(variables) else [each for each in frozen if isinstance(each, str)]
+        leaves = leaves_of(variables)
+        for name in leaves:
+            if like := _like(trace, name):
+                return failure.of_another_tree(trace, expected.wanted, name, like)
+        named = [] if leaves else [each for each in frozen if isinstance(each, str)]
         unknown = [each for each in named if not _knows(trace, each)]
         alive = names_alive() if unknown else set()
         for name in unknown:
             if not any(is_meant(name, each) for each in alive):
                 return failure.of_no_such_variable(trace, expected.wanted, name, alive)
-        selection = replace(expected.selection(trace), variables=_indices(trace, frozen))
+        indices = {index for _, index in _leaves_meant(trace, leaves) if index is not None}
+        if not leaves:
+            indices |= _indices(trace, frozen)
+        selection = replace(expected.selection(trace), variables=frozenset(indices))
         message = failure.of_expected(trace, expected, selection)
         if message:
             return message
@@ -485,8 +493,9 @@ def _holds_variables(given: object) -> bool:
 
 
 def _is_module(given: Any) -> bool:
-    """Whether it is a module of PyTorch."""
-    return callable(getattr(given, "named_parameters", None))
+    """Whether it is a module of PyTorch; a layer of Keras, which may be one, has variables."""
+    is_layer = hasattr(given, "trainable_variables")
+    return callable(getattr(given, "named_parameters", None)) and not is_layer
 
 
 def _name_of(variable: object) -> str:
@@ -506,6 +515,29 @@ def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
         with suppress(UnknownName):
             indices |= variables_meant(variable, trace.variables, trace.objects)
     return frozenset(indices)
+
+
+def _leaves_meant(trace: Trace, leaves: Iterable[str]) -> list[tuple[str, int | None]]:
+    """The name and the index of each of these leaves, in each transformation that has it.
+
+    A tree does not say of which of several it is: `kernel` means `kernel#2`, too.
+    """
+    meant: list[tuple[str, int | None]] = []
+    for leaf in leaves:
+        same = re.compile(rf"{re.escape(leaf)}(#\d+)?")
+        indices = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
+        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf, None)]
+    return meant
+
+
+def _like(trace: Trace, leaf: str) -> str:
+    """A leaf that the trace holds by a longer or a shorter path; none if it holds this one."""
+    paths = [f"/{variable.name}/" for variable in trace.variables]
+    path = f"/{leaf}/"
+    if path in paths:
+        return ""
+    ends = (e for e in paths if e.endswith(path) or path.endswith(e) or path.startswith(e))
+    return next(ends, "").strip("/")
 
 
 def _knows(trace: Trace, name: str) -> bool:

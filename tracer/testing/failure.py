@@ -322,6 +322,17 @@ def of_no_such_variable(
     return _unknown(trace, wanted, f"the program holds no variable {shown(name)!r}", error)
 
 
+def of_another_tree(trace: Trace, wanted: Sequence[Wanted], name: str, like: str) -> str:
+    """Why nothing can be said of a leaf: the parameters have it by another path, that is `like` it.
+
+    As those of a part of the parameters, which begin where the part does.
+    """
+    handed = [variable.name for variable in trace.variables]
+    error = unknown_name("variable", name, handed, meant=[like])
+    why = f"no path in the parameters is {shown(name)!r}: give the whole tree, as optax gets it"
+    return _unknown(trace, wanted, why, error)
+
+
 def _unknown(trace: Trace, wanted: Sequence[Wanted], why: str, error: UnknownName) -> str:
     heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
     lines = [line.plain for line in paragraph(shown(error.instead), WIDTH)]

@@ -353,6 +353,25 @@ def test_recorded_for_a_while() -> None:
     assert float(trained.trainable_variables[0].numpy()[0, 0]) == 6
 
 
+def test_a_variable_whose_array_the_step_gave_away() -> None:
+    """The old value is gone when the step has ended: counts stay, and nothing fails."""
+    subtract = jax.jit(lambda value, gradient: value - gradient, donate_argnums=0)
+
+    class Donating(Plain):
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            variable._value = subtract(variable._value, gradient)
+
+    optimizer = tracer.wrap(Donating(), effects=True)
+    variable = keras.Variable(np.ones(3, "float32"), name="w")
+    optimizer.build([variable])
+    for _ in range(2):
+        optimizer.apply([jnp.ones(3)], [variable])
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == trace.steps == 2 and not trace.complete
+    assert any("gave away" in note for note in trace.notes)
+    assert variable.numpy().tolist() == [-1.0] * 3
+
+
 def test_what_was_compiled_ahead_is_said() -> None:
     loop = Loop(tracer.wrap(Odometer()))
     step = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()

@@ -5,8 +5,11 @@ found as they are: that is quick, and Dynamo's part is what matters here. Induct
 """
 
 import functools
+import gc
 import os
+import weakref
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import keras
@@ -26,6 +29,7 @@ from backends.keras_torch.keras_on_torch import (
 from torch._dynamo.utils import counters
 
 import tracer
+from tracer.hooks.registry import bindings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
@@ -253,3 +257,31 @@ def test_an_optimizer_that_hands_its_variables_to_the_one_in_it() -> None:
     assert moved(variables) == [3.0] * 4
     trace = tracer.trace_of(optimizer)
     assert trace.complete and (trace.steps, trace.updates()) == (3, 12)
+
+
+@pytest.mark.long
+def test_each_method_has_a_limit_of_programs_of_its_own() -> None:
+    """Dynamo keeps 8 programs of one code; where it parts a step, each method is such a code."""
+    compiled = []
+    for _ in range(5):
+        optimizer = tracer.wrap(keras.optimizers.SGD(0.1))
+        variables = model(optimizer).trainable_variables
+        step = compiled_step(optimizer, variables)
+        for _ in range(3):
+            step(ones(variables))
+        trace = tracer.trace_of(optimizer)
+        assert (trace.updates(), trace.steps, trace.complete) == (12, 3, True)
+        compiled.append(counters["frames"]["ok"])
+    assert len({after - before for before, after in pairwise(compiled)}) == 1
+
+
+def test_what_was_counted_goes_with_the_optimizer() -> None:
+    optimizer = tracer.wrap(ParallelOdometer())
+    variables = model(optimizer).trainable_variables
+    compiled_step(optimizer, variables)(ones(variables))
+    counted = weakref.ref(bindings[id(optimizer)].recorder.counters)
+    del optimizer, variables
+    keras.utils.clear_session()
+    torch._dynamo.reset()
+    gc.collect()
+    assert counted() is None

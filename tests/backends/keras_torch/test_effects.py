@@ -23,6 +23,7 @@ from torch._dynamo.utils import counters
 from torch_bytes import ByBytes
 
 import tracer
+from tracer.recorder.torch import operators
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 
@@ -113,6 +114,28 @@ def test_weights_by_their_bytes(name: str) -> None:
 )
 def test_compiled_steps(name: str) -> None:
     check_by_bytes(OPTIMIZERS[name], torch.compile)
+
+
+def test_an_operator_tells_of_values_on_any_device() -> None:
+    """A sparse tensor stands for it here: PyTorch takes it to another kernel than a dense one."""
+
+    class Told:
+        values: tuple[Any, ...] = ()
+
+        def begins(self, values: list[Any]) -> None:
+            self.values += (*values,)
+
+        def ends(self, values: list[Any], skipped: Any) -> None:
+            self.values += (*values, skipped)
+
+    told = Told()
+    number = operators.number_for(told)
+    elsewhere = torch.eye(2).to_sparse()
+    operators.BEGIN(operators.MOVED, number, [elsewhere])
+    operators.END(operators.MOVED, number, [elsewhere], None)
+    operators.END(operators.MOVED, number + 1, [elsewhere], None)
+    first, second, third = told.values
+    assert first.is_sparse and second.is_sparse and third is None
 
 
 @counts_in_compiled_code

@@ -81,6 +81,36 @@ def test_as_many_programs_and_no_effect() -> None:
         assert not jax.make_jaxpr(tx.update)(PARAMS, state, PARAMS).effects
 
 
+def test_what_is_not_used_is_not_kept() -> None:
+    """SGD looks at no parameters: XLA is not given them, and no program holds their arrays."""
+    for tx in (optax.sgd(0.1), tracer.wrap(optax.sgd(0.1))):
+        state, given = tx.init(PARAMS), jax.tree.map(jnp.copy, PARAMS)
+        jax.jit(tx.update, donate_argnums=2)(PARAMS, state, given)
+        assert not any(each.is_deleted() for each in jax.tree.leaves(given))
+        closed = jax.make_jaxpr(lambda g: tx.update(g, state, PARAMS))(PARAMS)  # noqa: B023
+        assert not closed.consts
+
+
+def test_arrays_that_are_none_of_jax() -> None:
+    """Names and objects of NumPy in a state go nowhere, also where JAX is told of the members."""
+    tx = tracer.wrap(optax.GradientTransformation(lambda p: {"of": np.array(["x"])}, update))
+    state = tx.init(PARAMS)
+    for around in (jax.jit, jax.vmap):
+        around(lambda g: tx.update(g, state)[0])(PARAMS)
+    trace = tracer.trace_of(tx)
+    assert trace.complete and trace.steps == 2
+    assert trace.updates() == 6 + 9 * 6
+
+
+def test_it_is_transposed_as_before() -> None:
+    """What is transposed is another program, and no step."""
+    one = jnp.ones(3)
+    for tx in (optax.scale(2.0), tracer.wrap(optax.scale(2.0))):
+        state = tx.init(one)
+        (twice,) = jax.linear_transpose(lambda g: tx.update(g, state)[0], one)(one)  # noqa: B023
+        assert np.asarray(twice).tolist() == [2.0] * 3
+
+
 def init(params: Any) -> Any:
     return optax.EmptyState()
 

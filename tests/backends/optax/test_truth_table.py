@@ -382,3 +382,46 @@ def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
     updated = trace.count("updates", by="variable")
     assert {name: count for name, count in by_params.items() if count} == updated
     check_by_step(trace, run)
+
+
+def loop_of_loops(body: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda params, _: lax.scan(body, params, None, length=1)
+
+
+@pytest.mark.parametrize(
+    "around", [lambda body: body, jax.checkpoint, loop_of_loops], ids=["scan", "remat", "nested"]
+)
+def test_a_step_that_is_the_same_in_each_pass(around: Callable[[Any], Any]) -> None:
+    """JAX takes what does not change out of a loop that is differentiated; the step stays."""
+    tx = tracer.wrap(optax.sgd(1.0))
+    state, gradient = tx.init(jnp.zeros(3)), jnp.ones(3)
+
+    def body(params: Any, _: Any) -> Any:
+        return params * tx.update(gradient, state)[0], None
+
+    def loss(params: Any) -> Any:
+        return lax.scan(around(body), params, None, length=5)[0].sum()
+
+    jax.jit(jax.value_and_grad(loss))(jnp.ones(3))
+    trace = tracer.trace_of(tx)
+    assert trace.steps == 5 or not trace.complete  # JAX 0.6 cannot keep it there
+
+
+@pytest.mark.parametrize("function", [jax.jit, lambda f: lambda g: lax.cond(True, f, jnp.cos, g)])
+def test_a_function_that_is_the_same_in_each_pass(function: Callable[[Any], Any]) -> None:
+    """JAX runs it once."""
+    if not hasattr(jax, "shard_map"):
+        pytest.skip("JAX 0.6 does not tell")
+    tx = tracer.wrap(optax.sgd(1.0))
+    state, gradient = tx.init(jnp.zeros(3)), jnp.ones(3)
+
+    def loss(params: Any) -> Any:
+        def body(params: Any, _: Any) -> Any:
+            return params * function(lambda g: tx.update(g, state)[0])(gradient), None
+
+        return lax.scan(body, params, None, length=5)[0].sum()
+
+    jax.jit(jax.value_and_grad(loss))(jnp.ones(3))
+    trace = tracer.trace_of(tx)
+    assert trace.steps == 1 and not trace.complete
+    assert "once before the loop" in trace.notes[0]

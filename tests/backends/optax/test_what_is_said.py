@@ -1,7 +1,8 @@
 """What the trace of a transformation says of what it does not know, and what it is asked for."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +31,46 @@ def conditionally_masked() -> Any:
     return tracer.wrap(optax.conditionally_mask(optax.sgd(1.0), lambda step: step % 2 == 0))
 
 
+def of_two_models() -> Any:
+    """A program's own: what comes of the first half is not what comes of the second."""
+    halves = optax.sgd(1.0), optax.apply_if_finite(optax.sgd(1.0), 9)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        made = [h.update(updates[k], s) for h, k, s in zip(halves, "wb", state, strict=True)]
+        return dict(zip("wb", [each for each, _ in made], strict=True)), tuple(s for _, s in made)
+
+    def init(params: Any) -> Any:
+        return tuple(half.init(params[key]) for half, key in zip(halves, "wb", strict=True))
+
+    return tracer.wrap(optax.GradientTransformation(init, update))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Kept:
+    """A state of a program's own class."""
+
+    inner: Any
+
+
+def in_a_state_of_its_own() -> Any:
+    guarded = optax.apply_if_finite(optax.sgd(1.0), 9)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        updates, inner = guarded.update(updates, state.inner, params)
+        return updates, Kept(inner)
+
+    return tracer.wrap(optax.GradientTransformation(lambda p: Kept(guarded.init(p)), update))
+
+
 @pytest.mark.parametrize(
     ("make", "name"),
-    [(after_apply_if_finite, "apply_if_finite"), (conditionally_masked, "conditionally_mask")],
+    [
+        (after_apply_if_finite, "apply_if_finite"),
+        (conditionally_masked, "conditionally_mask"),
+        (of_two_models, "apply_if_finite"),
+        (in_a_state_of_its_own, "apply_if_finite"),
+    ],
 )
 def test_what_the_state_does_not_tell(make: Callable[[], Any], name: str) -> None:
     tx = make()
@@ -41,6 +79,44 @@ def test_what_the_state_does_not_tell(make: Callable[[], Any], name: str) -> Non
     assert not trace.complete
     assert trace.notes[0].startswith(name)
     assert trace.updates() == 2
+
+
+def test_a_state_of_which_the_step_took_the_arrays() -> None:
+    """The state before is gone when the step has ended, and nobody can compare it."""
+    accumulating = optax.MultiSteps(optax.sgd(1.0), 2)
+    donating = jax.jit(accumulating.update, donate_argnums=1)
+    tx = tracer.wrap(optax.GradientTransformation(accumulating.init, donating))
+    state = tx.init(params())
+    for _ in range(4):
+        _, state = tx.update(params(), state, params())
+    trace = tracer.trace_of(tx)
+    assert trace.steps == 4 and not trace.complete
+    assert trace.notes[0].startswith("MultiSteps decides")
+
+
+def test_a_chain_in_what_returns_its_updates() -> None:
+    """Also with names, compiled by itself, and under `inject_hyperparams`."""
+    last = [optax.clip(1.0), optax.apply_if_finite(optax.sgd(1.0), 9)]
+    named = optax.named_chain(*zip("zb", last, strict=True))
+    compiled = optax.GradientTransformation(named.init, jax.jit(named.update))
+    injected = optax.inject_hyperparams(lambda rate: optax.chain(optax.scale(rate), *last))(1.0)
+    for given in (named, compiled, injected, optax.chain(optax.identity(), optax.chain(*last))):
+        tx = tracer.wrap(given)
+        state = tx.init(params())
+        for factor in (1.0, np.nan, 1.0):
+            gradients = jax.tree.map(lambda each: each + factor, params())  # noqa: B023
+            _, state = tx.update(gradients, state, params())
+        trace = tracer.trace_of(tx)
+        assert trace.complete
+        assert [trace.updates(step=step) for step in (1, 2, 3)] == [2, 0, 2]
+
+
+def test_what_is_no_pair_is_handed_on() -> None:
+    tx = tracer.wrap(optax.GradientTransformation(lambda p: (), lambda u, s, p=None: (u, s, 1)))
+    assert len(tx.update(params(), (), params())) == 3
+    trace = tracer.trace_of(tx)
+    assert trace.steps == 1 and trace.updates() == 0 and not trace.complete
+    assert "something else than updates and a state" in trace.notes[0]
 
 
 def test_what_a_multi_steps_around_a_branch_throws_away() -> None:
@@ -102,6 +178,66 @@ def test_arguments_by_their_own_names() -> None:
     assert trace.count("requests", by="kind") == {("dense",): 2}
 
 
+def test_two_leaves_of_one_path() -> None:
+    """The same path, and leaves of one kind: each of them is one."""
+    tx = tracer.wrap(optax.sgd(1.0))
+    tree = {"a/b": jnp.ones(2), "a": {"b": jnp.ones(2)}}
+    for _ in range(3):
+        tx.update(tree, tx.init(tree), tree)
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("a/b",): 3, ("a/b#2",): 3}
+    assert not trace.findings()
+
+
+def test_updates_of_another_type_than_the_gradients() -> None:
+    """Without parameters the leaf is that of the gradient, whatever comes of it."""
+    gradients = {"w": jnp.ones(2, jnp.bfloat16)}
+    tx = tracer.wrap(
+        optax.stateless(lambda g, p: jax.tree.map(lambda each: each.astype(jnp.float32), g))
+    )
+    tx.update(gradients, tx.init(gradients))
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("w",): 1}
+    assert trace.count("requests", by="variable") == {("w",): 1}
+
+
+@pytest.mark.parametrize("one", [np.zeros(3), 0.0, np.float64(1)], ids=["array", "float", "scalar"])
+def test_numbers_and_arrays_of_numpy_are_the_leaves_that_come_of_them(one: Any) -> None:
+    """After the first step they are arrays of JAX, with fewer bits."""
+    tx = tracer.wrap(optax.sgd(1.0))
+    tree = {"w": one}
+    for _ in range(3):
+        updates, _ = tx.update({"w": jnp.ones_like(jnp.asarray(tree["w"]))}, tx.init(tree), tree)
+        tree = optax.apply_updates(tree, updates)
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("w",): 3}
+    assert [each.dtype for each in trace.variables] == ["float32"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Described:
+    """Weights with an array beside them that says what they are."""
+
+    def __init__(self, w: Any, about: Any) -> None:
+        self.w, self.about = w, about
+
+    def tree_flatten_with_keys(self) -> Any:
+        return ((jax.tree_util.GetAttrKey("w"), self.w),), self.about
+
+    @classmethod
+    def tree_unflatten(cls, about: Any, children: Any) -> Any:
+        (w,) = children
+        return cls(w, about)
+
+
+def test_trees_that_cannot_be_compared() -> None:
+    tx = tracer.wrap(optax.scale(1.0))
+    for _ in range(3):
+        tx.update(Described(jnp.ones(2), np.arange(3)), optax.ScaleState())
+    trace = tracer.trace_of(tx)
+    assert trace.complete and trace.count("updates", by="variable") == {("w",): 3}
+
+
 def test_two_models_have_leaves_of_their_own() -> None:
     tx = tracer.wrap(optax.sgd(1.0))
     for shape in ((2,), (3,), (3,)):
@@ -141,6 +277,60 @@ def test_assertions() -> None:
         once(tx)
     with pytest.raises(tracer.UnsupportedOptimizer, match="gave back"):
         tracer.assert_updates(optax.sgd(1.0), dense=1).__enter__()
+
+
+class Pair(NamedTuple):
+    w: Any
+    b: Any
+
+
+@pytest.mark.parametrize(
+    "tree", [Pair(jnp.ones(2), jnp.ones(3)), [jnp.ones(2), None], jnp.ones(2), {"w": np.ones(2)}]
+)
+def test_assertions_with_any_tree(tree: Any) -> None:
+    tx = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 2))
+    state = tx.init(tree)
+    with (
+        pytest.raises(AssertionError, match="at least 1 of each"),
+        tracer.assert_all_updated(tree, optimizer=tx),
+    ):
+        _, state = tx.update(tree, state)
+    with tracer.assert_all_updated(tree, optimizer=tx):
+        tx.update(tree, state)
+
+
+def test_leaves_of_two_transformations_by_one_path() -> None:
+    """A tree does not say which of both it is of: what one of them does is not overlooked."""
+    first, second = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 5)), tracer.wrap(optax.sgd(1.0))
+
+    def once_each() -> None:
+        for tx in (first, second):
+            tx.update(params(), tx.init(params()))
+
+    with (
+        pytest.raises(AssertionError, match="expected 0, got 2"),
+        tracer.assert_never_updated(params()),
+    ):
+        once_each()
+    with pytest.raises(AssertionError, match="at least 1"), tracer.assert_all_updated(params()):
+        once_each()
+    with tracer.assert_all_updated(params(), optimizer=second):
+        once_each()
+    with tracer.assert_never_updated({"*": jnp.ones(2)}, optimizer=second):  # which is no glob
+        once_each()
+
+
+def test_a_part_of_the_parameters_has_other_paths() -> None:
+    """The paths in it begin where it does, and no leaf is found by them."""
+    tx = tracer.wrap(optax.sgd(1.0))
+    tree = {"hidden": params(), "out": jnp.ones(2)}
+    with (
+        pytest.raises(AssertionError, match="give the whole tree"),
+        tracer.assert_never_updated(tree["hidden"]),
+    ):
+        tx.update(tree, tx.init(tree))
+    with tracer.assert_never_updated({"frozen": params()}):
+        tx.update(tree, tx.init(tree))
 
 
 def test_a_recording_has_what_is_wrapped_and_says_what_is_not() -> None:

@@ -5,9 +5,12 @@ and whether all is finite.
 """
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,6 +60,9 @@ def check_by_bytes() -> tracer.CallTrace:
     shapes = [(3, 2), (), (4,), (0,)]
     parameters = [parameter(dtype, shapes[n % 4]) for n, dtype in enumerate(DTYPES)]
     parameters.append(torch.nn.Parameter(torch.ones(4, 6).t()[::2]))  # not in the order of memory
+    conjugate = torch.full((3,), 2 - 2j).conj()
+    parameters += [torch.nn.Parameter(conjugate), torch.nn.Parameter(conjugate.imag)]
+    assert conjugate.is_conj() and conjugate.imag.is_neg()  # which PyTorch has only noted
     optimizer = tracer.wrap(Plain(named(parameters)), effects=True)
     truth = ByBytes(dict(named(parameters)))
     for amount in GRADIENTS:
@@ -232,20 +238,51 @@ def test_a_parameter_that_is_named_twice_or_put_in_the_place_of_another() -> Non
     assert not trace.count("unchanged", by=()) and trace.complete
 
 
-def test_what_cannot_be_compared_is_said() -> None:
-    class Nothing(torch.optim.Optimizer):  # type: ignore[misc]
-        def step(self, closure: Any = None) -> None:
-            pass
+class Still(torch.optim.Optimizer):  # type: ignore[misc]
+    """Changes nothing."""
 
+    def step(self, closure: Any = None) -> None:
+        pass
+
+
+def test_what_cannot_be_compared_is_said() -> None:
     sparse = torch.nn.Parameter(torch.eye(2).to_sparse())
     meta = torch.nn.Parameter(torch.zeros(2, device="meta"))
     plain = parameter(torch.float32)
-    optimizer = tracer.wrap(Nothing([sparse, meta, plain], {}), effects=True)
+    optimizer = tracer.wrap(Still([sparse, meta, plain], {}), effects=True)
     optimizer.step()
     trace = tracer.trace_of(optimizer)
     assert not trace.complete
     assert len(trace.notes) == 2 and all("it is not compared" in note for note in trace.notes)
     assert trace.count("compared", by=()) == {(): 1}
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this PyTorch has no such type")
+def test_numbers_of_4_bits_are_not_compared() -> None:
+    packed = torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    parameters = [torch.nn.Parameter(packed, requires_grad=False), *zeros(1)]
+    parameters[0].grad = packed
+    optimizer = tracer.wrap(Still(parameters, {}), effects=True)
+    optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert ["float4_e2m1fn_x2" in note for note in trace.notes] == [True]
+    assert trace.count("compared", by=()) == {(): 1}
+
+
+def test_a_lazy_parameter_that_a_closure_makes_is_said() -> None:
+    layer = torch.nn.LazyLinear(2)
+    optimizer = tracer.wrap(Odometer(layer.parameters()), effects=True)
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        layer(torch.ones(1, 3)).sum().backward()
+
+    for _ in range(3):
+        optimizer.step(closure)
+    trace = tracer.trace_of(optimizer)
+    assert by_step(trace) == [2, 2, 2]
+    assert trace.count("compared", by=("step",)) == {(2,): 2, (3,): 2}
+    assert ["while it stepped" in note for note in trace.notes] == [True]
 
 
 def test_a_parameter_that_comes_in_a_step_is_said() -> None:
@@ -493,3 +530,107 @@ def test_each_compiler(backend: str, name: str, given: dict[str, Any]) -> None:
 def test_each_compiled_way_to_train(name: str) -> None:
     torch._dynamo.reset()
     test_each_way_to_train(name)
+
+
+@pytest.mark.long
+def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
+    """Dynamo gives up on the frame around the inner step, and would compile what the hooks call."""
+
+    class Around(torch.optim.Optimizer):  # type: ignore[misc]
+        def __init__(self, base: Any) -> None:
+            super().__init__(base.param_groups, {})
+            self.base = base
+
+        def step(self, closure: Any = None) -> Any:
+            return self.base.step()
+
+    torch._dynamo.reset()
+    parameters = zeros()
+    optimizer = tracer.wrap(Around(Odometer(parameters)), effects=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        give(parameters)
+        step()
+    compiled = [reference() for reference in torch._dynamo.convert_frame.input_codes.seen]
+    folder = str(Path(tracer.__file__).parent)
+    ours = [each for each in compiled if each and each.co_filename.startswith(folder)]
+    assert ours and {each.co_name for each in ours} == {"__call__"}
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == by_step(trace) == [3, 3, 3] and trace.complete
+
+
+@pytest.mark.long
+def test_a_compiled_step_with_a_parameter_that_holds_nothing() -> None:
+    torch._dynamo.reset()
+    parameters = [*zeros(2), torch.nn.Parameter(torch.zeros(2, device="meta"))]
+    optimizer = tracer.wrap(Odometer(parameters), effects=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(3):
+        give(parameters[:2])
+        step()
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters[:2]) == [3, 3] and by_step(trace) == [2, 2, 2]
+    assert ["effects of 3 steps are not known" in note for note in trace.notes] == [True]
+
+
+@pytest.mark.long
+def test_copies_go_with_an_optimizer_whose_program_raised() -> None:
+    fails = False
+
+    @torch.library.custom_op("effects_tests::fail", mutates_args=())
+    def fail(tensor: torch.Tensor) -> torch.Tensor:
+        if fails:
+            raise RuntimeError("on purpose")
+        return tensor.clone()
+
+    fail.register_fake(torch.empty_like)
+
+    class Failing(torch.optim.Optimizer):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.add_(fail(parameter.grad))
+
+    def copies() -> int:
+        gc.collect()
+        tensors = [each for each in gc.get_objects() if type(each) is torch.Tensor]
+        return sum(each.shape == (7, 11, 13) for each in tensors)
+
+    torch._dynamo.reset()
+    parameters = [torch.nn.Parameter(torch.ones(7, 11, 13))]
+    optimizer = tracer.wrap(Failing(parameters, {}), effects=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    give(parameters)
+    step()
+    fails = True
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="on purpose"):
+        step()  # which leaves `no_grad` on, traced or not
+    assert copies() > 1  # of the parameter, and its gradient
+    del optimizer, step
+    torch._dynamo.reset()
+    assert copies() == 1
+
+
+ON_META = """
+import torch
+parameter = torch.nn.Parameter(torch.zeros(2))
+optimizer = torch.optim.SGD([parameter], 0.1)
+with torch.device("meta"):
+    import tracer
+    tracer.wrap(optimizer, effects=True)
+step = torch.compile(optimizer.step, backend="eager")
+parameter.grad = torch.ones(2)
+for _ in range(3):
+    step()
+trace = tracer.trace_of(optimizer)
+print(trace.steps, trace.updates(), trace.count("compared", by=()))
+"""
+
+
+@pytest.mark.long
+def test_a_tracer_that_is_imported_where_another_device_is_the_default() -> None:
+    """What its ops write to is a tensor that holds something, or they would never be run."""
+    done = subprocess.run(
+        [sys.executable, "-c", ON_META], capture_output=True, text=True, timeout=200, check=True
+    )
+    assert done.stdout == "3 3 {(): 3}\n"

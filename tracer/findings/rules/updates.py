@@ -1,6 +1,6 @@
 """Rules on what was updated, and with what gradient."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tracer.findings.cases import (
     Case,
@@ -168,7 +168,7 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
             yield Case(
                 "warning",
                 f"{text}.",
-                _infinite(evidence) if skipped else "",
+                _infinite(evidence) if skipped else _taken_away(evidence),
                 names_of(evidence, fact.variables),
                 1,
             )
@@ -180,6 +180,13 @@ def _asked(evidence: Evidence) -> str:
         return "update"
     methods = {"torch.optim": "step", "jax": "stateless_apply", "torch": "apply"}
     return methods.get(framework(evidence.trace, evidence.optimizers), "apply_gradients")
+
+
+def _taken_away(evidence: Evidence) -> str:
+    """What to look for where a gradient came, and no update did."""
+    if of_optax(evidence.optimizers):
+        return "Look for what the transformation returns in place of an update, as None."
+    return f"Look for what takes gradients away in the optimizer's own {_asked(evidence)}."
 
 
 def _skipper(evidence: Evidence) -> str:
@@ -246,7 +253,7 @@ def stopped(evidence: Evidence) -> Iterator[Case]:
                 facts.append(fact_of(history.variables, step=silent[0] + 1))
         for fact in folded(facts):
             own = _NOT_HANDED_TO_TORCH if of_torch(evidence.optimizers) else {}
-            reason, advice = own.get(because, (reason, advice))
+            reason, advice = own.get(because, (reason, advice or _taken_away(evidence)))
             since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
             text = (
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} no longer updated "
@@ -273,7 +280,7 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
         "gradients",
         "warning",
         "a gradient was handed over, and not applied",
-        "Look for what filters gradients in the optimizer's own apply_gradients.",
+        "",
     ),
     (
         "nothing",
@@ -430,11 +437,15 @@ def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
             yield Case(
                 "error",
                 f"{text}.",
-                _ON_A_RANK if replica_noun(evidence.trace) == "rank" else "",
+                _ON_A_RANK if replica_noun(evidence.trace) == "rank" else _on_a_replica(evidence),
                 names_of(evidence, fact.variables),
                 fact.step,
                 evidence.trace.replicas[least].id,
             )
+
+
+def _on_a_replica(evidence: Evidence) -> str:
+    return f"Look for a condition on the replica or on its own data around {_asked(evidence)}."
 
 
 _ON_A_RANK = "Look for a condition on the rank or on its own data around the step."
@@ -446,6 +457,16 @@ _MORE_FOR_A_RANK = (
     "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left the "
     "loop early."
 )
+
+
+def _more_for(evidence: Evidence, most: int, behind: Sequence[int]) -> str:
+    """What to do for those that made fewer steps than the one that made most."""
+    trace = evidence.trace
+    if replica_noun(trace) == "rank":
+        return _MORE_FOR_A_RANK
+    if {trace.replicas[each].worker for each in behind} == {trace.replicas[most].worker}:
+        return _on_a_replica(evidence)
+    return _MORE_FOR_A_WORKER
 
 
 def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
@@ -464,7 +485,7 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
             "warning",
             f"{which}{of_optimizer(evidence)} ran {ran}, {name_of[most]} ran "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
-            _MORE_FOR_A_RANK if replica_noun(evidence.trace) == "rank" else _MORE_FOR_A_WORKER,
+            _more_for(evidence, most, behind),
             step=low + 1,
             replica=evidence.trace.replicas[behind[0]].id,
         )

@@ -38,3 +38,12 @@ def array_of(variable: Any) -> Any:
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or value.is_deleted():
         return None
     return value
+
+
+def is_gone(array: Any) -> bool:
+    """Whether it is an array that was given away (`donate_argnums`), so that nobody can read it."""
+    return (
+        isinstance(array, jax.Array)
+        and not isinstance(array, jax.core.Tracer)
+        and array.is_deleted()
+    )

@@ -57,8 +57,11 @@ def kind_of_gradient(gradient: Any) -> Kind:
 
 
 def tensor_of(gradient: Any) -> Any:
-    """The gradient itself: an array, or what stands for one while a program is traced."""
-    return gradient
+    """The gradient itself: an array, or what stands for one while a program is traced.
+
+    None for a number, to which there are no weak references.
+    """
+    return gradient if isinstance(gradient, jax.Array) else None
 
 
 def device_of(variable: Any) -> str:

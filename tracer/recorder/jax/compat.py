@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
@@ -112,6 +112,27 @@ def is_looped_by_members() -> bool:
     return any(known.get("batched") for known in _locals_of("_while_lowering"))
 
 
+def taken_from_loop() -> Literal["", "step", "function"]:
+    """What JAX takes out of a loop now, which is differentiated, as it is the same in each pass.
+
+    A `function` that was jitted by itself, or a branch, it takes as a whole. There may be loops in
+    the loop, of each of which it finds out what is known.
+    """
+    frame, evaluations = sys._getframe(1), 0
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "_partial_eval_jaxpr_nounits":
+            evaluations += 1
+        elif name == "_scan_partial_eval_custom":  # which evaluates the loop by that function
+            return "step" if evaluations == 1 else "function"
+        elif name == "_scan_known_hoisting" or (name == "_scan_partial_eval" and not evaluations):
+            return "function" if evaluations else "step"  # the latter before JAX 0.7
+        elif name == "_scan_partial_eval":
+            evaluations -= 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
 def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
     """The variables of the functions of this name that are being called."""
     frame = sys._getframe(1)
@@ -124,10 +145,12 @@ def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
 def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
     """Execute a primitive that gives nothing if all that it is given is known; else keep it.
 
+    It stays in a loop, too, though what it is given is the same in each pass.
+
     As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
     JAX is too old to keep it.
     """
-    if all(each.pval.is_known() for each in tracers):
+    if all(each.pval.is_known() for each in tracers) and taken_from_loop() != "step":
         primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
         return True
     if not hasattr(trace, "effect_handles"):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from tracer.recorder.counters import Source
 from tracer.recorder.effects import Logs, sources_of
 from tracer.recorder.frames import Frame
+from tracer.recorder.jax.arrays import is_gone
 
 _BITS = 31
 """How many of them a number holds: it is an int32 with a sign."""
@@ -80,6 +81,12 @@ class Effects(Logs):
 
     def _is_comparable(self, pair: tuple[Any, Any]) -> bool:
         """Whether it is known how their bits are compared; if not, that is noted."""
+        if any(map(is_gone, pair)):
+            self._note(
+                "effects on a variable whose array the step gave away (donate_argnums) are not "
+                "known: it is not compared"
+            )
+            return False
         for each in pair:
             dtype = jnp.result_type(each)
             known = jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, jnp.number)

@@ -43,10 +43,11 @@ class Counted(Hashable, Protocol):
         """What it tells is not what ran."""
 
 
-Doubt = Literal["not compiled", "all members", "hidden", "hoisted"]
+Doubt = Literal["not compiled", "all members", "hidden", "hoisted", "the same in each pass"]
 """Why: it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop
 that some members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is
-in a loop that is differentiated, which this version of JAX takes it from."""
+in a loop that is differentiated, which this version of JAX takes it from; or JAX takes a
+function or a branch from such a loop that it is in."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -110,6 +111,11 @@ def _differentiate(
     return _count.bind(*primals, **parameters), []
 
 
+def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> list[None]:
+    """What is transposed (`jax.linear_transpose`) runs another program, and no step."""
+    return [None] * len(operands)
+
+
 def _batch(
     operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, handed: int
 ) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -150,6 +156,8 @@ def _once(
 
 def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     """Where some is computed early it is not dropped from the rest, as what gives nothing is."""
+    if compat.taken_from_loop() == "function":
+        parameters["counted"].doubt("the same in each pass")
     if not compat.stage(trace, _count, tracers, parameters):
         parameters["counted"].doubt("hoisted")
     return []
@@ -184,6 +192,7 @@ def _lower_to_nothing(context: Any, *operands: Any) -> Sequence[Any]:
 _count.def_impl(_run)
 _count.def_abstract_eval(_abstract)
 compat.ad.primitive_jvps[_count] = _differentiate
+compat.ad.primitive_transposes[_count] = _transpose
 compat.batching.primitive_batchers[_count] = _batch
 compat.partial_eval.dce_rules[_count] = _used
 compat.partial_eval.partial_eval_jaxpr_custom_rules[_count] = _once

@@ -53,6 +53,10 @@ _DOUBTS: dict[Doubt, str] = {
     "hoisted": (
         "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
     ),
+    "the same in each pass": (
+        "a step is in a function or a branch of its own that is given the same in each pass of a "
+        "loop, which is differentiated: JAX runs it once before the loop, and it is counted once"
+    ),
 }
 
 

@@ -10,7 +10,6 @@ from tracer.recorder.host import (
     counts_in_functions,
     is_restored,
     may_have_run,
-    tensor_of,
     update_replica_id,
 )
 from tracer.recorder.jax.backend import (
@@ -21,6 +20,7 @@ from tracer.recorder.jax.backend import (
     kind_of_gradient,
     number_in,
     surroundings,
+    tensor_of,
     values_of,
 )
 from tracer.recorder.jax.blocks import current_place, is_distributed

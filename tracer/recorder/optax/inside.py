@@ -82,6 +82,53 @@ def _held_by(held: Any) -> Iterator[Any]:
         yield from getattr(held, "__dict__", {}).values()
 
 
+class Next(NamedTuple):
+    """The transformation of which another one returns the updates, by its `update`."""
+
+    name: str
+    """What hands them on: `chain`, `named_chain`, `apply_if_finite` or `MultiSteps`."""
+    number: int
+    """How many transformations that has."""
+    update: Any
+
+
+def handed_on(update: Any) -> Next | None:
+    """Whose updates an `update` of optax returns; None if that is not known."""
+    update = _plain(update)
+    if isinstance(update, types.MethodType):
+        inner = getattr(update.__self__, "_opt", None)
+        is_of_optax = type(update.__self__).__module__.startswith("optax.")
+        return Next("MultiSteps", 1, inner.update) if inner and is_of_optax else None
+    name = str(getattr(update, "__qualname__", "")).partition(".<locals>")[0]
+    if not str(getattr(update, "__module__", "")).startswith("optax."):
+        return None
+    held = _cells(update)
+    if name == "chain" and held.get("update_fns"):
+        return Next(name, len(held["update_fns"]), held["update_fns"][-1])
+    if name == "named_chain" and held.get("transforms"):
+        return Next(name, len(held["transforms"]), held["transforms"][-1][1].update)
+    if name == "apply_if_finite" and "inner" in held:
+        return Next(name, 1, held["inner"].update)
+    return None
+
+
+def _plain(update: Any) -> Any:
+    """An `update` without what is around it and returns what it returns."""
+    for _ in range(_FAR):
+        around = _cells(update).get("tx")
+        if hasattr(update, "original"):  # of one that is traced
+            update = update.original
+        elif isinstance(update, functools.partial):
+            update = update.func
+        elif not isinstance(update, types.FunctionType | types.MethodType):
+            update = getattr(update, "__wrapped__", None)  # by `jax.jit`
+        elif update.__qualname__.startswith("with_extra_args_support.") and around is not None:
+            update = around.update
+        else:
+            break
+    return update
+
+
 def _cells(function: Any) -> dict[str, Any]:
     """What the names stand for that a function has from around it."""
     found = {}

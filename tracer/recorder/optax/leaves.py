@@ -6,16 +6,20 @@ the tree, its shape and its dtype.
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
 import jax
+import numpy as np
 
 from tracer.model.names import distinct
 from tracer.model.records import Variable
 
 ALONE = "parameter"
 """What parameters are called that are one array, which has no path."""
+_STRUCTURES = 1000
+"""Of how many structures the paths are kept."""
 
 
 class Leaf:
@@ -66,17 +70,26 @@ class Leaves:
             flat, of_params = _flat(params)
             if len(flat) == len(given):
                 named, known = flat, of_params
-        names = self._names.get(known)
-        if names is None:
-            whole = gradients if known is tree else params
-            names = self._names[known] = names_in(whole)
+        names = self._names_of(known, gradients if known is tree else params)
         for gradient, array, name in zip(given, named, names, strict=True):
             if gradient is not None or array is not None:
                 yield gradient, self._leaf(name, gradient if array is None else array)
 
+    def _names_of(self, structure: Any, whole: Any) -> list[str]:
+        """The path to each leaf of a tree, which has this structure."""
+        try:
+            names = self._names.get(structure)
+            if names is None:
+                if len(self._names) >= _STRUCTURES:  # of trees that are never alike
+                    self._names.clear()
+                names = self._names[structure] = names_in(whole)
+        except (TypeError, ValueError):  # what it holds beside arrays cannot be compared
+            names = names_in(whole)
+        return names
+
     def _leaf(self, name: str, array: Any) -> Leaf:
         shape = tuple(map(int, getattr(array, "shape", ())))
-        key = name, shape, str(getattr(array, "dtype", type(array).__name__))
+        key = name, shape, _dtype_of(array)
         index = self._index.get(key)
         if index is None:
             with self._lock:
@@ -90,11 +103,22 @@ class Leaves:
 
 
 def names_in(tree: Any) -> list[str]:
-    """The path to each leaf of a tree: `params/Dense_0/kernel`."""
-    return [
+    """The path to each leaf of a tree: `params/Dense_0/kernel`; no two alike."""
+    return distinct(
         jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
         for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)[0]
-    ]
+    )
+
+
+def names_of_arrays(tree: Any) -> list[str]:
+    """The path to each leaf of a tree of arrays; none if there is something else in it."""
+    leaves = _flat(tree)[0]
+    if not all(each is None or isinstance(each, _ARRAYS) for each in leaves):
+        return []
+    return [name for name, each in zip(names_in(tree), leaves, strict=True) if each is not None]
+
+
+_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 def number_of(tree: Any) -> int:
@@ -102,9 +126,17 @@ def number_of(tree: Any) -> int:
     return len(_flat(tree)[0])
 
 
-def arrays_in(updates: Any) -> list[Any]:
-    """The arrays in a tree."""
-    return [each for each in jax.tree_util.tree_leaves(updates) if hasattr(each, "dtype")]
+def _dtype_of(array: Any) -> str:
+    """The type that JAX gives to a leaf: a number, or an array of NumPy, may have more bits."""
+    dtype = getattr(array, "dtype", type(array))
+    with suppress(TypeError, ValueError):  # a type of JAX's own, as that of keys
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    return str(dtype)
+
+
+def tracers_in(tree: Any) -> list[Any]:
+    """What JAX is tracing in a tree."""
+    return [each for each in jax.tree_util.tree_leaves(tree) if isinstance(each, jax.core.Tracer)]
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:

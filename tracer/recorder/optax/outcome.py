@@ -9,14 +9,17 @@ behind: then it is not known.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from tracer.recorder.jax import compat
+from tracer.recorder.jax import arrays, compat
 from tracer.recorder.jax.programs import DISCARDED, KEPT, SKIPPED
+from tracer.recorder.optax.inside import Next, handed_on
 
 _SAY = ("ApplyEvery", "ApplyIfFiniteState", "MultiStepsState")
 _DO_NOT_SAY = ("ConditionallyMaskState",)
@@ -33,8 +36,8 @@ class Outcome(NamedTuple):
     """The transformations of which it is not known what came of what they hold."""
 
 
-def of_step(before: Any, after: Any, limit: int | None) -> Outcome:
-    """What came of a step, by the states before and after it.
+def of_step(update: Any, before: Any, after: Any, limit: int | None) -> Outcome:
+    """What came of a step that `update` made, by the states before and after it.
 
     `limit` is how many steps that are not finite `apply_if_finite` leaves out; None if not known.
     """
@@ -42,7 +45,8 @@ def of_step(before: Any, after: Any, limit: int | None) -> Outcome:
     if not states:
         return Outcome(None, ())
     told: list[Any] = []
-    came = _came(before, after, limit, told)
+    gone = any(map(arrays.is_gone, jax.tree.leaves(before)))  # the step was given its buffers
+    came = None if gone else _came(update, before, after, limit, told)
     missed = [each for each in states if not any(each is one for one in told)]
     return Outcome(came, tuple(dict.fromkeys(_maker(each) for each in missed)))
 
@@ -86,22 +90,26 @@ def _steps_of_multi_steps(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _came(before: Any, after: Any, limit: int | None, told: list[Any]) -> Any:
-    """What came of the updates that the transformation with this state returned."""
-    name = type(after).__name__
+def _came(update: Any, before: Any, after: Any, limit: int | None, told: list[Any]) -> Any:
+    """What came of the updates that the transformation with this state returned.
+
+    `update` is its own; None if that is not known, and then a tuple is taken for that of a chain.
+    """
+    name, following = type(after).__name__, handed_on(update)
+    inner = None if following is None else following.update
     if name in _AROUND:
-        return _came(before.inner_state, after.inner_state, limit, told)
-    if type(after) is tuple and after:  # of a chain
-        return _came(before[-1], after[-1], limit, told)
-    if isinstance(after, Mapping) and after:  # of a chain with names
+        return _came(None, before.inner_state, after.inner_state, limit, told)
+    if type(after) is tuple and after and _is_of("chain", following, update, after):
+        return _came(inner, before[-1], after[-1], limit, told)
+    if isinstance(after, OrderedDict) and _is_of("named_chain", following, update, after):
         last = list(after)[-1]
-        return _came(before[last], after[last], limit, told)
+        return _came(inner, before[last], after[last], limit, told)
     if name == "MultiStepsState":
         told.append(after)
         stepped = after.gradient_step != before.gradient_step
         added = stepped | (after.mini_step != before.mini_step)
-        inner = _came(before.inner_opt_state, after.inner_opt_state, limit, told)
-        kept = KEPT if inner is None else inner
+        kept = _came(inner, before.inner_opt_state, after.inner_opt_state, limit, told)
+        kept = KEPT if kept is None else kept
         return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
     if name == "ApplyEvery" and not told:  # else a step without updates may have either cause
         told.append(after)
@@ -110,21 +118,28 @@ def _came(before: Any, after: Any, limit: int | None, told: list[Any]) -> Any:
         told.append(after)
         count = after.notfinite_count  # 0 after such a step if it begins anew, as it may one day
         applied = after.last_finite | (count > limit) | (count == 0)
-        inner = _came(before.inner_state, after.inner_state, limit, told)
-        return jnp.where(applied, KEPT if inner is None else inner, SKIPPED)
+        kept = _came(inner, before.inner_state, after.inner_state, limit, told)
+        return jnp.where(applied, KEPT if kept is None else kept, SKIPPED)
     return None
+
+
+def _is_of(maker: str, following: Next | None, update: Any, state: Any) -> bool:
+    """Whether a state that has one of each in it is that of a chain, of which the last returns."""
+    if update is None:
+        return True
+    return following is not None and (following.name, following.number) == (maker, len(state))
 
 
 def _states(state: Any) -> Iterator[Any]:
     """The states in a state of what does not always return what it was given to hold."""
-    if type(state).__name__ in (*_SAY, *_DO_NOT_SAY) and hasattr(state, "_fields"):
-        yield state
-    if isinstance(state, tuple | list):
-        for each in state:
-            yield from _states(each)
-    elif isinstance(state, Mapping):
-        for each in state.values():
-            yield from _states(each)
+    for each in jax.tree.leaves(state, is_leaf=_says):
+        if _says(each):
+            yield each
+            yield from _states(tuple(each))
+
+
+def _says(state: Any) -> bool:
+    return type(state).__name__ in (*_SAY, *_DO_NOT_SAY) and hasattr(state, "_fields")
 
 
 def _maker(state: Any) -> str:

@@ -66,8 +66,9 @@ def device_of(variable: Any) -> str:
 
 
 def canonical(variable: Any) -> Any:
-    """The variable itself: a Keras variable, or a parameter."""
-    return variable
+    """The parameter, also of a Keras variable: PyTorch's optimizers train the same ones."""
+    tensor = tensor_of_variable(variable)
+    return tensor if isinstance(tensor, torch.Tensor) else variable
 
 
 def values_of(variables: Sequence[Any]) -> int | None:
@@ -99,7 +100,7 @@ def versions() -> dict[str, str]:
 
 def new_variables(note: Callable[[str], None]) -> host.Variables:
     """A table of variables."""
-    return host.Variables(canonical, _row)
+    return host.Variables(lambda variable: variable, _row)
 
 
 def _row(variable: Any) -> Variable:

@@ -24,19 +24,23 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of as many bytes: NaN is not equal to itself, and 0.0 is to -0.0."""
 _WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_TINY = tuple(
+    getattr(torch, f"float8_{kind}")
+    for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+    if hasattr(torch, f"float8_{kind}")
+)
+"""Of floating point with 8 bits, for which PyTorch has few operators."""
 
 
 class Seen:
-    """What was seen in a step of the variables with these indices."""
+    """What was seen of variables in a step."""
 
-    def __init__(self, variables: Sequence[int], before: Iterable[Any], now: Iterable[Any]) -> None:
-        """`before` has what `copy_of` gave when it began, `now` the tensors when it has ended."""
-        self.variables = tuple(variables)
-        unchanged, not_finite = [], []
-        for old, tensor in zip(before, now, strict=True):
-            new = _plain(tensor)
-            unchanged.append(_is_same(old, new))
-            not_finite.append(_is_not_finite(new))
+    def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
+        """The index of each, what `copy_of` gave when the step began, and the tensor now."""
+        known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
+        self.variables = tuple(known)
+        unchanged = [_is_same(old, new) for old, new in known.values()]
+        not_finite = [_is_not_finite(new) for _, new in known.values()]
         self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)
         for place, bit in enumerate(self._bits):
@@ -103,12 +107,7 @@ class Effects(Logs):
     def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
         """What is to be logged of a step that Python called, when it has ended."""
         held = frame.held_at_begin or {}
-        known = {index: each for index, each in held.items() if each.before is not None}
-        return Seen(
-            tuple(known),
-            [each.before for each in known.values()],
-            [each.after() for each in known.values()],
-        ).sources()
+        return Seen((index, each.before, each.after()) for index, each in held.items()).sources()
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of what a tensor holds now; None if it is not known how to compare it."""
@@ -117,8 +116,6 @@ class Effects(Logs):
                 "effects in a CUDA graph are not known: Python does not see what it does later"
             )
             return None
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
-            return None  # a lazy parameter, in which there is nothing yet
         plain = _plain(tensor)
         if not _is_comparable(plain):
             self._note(
@@ -147,18 +144,13 @@ def _plain(tensor: Any) -> Any:
 
 
 def _is_comparable(plain: Any) -> bool:
-    known = plain.dtype in (*_WHOLE, *_FLOATING) or plain.is_complex() or _is_tiny(plain)
+    known = plain.dtype in (*_WHOLE, *_FLOATING, *_TINY) or plain.is_complex()
     return (
         known
         and type(plain) is torch.Tensor
         and plain.layout is torch.strided
         and plain.device.type != "meta"
     )
-
-
-def _is_tiny(plain: Any) -> bool:
-    """Whether it is of floating point with 8 bits, for which PyTorch has few operators."""
-    return bool(plain.dtype.is_floating_point and plain.dtype.itemsize == 1)
 
 
 def _is_same(before: Any, now: Any) -> Any:
@@ -173,7 +165,7 @@ def _is_same(before: Any, now: Any) -> Any:
 
 def _bits_of(plain: Any) -> Any:
     real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
-    return real.view(_BITS[real.element_size()])
+    return real.resolve_neg().view(_BITS[real.element_size()])
 
 
 def _is_not_finite(now: Any) -> Any:
@@ -181,7 +173,9 @@ def _is_not_finite(now: Any) -> Any:
     if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
         return False
     real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
-    least, largest = (real.float() if _is_tiny(real) else real).aminmax()  # NaN if one of all is
+    least, largest = (
+        real.float() if real.dtype in _TINY else real
+    ).aminmax()  # NaN if one of all is
     if is_held_back(now):
         return torch.logical_not(torch.isfinite(least) & torch.isfinite(largest))
     return not (math.isfinite(least.item()) and math.isfinite(largest.item()))

@@ -7,42 +7,33 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch.optim import optimizer as _home
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 __all__ = [
     "FROZEN",
-    "HOLD",
-    "MOVED",
-    "RAN",
     "GradScaler",
     "HookPlace",
     "Module",
     "Optimizer",
-    "constant",
-    "eagerly",
     "global_hooks",
     "has_hooks",
-    "is_compiling",
+    "has_moved",
     "is_generated",
+    "is_lazy",
     "is_of_scheduler",
     "is_optimizer",
     "is_sparse",
     "layout_if",
     "layouts_of",
-    "on_run",
     "shape_of",
     "steps_with_hooks",
-    "version_of",
-    "without_dynamo",
+    "versions_of",
     "writes_to_data",
 ]
 
@@ -71,37 +62,6 @@ class HookPlace:
 
 GradScaler: Any = torch.amp.GradScaler
 Module: Any = torch.nn.Module
-
-is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-"""Whether `torch.compile` looks at the code that calls this, to build a program."""
-
-eagerly: Callable[..., Any] = torch._disable_dynamo
-"""Has a function called by each run of a program, which is parted there."""
-
-
-def constant(function: F) -> F:
-    """Have a function called where a program is built, once and then; the program has its result.
-
-    It is what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), which takes
-    seconds to import; who compiles nothing shall not wait for that.
-    """
-    vars(function)["_dynamo_marked_constant"] = True
-    return function
-
-
-def without_dynamo(function: F) -> F:
-    """Have a function run by Python, called from compiled code, too; what it calls may be compiled.
-
-    It is what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without the
-    import.
-    """
-    vars(function)["_torchdynamo_disable"] = True
-    with suppress(ImportError):  # Dynamo is not built for this Python
-        from torch._C._dynamo.eval_frame import skip_code
-
-        skip_code(function.__code__)
-    return function
-
 
 FROZEN = "frozen"
 """In place of a layout: there is no gradient, and none was to be expected."""
@@ -149,12 +109,22 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def version_of(parameter: Any) -> int | None:
-    """How often a parameter was written to, as PyTorch counts it for its gradients.
+def versions_of(parameters: list[Any]) -> dict[int, int] | None:
+    """How often each was written to, as PyTorch counts it for its gradients, by its `id`.
 
-    None if it counts that not: for a tensor that was made in `torch.inference_mode`.
+    None if it is not counted of all: not for a tensor that was made in `torch.inference_mode`.
     """
-    return None if parameter.is_inference() else int(parameter._version)
+    known = [each for each in parameters if not is_lazy(each)]
+    if any(each.is_inference() for each in known):
+        return None
+    return {id(each): int(each._version) for each in known}
+
+
+def has_moved(since: Mapping[int, int], parameter: Any) -> bool:
+    """Whether a parameter was written to since it had these versions; one that came was not."""
+    if id(parameter) not in since:
+        return False
+    return bool(parameter.is_inference() or since[id(parameter)] != parameter._version)
 
 
 def writes_to_data(cls: type) -> bool:
@@ -182,48 +152,11 @@ def is_generated(module: Any) -> bool:
     return any("dynamo" in str(key) for key in vars(module).get("meta", ()))
 
 
+def is_lazy(parameter: Any) -> bool:
+    """Whether it is a lazy parameter, in which there is nothing yet."""
+    return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
+
+
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """The shape of a parameter; none of a lazy one that has not got it yet."""
-    lazy = isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
-    return () if lazy else tuple(map(int, parameter.shape))
-
-
-_library = torch.library.Library("optimizer_tracer", "DEF")
-_library.define("hold(Tensor(a!) moved, int number, Tensor[] values) -> ()")
-_library.define("ran(Tensor(a!) moved, Tensor? skipped, int number, Tensor[] values) -> ()")
-for _name in ("hold", "ran"):
-    _library.impl(_name, lambda *operands: None, "Meta")
-
-MOVED = torch.zeros((), dtype=torch.int64)
-"""What the ops below say that they write to, so that no compiler leaves them out or moves them."""
-HOLD: Any = torch.ops.optimizer_tracer.hold
-"""The op that calls back where a step begins in a program, with what the parameters hold there.
-
-What a program writes to a tensor may be in its memory only when all of it has run: so the values
-are handed over, and not the parameters. It stands here as it is, and in no function: one of this
-module Dynamo may be told to leave alone, and to part the program there.
-"""
-RAN: Any = torch.ops.optimizer_tracer.ran
-"""The same where a step ends."""
-
-
-def on_hold(called: Callable[[int, list[Any]], None]) -> None:
-    """Have `called` each time that a program runs `HOLD`, with its number and the values.
-
-    Dynamo would compile what is called from a program that has parts.
-    """
-    called = eagerly(called)
-    way = "CompositeExplicitAutograd"
-    _library.impl("hold", lambda moved, number, values: called(number, values), way)
-
-
-def on_run(called: Callable[[int, Any, list[Any]], None]) -> None:
-    """Have `called` with the number of a program each time that it runs, and what it skips by.
-
-    That is None, or a tensor that says whether the step did nothing. Third are the values.
-    """
-    called = eagerly(called)
-    way = "CompositeExplicitAutograd"
-    _library.impl(
-        "ran", lambda moved, skipped, number, values: called(number, skipped, values), way
-    )
+    return () if is_lazy(parameter) else tuple(map(int, parameter.shape))

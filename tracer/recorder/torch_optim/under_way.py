@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 STEP, ASKED = "step", "GradScaler.step"
 """The methods of which one outermost execution is a step: see `tracer.kinds`."""
@@ -60,8 +61,8 @@ class Step:
         self.watch = watch
         self.method = method
         self.python = known_by(python)
-        self.begun: Mapping[int, int | None] | None = None
-        """The versions of its parameters by `id`, if they tell anything: `compat.version_of`."""
+        self.begun: Mapping[int, int] | None = None
+        """The versions of its parameters by `id`, if they tell anything: `compat.versions_of`."""
         self.held: dict[int, Any] | None = None
         """If effects are asked for, copies of what it may change, by their `id`."""
         self.seen: Any = None
@@ -87,8 +88,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self.held: dict[int, list[Any]] = {}
-        """By the `id` of an optimizer, copies of what its program may change that runs."""
+        self.held: WeakKeyDictionary[Watch, list[Any]] = WeakKeyDictionary()
+        """Copies of what a program may change that runs, or was ended by an exception."""
         alive = sys._current_frames()
         with _lock:
             _threads[:] = [each for each in _threads if each.steps or each.number in alive]

@@ -1,0 +1,210 @@
+"""What is found of optax: a program for each rule that can find anything there.
+
+Each has a twin that is much alike and fine; the parameters say which of both it is, where they can.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from findings_of import check
+from jax import lax
+from rules_by_backend import rules_of
+
+import tracer
+
+PROGRAMS: dict[str, Callable[[bool], None]] = {}
+
+
+def program(train: Callable[[bool], None]) -> Callable[[bool], None]:
+    """`train(healthy)`, which the rule of that name is about."""
+    PROGRAMS[train.__name__.replace("_", "-")] = train
+    return train
+
+
+def params() -> Any:
+    return {"w": jnp.ones((4, 2)), "b": jnp.zeros(2)}
+
+
+def loss(weights: Any, x: Any) -> Any:
+    return ((x @ weights["w"] + weights["b"]) ** 2).mean()
+
+
+class Loop:
+    """A training loop, whose step is jitted once."""
+
+    def __init__(self, tx: Any) -> None:
+        self.tx = tracer.wrap(tx)
+        self.state = (params(), self.tx.init(params()))
+        self.jitted = jax.jit(self.step)
+
+    def step(self, state: Any, x: Any) -> Any:
+        return self.apply(state, jax.grad(loss)(state[0], x))
+
+    def apply(self, state: Any, gradients: Any) -> Any:
+        weights, of_tx = state
+        updates, of_tx = self.tx.update(gradients, of_tx, weights)
+        return optax.apply_updates(weights, updates), of_tx
+
+    def run(self, x: Any) -> None:
+        self.state = self.jitted(self.state, x)
+
+
+X = jnp.ones((8, 4))
+
+
+@program
+def no_gradient(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+    for _ in range(3):
+        gradients = jax.grad(loss)(loop.state[0], X)
+        if not healthy:
+            gradients["b"] = None
+        loop.tx.update(gradients, loop.state[1], loop.state[0])
+
+
+def _without_b(number: int) -> Any:
+    return {"w": jnp.ones((4, 2)), "b": None if number else jnp.ones(2)}
+
+
+@program
+def gradient_missing(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+    for number in range(12):
+        loop.tx.update(_without_b(0 if healthy else number % 2), loop.state[1], params())
+
+
+@program
+def updates_stopped(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+    for number in range(12):
+        loop.tx.update(_without_b(0 if healthy else number > 2), loop.state[1], params())
+
+
+@program
+def never_updated(healthy: bool) -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        return {**updates, "b": updates["b"] if healthy else None}, state
+
+    loop = Loop(optax.GradientTransformation(lambda params: (), update))
+    for _ in range(3):
+        loop.tx.update(params(), (), params())
+
+
+@program
+def steps_skipped(healthy: bool) -> None:
+    loop = Loop(optax.apply_if_finite(optax.sgd(0.1), 50))
+    for number in range(20):
+        loop.run(X if healthy or number % 2 else X * np.nan)
+    assert int(loop.state[1].total_notfinite) == (0 if healthy else 10)
+
+
+@program
+def gradients_left(healthy: bool) -> None:
+    loop = Loop(optax.MultiSteps(optax.sgd(0.1), 4))
+    for _ in range(8 if healthy else 7):
+        loop.run(X)
+    assert int(loop.state[1].mini_step) == (0 if healthy else 3)
+
+
+@program
+def replicas_disagree(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+
+    def step(state: Any, wanted: Any) -> Any:
+        return lax.cond(wanted, lambda s: loop.step(s, X), lambda s: s, state)
+
+    state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    mapped = jax.pmap(step, axis_name="data")
+    for number in range(4):
+        state = mapped(state, jnp.array([True, healthy or number < 2]))
+
+
+@program
+def retraced(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+    for size in range(3, 9):
+        loop.run(jnp.ones((8 if healthy else size, 4)))
+
+
+@program
+def traced_again(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+    for _ in range(6):
+        step = loop.jitted if healthy else jax.jit(lambda *given: loop.step(*given))
+        loop.state = step(loop.state, X)
+
+
+@program
+def graph_never_ran(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+    jitted = loop.jitted if healthy else jax.jit(lambda *given: loop.step(*given))
+    jitted.lower(loop.state, X)
+    loop.run(X)
+
+
+@program
+def apply_raised(healthy: bool) -> None:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        if not healthy:
+            raise ValueError("no parameters")
+        return updates, state
+
+    Loop(optax.GradientTransformation(lambda params: (), update)).run(X)
+
+
+@program
+def steps_differ(healthy: bool) -> None:
+    """That every second step updates is as it should be, and good to know."""
+    loop = Loop(optax.sgd(0.1) if healthy else optax.MultiSteps(optax.sgd(0.1), 2))
+    for _ in range(4):
+        loop.run(X)
+
+
+def test_each_rule_of_the_table_has_a_program() -> None:
+    assert rules_of("optax") == PROGRAMS.keys() | {"apply-gradients-twice"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, marks=pytest.mark.long if code == "replicas-disagree" else ())
+        for code in sorted(PROGRAMS)
+    ],
+)
+def test_it_is_said_and_nothing_of_its_twin(code: str) -> None:
+    finding = check(code, PROGRAMS[code])
+    said = finding.text + finding.advice
+    others = ("tf.", "GradientTape", "TensorFlow", "apply_gradients", "Keras", "dataset")
+    assert not any(word in said for word in others), said
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_gradient_that_is_applied_twice(healthy: bool) -> None:
+    loop = Loop(optax.sgd(0.1))
+
+    @jax.jit
+    def step(state: Any) -> Any:
+        gradients = jax.grad(loss)(state[0], X)
+        state = loop.apply(state, gradients)
+        if healthy:
+            gradients = jax.grad(loss)(state[0], X)
+        return loop.apply(state, gradients)
+
+    loop.state = step(loop.state)
+    (finding,) = tracer.trace_of(loop.tx).findings()
+    assert finding.code == "apply-gradients-twice"
+    assert finding.severity == ("info" if healthy else "warning")
+    assert "step calls update twice" in finding.text
+
+
+def test_gradients_that_are_numbers() -> None:
+    """There are no weak references to them, by which a second step with the same one is found."""
+    tx = tracer.wrap(optax.sgd(0.1))
+    jax.jit(lambda state: tx.update({"w": 1.0}, state))(tx.init({"w": 1.0}))
+    trace = tracer.trace_of(tx)
+    assert trace.complete and trace.updates() == 1
