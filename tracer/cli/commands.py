@@ -105,7 +105,7 @@ def _tracer(
         ),
     ] = False,
 ) -> None:
-    """Count what a TensorFlow or Keras optimizer does: calls, executions, updates and steps."""
+    """Count what an optimizer really does: its calls, executions, updates and steps."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -6,14 +6,13 @@ exception that leaves the block is left alone; nothing is asserted then. A trace
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from tracer.api import (
     CallTrace,
@@ -28,11 +27,24 @@ from tracer.api import (
     require_optimizer,
 )
 from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
-from tracer.model.names import is_meant, shards_of, variables_meant
+from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure, weights
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
+from tracer.testing.given import (
+    each_given,
+    holds_variables,
+    indices_meant,
+    is_known,
+    leaf_like,
+    leaves_meant,
+    name_of_given,
+    of_given,
+    of_layer,
+    plain_name,
+    variables_in,
+)
 from tracer.testing.handed import together
 from tracer.testing.snapshots import difference
 from tracer.testing.unused import Watch
@@ -194,7 +206,7 @@ def assert_executions(
     ...         run()
     """
     _require_method(method)
-    what = f"executions of {method}{_of(variable, ' on ')}"
+    what = f"executions of {method}{of_given(variable, ' on ')}"
     wanted = _wanted("assert_executions", what, count, at_least, at_most)
     expected = Expected(
         "executions",
@@ -238,7 +250,7 @@ def assert_calls(
     if context not in (None, "eager", "tracing"):
         raise UnknownName(f"no context {context!r}: it is eager or tracing")
     way = {None: "", "eager": ", eager", "tracing": ", while tracing"}[context]
-    what = f"calls of {method}{_of(variable, ' on ')}{way}"
+    what = f"calls of {method}{of_given(variable, ' on ')}{way}"
     wanted = _wanted("assert_calls", what, count, at_least, at_most)
     expected = Expected("calls", wanted, method=method, variable=variable, context=context)
     return Assertion(optimizer, _check(expected))
@@ -291,16 +303,16 @@ def _check_of_each(
         )
 
     def check(trace: Trace) -> str:
-        wanted = _leaves_meant(trace, leaves_of(model_or_variables)) or [
-            (_plain(variable), next(iter(_indices(trace, [variable])), None))
-            for variable in _variables(model_or_variables, "trainable_variables")
+        wanted = leaves_meant(trace, leaves_of(model_or_variables)) or [
+            (plain_name(variable), next(iter(indices_meant(trace, [variable])), None))
+            for variable in variables_in(model_or_variables, "trainable_variables")
         ]
-        for each in _each_given(model_or_variables) if trace.complete else ():
+        for each in each_given(model_or_variables) if trace.complete else ():
             layers = frozen_in(each)
-            if layers and not _variables(each, "trainable_variables"):
-                return failure.of_no_variables(trace, _of_layer(each), layers)
+            if layers and not variables_in(each, "trainable_variables"):
+                return failure.of_no_variables(trace, of_layer(each), layers)
         if not wanted and trace.complete:
-            return failure.of_no_variables(trace, _of_layer(model_or_variables), ())
+            return failure.of_no_variables(trace, of_layer(model_or_variables), ())
         return why(trace, wanted)
 
     return check
@@ -322,23 +334,23 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     """
 
     def check(trace: Trace) -> str:
-        frozen = _variables(variables, "variables")
-        names = list(map(_plain, frozen))
+        frozen = variables_in(variables, "variables")
+        names = list(map(plain_name, frozen))
         what = f"updates of {together(names)}" if names else "updates"
         expected = Expected("updates", (Wanted(what, 0, 0),))
         leaves = leaves_of(variables)
         for name in leaves:
-            if like := _like(trace, name):
+            if like := leaf_like(trace, name):
                 return failure.of_another_tree(trace, expected.wanted, name, like)
         named = [] if leaves else [each for each in frozen if isinstance(each, str)]
-        unknown = [each for each in named if not _knows(trace, each)]
+        unknown = [each for each in named if not is_known(trace, each)]
         alive = names_alive() if unknown else set()
         for name in unknown:
             if not any(is_meant(name, each) for each in alive):
                 return failure.of_no_such_variable(trace, expected.wanted, name, alive)
-        indices = {index for _, index in _leaves_meant(trace, leaves) if index is not None}
+        indices = {index for _, index in leaves_meant(trace, leaves) if index is not None}
         if not leaves:
-            indices |= _indices(trace, frozen)
+            indices |= indices_meant(trace, frozen)
         selection = replace(expected.selection(trace), variables=frozenset(indices))
         message = failure.of_expected(trace, expected, selection)
         if message:
@@ -364,7 +376,7 @@ def expect_updates(
     at_most: int | None = None,
 ) -> Check:
     """The check of `assert_updates`, for the marker and the fixture of the pytest plugin."""
-    what = f"updates{_of(variable)}"
+    what = f"updates{of_given(variable)}"
     wanted = [
         Wanted(f"dense {what}", dense, dense, frozenset({"dense"})),
         Wanted(f"sparse {what}", sparse, sparse, frozenset({"sparse"})),
@@ -415,7 +427,7 @@ def _check(expected: Expected) -> Check:
     """The check that a trace is as `expected`; a variable that it does not hold fails it."""
 
     def check(trace: Trace) -> str:
-        if _holds_variables(expected.variable):
+        if holds_variables(expected.variable):
             return _check_of_layer(trace, expected)
         try:
             return failure.of_expected(trace, expected)
@@ -430,8 +442,8 @@ def _check(expected: Expected) -> Check:
 
 def _check_of_layer(trace: Trace, expected: Expected) -> str:
     """The same where the variables are those of a layer or a model, which may be built by now."""
-    variables = _variables(expected.variable, "variables")
-    indices = _indices(trace, variables)
+    variables = variables_in(expected.variable, "variables")
+    indices = indices_meant(trace, variables)
     if not indices and trace.complete:
         names = [name for _, own in frozen_in(expected.variable) for name in own]
         names = names or [name_of(each) for each in variables]
@@ -447,7 +459,7 @@ def _alive(trace: Trace, variable: object) -> list[str]:
         return []
     if isinstance(variable, str):
         return sorted(name for name in names_alive() if is_meant(variable, name))
-    return [_name_of(variable)]
+    return [name_of_given(variable)]
 
 
 def _wanted(
@@ -464,113 +476,3 @@ def _wanted(
 def _require_method(method: str) -> None:
     if method not in known_methods():
         raise unknown_name("method", method, known_methods(), "tracer counts")
-
-
-def _of(variable: object, word: str = " of ") -> str:
-    if variable is None:
-        return ""
-    if isinstance(variable, str):
-        return word + variable
-    try:
-        return word + _name_of(variable)
-    except TypeError:
-        raise TypeError(
-            f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
-        ) from None
-
-
-def _of_layer(given: object) -> str:
-    """` of encoder` for a layer or a model."""
-    return _of(given) if _holds_variables(given) and hasattr(given, "name") else ""
-
-
-def _holds_variables(given: object) -> bool:
-    """Whether it is a layer or a model, and no variable nor a name."""
-    if isinstance(given, str) or shards_of(given):
-        return False
-    variables = getattr(given, "variables", None)
-    return _is_module(given) or (variables is not None and not callable(variables))
-
-
-def _is_module(given: Any) -> bool:
-    """Whether it is a module of PyTorch; a layer of Keras, which may be one, has variables."""
-    is_layer = hasattr(given, "trainable_variables")
-    return callable(getattr(given, "named_parameters", None)) and not is_layer
-
-
-def _name_of(variable: object) -> str:
-    shards = shards_of(variable)
-    return ", ".join(name_of(shard) for shard in shards) if shards else name_of(variable)
-
-
-def _plain(variable: object) -> str:
-    """The name of a variable; that of a leaf is given by itself."""
-    return variable if isinstance(variable, str) else name_of(variable)
-
-
-def _indices(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
-    """The indices of the variables, or of what a name means, as far as the trace holds them."""
-    indices: set[int] = set()
-    for variable in variables:
-        with suppress(UnknownName):
-            indices |= variables_meant(variable, trace.variables, trace.objects)
-    return frozenset(indices)
-
-
-def _leaves_meant(trace: Trace, leaves: Iterable[str]) -> list[tuple[str, int | None]]:
-    """The name and the index of each of these leaves, in each transformation that has it.
-
-    A tree does not say of which of several it is: `kernel` means `kernel#2`, too.
-    """
-    meant: list[tuple[str, int | None]] = []
-    for leaf in leaves:
-        same = re.compile(rf"{re.escape(leaf)}(#\d+)?")
-        indices = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
-        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf, None)]
-    return meant
-
-
-def _like(trace: Trace, leaf: str) -> str:
-    """A leaf that the trace holds by a longer or a shorter path; none if it holds this one."""
-    paths = [f"/{variable.name}/" for variable in trace.variables]
-    path = f"/{leaf}/"
-    if path in paths:
-        return ""
-    ends = (e for e in paths if e.endswith(path) or path.endswith(e) or path.startswith(e))
-    return next(ends, "").strip("/")
-
-
-def _knows(trace: Trace, name: str) -> bool:
-    """Whether the trace holds a variable that is meant by `name`, a name or a glob."""
-    return bool(_indices(trace, [name]))
-
-
-def _each_given(given: Any) -> Iterator[Any]:
-    """Each layer, model or variable that was given, by itself or in lists; no leaves of a tree."""
-    if isinstance(given, str) or leaves_of(given):
-        return
-    if hasattr(given, "dtype") or shards_of(given) or _holds_variables(given):
-        yield given
-    else:
-        for item in given:
-            yield from _each_given(item)
-
-
-def _variables(given: Any, attribute: str) -> list[Any]:
-    """The variables of a model or a layer, or those that were given, or of several such things.
-
-    A name stands for itself. Of a tree of JAX the names of its leaves are meant.
-    """
-    if leaves := leaves_of(given):
-        return list(leaves)
-    if isinstance(given, str):
-        return [given]
-    if _is_module(given):
-        trained = attribute == "trainable_variables"
-        return [each for each in given.parameters() if each.requires_grad or not trained]
-    variables = shards_of(given) or getattr(given, attribute, None)
-    if variables is not None and not callable(variables):
-        return list(variables)
-    if hasattr(given, "dtype"):
-        return [given]
-    return [variable for item in given for variable in _variables(item, attribute)]

@@ -1,0 +1,125 @@
+"""What an assertion is given: a variable, a layer, a model, a tree of JAX's arrays, or a name."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from tracer.api import leaves_of, name_of
+from tracer.errors import UnknownName
+from tracer.model.names import shards_of, variables_meant
+from tracer.model.trace import Trace
+
+__tracebackhide__ = True  # as in `assertions`
+
+
+def of_given(variable: object, word: str = " of ") -> str:
+    """` of dense/kernel`; nothing if none was given. Raises `TypeError` if it has no name."""
+    if variable is None:
+        return ""
+    if isinstance(variable, str):
+        return word + variable
+    try:
+        return word + name_of_given(variable)
+    except TypeError:
+        raise TypeError(
+            f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
+        ) from None
+
+
+def of_layer(given: object) -> str:
+    """` of encoder` for a layer or a model."""
+    return of_given(given) if holds_variables(given) and hasattr(given, "name") else ""
+
+
+def holds_variables(given: object) -> bool:
+    """Whether it is a layer or a model, and no variable nor a name."""
+    if isinstance(given, str) or shards_of(given):
+        return False
+    variables = getattr(given, "variables", None)
+    return _is_module(given) or (variables is not None and not callable(variables))
+
+
+def _is_module(given: Any) -> bool:
+    """Whether it is a module of PyTorch; a layer of Keras, which may be one, has variables."""
+    is_layer = hasattr(given, "trainable_variables")
+    return callable(getattr(given, "named_parameters", None)) and not is_layer
+
+
+def name_of_given(variable: object) -> str:
+    """The name of a variable; of one in shards those of all."""
+    shards = shards_of(variable)
+    return ", ".join(name_of(shard) for shard in shards) if shards else name_of(variable)
+
+
+def plain_name(variable: object) -> str:
+    """The name of a variable; that of a leaf is given by itself."""
+    return variable if isinstance(variable, str) else name_of(variable)
+
+
+def indices_meant(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
+    """The indices of the variables, or of what a name means, as far as the trace holds them."""
+    indices: set[int] = set()
+    for variable in variables:
+        with suppress(UnknownName):
+            indices |= variables_meant(variable, trace.variables, trace.objects)
+    return frozenset(indices)
+
+
+def leaves_meant(trace: Trace, leaves: Iterable[str]) -> list[tuple[str, int | None]]:
+    """The name and the index of each of these leaves, in each transformation that has it.
+
+    A tree does not say of which of several it is: `kernel` means `kernel#2`, too.
+    """
+    meant: list[tuple[str, int | None]] = []
+    for leaf in leaves:
+        same = re.compile(rf"{re.escape(leaf)}(#\d+)?")
+        indices = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
+        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf, None)]
+    return meant
+
+
+def leaf_like(trace: Trace, leaf: str) -> str:
+    """A leaf that the trace holds by a longer or a shorter path; none if it holds this one."""
+    paths = [f"/{variable.name}/" for variable in trace.variables]
+    path = f"/{leaf}/"
+    if path in paths:
+        return ""
+    ends = (e for e in paths if e.endswith(path) or path.endswith(e) or path.startswith(e))
+    return next(ends, "").strip("/")
+
+
+def is_known(trace: Trace, name: str) -> bool:
+    """Whether the trace holds a variable that is meant by `name`, a name or a glob."""
+    return bool(indices_meant(trace, [name]))
+
+
+def each_given(given: Any) -> Iterator[Any]:
+    """Each layer, model or variable that was given, by itself or in lists; no leaves of a tree."""
+    if isinstance(given, str) or leaves_of(given):
+        return
+    if hasattr(given, "dtype") or shards_of(given) or holds_variables(given):
+        yield given
+    else:
+        for item in given:
+            yield from each_given(item)
+
+
+def variables_in(given: Any, attribute: str) -> list[Any]:
+    """The variables of a model or a layer, or those that were given, or of several such things.
+
+    A name stands for itself. Of a tree of JAX the names of its leaves are meant.
+    """
+    if leaves := leaves_of(given):
+        return list(leaves)
+    if isinstance(given, str):
+        return [given]
+    if _is_module(given):
+        trained = attribute == "trainable_variables"
+        return [each for each in given.parameters() if each.requires_grad or not trained]
+    variables = shards_of(given) or getattr(given, attribute, None)
+    if variables is not None and not callable(variables):
+        return list(variables)
+    if hasattr(given, "dtype"):
+        return [given]
+    return [variable for item in given for variable in variables_in(item, attribute)]
