@@ -8,7 +8,8 @@ import traces
 from traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.compare import differences, executions
+from tracer.model.compare import differences
+from tracer.model.executions import executions
 from tracer.model.matching import match
 from tracer.model.records import Effect, Observation, Replica
 from tracer.model.runs import Run

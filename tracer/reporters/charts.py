@@ -111,24 +111,7 @@ def heat_map(noun: str, *, effects: bool) -> Spec:
     seen: `cells`, `marks`, which have the same edges and a `mark`, and `firsts`, with their `row`
     and the step `at` which a variable was not finite first.
     """
-    steps = {"domain": {"expr": "[from, to]"}, "nice": False, "zero": False}
-    axes = {
-        "x": {
-            "field": "a",
-            "type": "quantitative",
-            "title": "step",
-            "scale": steps,
-            "axis": {"format": ",d", "tickMinStep": 1, "grid": False, "labelFlush": True},
-        },
-        "x2": {"field": "b"},
-        "y": {
-            "field": "row",
-            "type": "ordinal",
-            "title": None,
-            "scale": {"domain": {"expr": "rows"}, "paddingInner": 0.12, "paddingOuter": 0.06},
-            "axis": {"labelExpr": "labels[datum.value]", "labelLimit": 0, "ticks": False},
-        },
-    }
+    axes = _axes_of_heat_map()
     tips = [
         {"field": name, "type": "nominal", "title": noun if name == "variable" else name}
         for name in ("variable", "steps", "on", "updates", *(["weights"] if effects else []))
@@ -174,6 +157,26 @@ def heat_map(noun: str, *, effects: bool) -> Spec:
             {"name": "labels", "value": []},
         ],
         "layer": layers,
+    }
+
+
+def _axes_of_heat_map() -> Spec:
+    return {
+        "x": {
+            "field": "a",
+            "type": "quantitative",
+            "title": "step",
+            "scale": {"domain": {"expr": "[from, to]"}, "nice": False, "zero": False},
+            "axis": {"format": ",d", "tickMinStep": 1, "grid": False, "labelFlush": True},
+        },
+        "x2": {"field": "b"},
+        "y": {
+            "field": "row",
+            "type": "ordinal",
+            "title": None,
+            "scale": {"domain": {"expr": "rows"}, "paddingInner": 0.12, "paddingOuter": 0.06},
+            "axis": {"labelExpr": "labels[datum.value]", "labelLimit": 0, "ticks": False},
+        },
     }
 
 

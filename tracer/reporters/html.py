@@ -55,14 +55,14 @@ def render(trace: Trace, by: None = None) -> str:
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
-    noun = variable_noun(trace.optimizers)
+    variable = variable_noun(trace.optimizers)
     data = {
         "first": trace.first_step,
         "themes": {
             n: {**finding, "config": charts.config(finding)} for n, finding in _THEMES.items()
         },
         "charts": {
-            "heat": charts.heat_map(noun, effects=trace.has_effects),
+            "heat": charts.heat_map(variable, effects=trace.has_effects),
             "bars": charts.bars(),
             "points": charts.points(),
             "icicle": charts.icicle(),
@@ -77,7 +77,7 @@ def render(trace: Trace, by: None = None) -> str:
             **({"marks": charts.MARKS, "first": charts.FIRST} if trace.has_effects else {}),
         },
         "effects": trace.has_effects,
-        "noun": noun,
+        "variable": variable,
         "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]
@@ -106,7 +106,7 @@ def render(trace: Trace, by: None = None) -> str:
         endings=[shown(ending) for ending in endings(trace)],
         facts=_facts(trace),
         noun=replica_noun(trace),
-        variable=noun,
+        variable=variable,
         first_tracing=FIRST_TRACING,
         optimizers_left=len(tallies) - len(drawn),
         optimizers=[

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tracer.model.compare import Executed, Work, executions
+from tracer.model.executions import Executed, Work, executions
 from tracer.model.trace import Trace
 from tracer.reporters.layout import shown
 from tracer.testing.failure_rows import label

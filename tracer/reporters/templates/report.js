@@ -156,11 +156,11 @@ function classify(lane, cell, first, last) {
 function say(cell, kind) {
   const all = cell.dense + cell.sparse;
   const { cause, updated } = optimizer();
-  if (kind === data.words.never) return `none: the ${data.noun} was never updated` + (cause && !updated ? `, ${cause}` : "");
+  if (kind === data.words.never) return `none: the ${data.variable} was never updated` + (cause && !updated ? `, ${cause}` : "");
   if (kind === data.words.skipped) return cause ? `none: ${cause}` : cell.steps === 1 ? "none: the step updated nothing"
     : "none: these steps updated nothing";
   if (kind === optimizer().calm) return `none: ${kind}`;
-  if (!all) return `none, while other ${data.noun}s were updated`;
+  if (!all) return `none, while other ${data.variable}s were updated`;
   const kinds = cell.sparse === 0 ? "dense" : cell.dense === 0 ? "sparse"
     : `${number(cell.dense)} dense, ${number(cell.sparse)} sparse`;
   const total = `${number(all)} in all, ${kinds}`;
@@ -290,9 +290,9 @@ async function drawHeat() {
   const { states, colors } = optimizer(), palette = colors[dark.matches ? "dark" : "light"];
   color.scale.domain = states.filter((each) => present.has(each));
   color.scale.range = palette.filter((_, at) => present.has(states[at]));
-  color.legend.title = `updates of a ${data.noun} per ${view().per}`;
+  color.legend.title = `updates of a ${data.variable} per ${view().per}`;
   if (narrow($("heat"))) { // beside the labels there is no room for a line of both
-    color.legend.title = [`updates of a ${data.noun}`, `per ${view().per}`];
+    color.legend.title = [`updates of a ${data.variable}`, `per ${view().per}`];
     color.legend.columns = 1;
   }
   if (data.effects) drawMarks(spec);
@@ -522,10 +522,10 @@ function drawTable() {
     line.append(...SHOWN.map((_, column) => cellOf(row[column], column, row)));
     return line;
   }));
-  $("matches").textContent = `${number(found.length)} of ${some(optimizer().variables.length, data.noun)}`;
+  $("matches").textContent = `${number(found.length)} of ${some(optimizer().variables.length, data.variable)}`;
   $("more").hidden = kept.length === found.length;
   $("more").textContent = `Show ${number(Math.min(MORE, found.length - kept.length))} more`;
-  $("left").textContent = optimizer().left ? `${some(optimizer().left, `more ${data.noun}`)} would make this page too large: `
+  $("left").textContent = optimizer().left ? `${some(optimizer().left, `more ${data.variable}`)} would make this page too large: `
     + "tracer report --by variable -o variables.csv has them all." : "";
   [...$("table").tHead.rows[0].cells].forEach((cell, column) => {
     if (column === state.sort) cell.setAttribute("aria-sort", state.down ? "descending" : "ascending");
@@ -540,7 +540,7 @@ function makeTable() {
     const cell = document.createElement("th"), button = document.createElement("button");
     cell.scope = "col";
     if (column >= 3) cell.className = "n";
-    button.append(name === "variable" ? data.noun : name, document.createElement("span"));
+    button.append(name === "variable" ? data.variable : name, document.createElement("span"));
     button.addEventListener("click", () => {
       state.down = state.sort === column ? !state.down : column >= 3;
       state.sort = column;
