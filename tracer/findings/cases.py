@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from tracer.model.labels import variable_noun
 from tracer.model.records import Optimizer
 from tracer.model.tally import Tally
 from tracer.model.wording import listed
@@ -73,7 +72,7 @@ def subject(tally: Tally, variables: Sequence[int]) -> str:
 
     With several optimizers in the trace, that of the variables is named with them.
     """
-    noun = variable_noun(tally.optimizers)
+    noun = tally.dialect.variable
     return names_in_short(names_of(tally, variables), of_optimizer(tally), noun)
 
 

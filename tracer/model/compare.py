@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from tracer.model import callers, measures
-from tracer.model.labels import replica_names, replica_noun, steps_label, variable_noun
+from tracer.model.labels import replica_names, replica_noun, steps_label
 from tracer.model.matching import Pair, class_name, matched
 from tracer.model.records import Line, Observation
 from tracer.model.runs import Run
@@ -108,7 +108,7 @@ def _difference(pair: Pair) -> Difference:
         callers=calls.changes,
         shifted=calls.shifted,
         several=_several(before) or _several(after),
-        noun=variable_noun(before.optimizers),
+        noun=before.dialect.variable,
     )
 
 

@@ -1,11 +1,9 @@
 """What steps and replicas are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator
 
-from tracer.kinds import AT_ONCE, OPTAX, TORCH
-from tracer.model.records import Optimizer, Replica
+from tracer.model.records import Replica
 from tracer.model.stretches import Part, Steps, Stretch
 from tracer.model.trace import Trace
 
@@ -40,54 +38,6 @@ def program_lines(trace: Trace) -> dict[int, str]:
         for index, each in roots.items()
         if each.made and several[each.class_name] > 1
     }
-
-
-def of_torch(optimizers: Iterable[Optimizer]) -> bool:
-    """Whether they are PyTorch's own, of which things have PyTorch's names."""
-    return all(each.kind == TORCH for each in optimizers)
-
-
-Framework = Literal["tensorflow", "jax", "torch", "torch.optim"]
-"""What trains: TensorFlow, Keras on JAX, Keras on PyTorch, or PyTorch with an optimizer of its own.
-"""
-
-
-def framework(trace: Trace, optimizers: Iterable[Optimizer]) -> Framework:
-    """What trains with these optimizers: where it is not known, TensorFlow does."""
-    if of_torch(optimizers):
-        return "torch.optim"
-    imported = trace.environment
-    if "tensorflow" in imported:
-        return "tensorflow"
-    return "jax" if "jax" in imported else "torch" if "torch" in imported else "tensorflow"
-
-
-def finds_nan(trace: Trace, optimizers: Iterable[Optimizer]) -> str:
-    """What their users find infinite values and NaN with, where they begin."""
-    return {
-        "tensorflow": "tf.debugging.enable_check_numerics()",
-        "jax": 'jax.config.update("jax_debug_nans", True)',
-    }.get(framework(trace, optimizers), "torch.autograd.detect_anomaly()")
-
-
-def program_noun(trace: Trace, optimizers: Iterable[Optimizer]) -> str:
-    """What their users call what a function is traced to."""
-    return "program" if framework(trace, optimizers) == "jax" else "graph"
-
-
-def of_optax(optimizers: Iterable[Optimizer]) -> bool:
-    """Whether they are transformations of optax."""
-    return all(each.kind == OPTAX for each in optimizers)
-
-
-def at_once(optimizers: Iterable[Optimizer]) -> bool:
-    """Whether each makes all updates of a step at once, and none by a method of its own."""
-    return all(each.kind in AT_ONCE for each in optimizers)
-
-
-def variable_noun(optimizers: Sequence[Optimizer]) -> str:
-    """What the users of these optimizers call what they update."""
-    return "parameter" if optimizers and at_once(optimizers) else "variable"
 
 
 _RANK = "rank:"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from tracer.model.labels import framework
+from tracer.model.dialects import Dialect, dialect_of
 from tracer.model.measures import Measure, steps, tries, updates
 from tracer.model.records import (
     Block,
@@ -74,6 +74,11 @@ class Tally:
             if optimizer.root == self.root and i != self.root
         )
         return (everyone[self.root], *nested)
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """What the users of these optimizers call things."""
+        return dialect_of(self.trace, self.optimizers)
 
     @cached_property
     def variables(self) -> tuple[int, ...]:
@@ -223,9 +228,9 @@ class Tally:
         """Whether graphs never ran, and each is the first of a function that was traced twice.
 
         TensorFlow traces a function that makes variables once to make them, and once more to run
-        it. A trace that does not tell its graphs apart is judged by their number. JAX does not.
+        it. A trace that does not tell its graphs apart is judged by their number.
         """
-        if framework(self.trace, self.optimizers) != "tensorflow":
+        if not self.dialect.traces_twice:
             return False
         idle = [each for each in self.trace.graphs if each.root == self.root and each.idle]
         if idle:

@@ -4,13 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from tracer.kinds import KINDS
 from tracer.model import measures
+from tracer.model.dialects import KIND_WORDS, dialect_of
 from tracer.model.empty import every, reason, reason_for_all
 from tracer.model.labels import (
-    at_once,
-    of_optax,
-    of_torch,
     program_lines,
-    program_noun,
     replica_names,
     replica_noun,
 )
@@ -26,10 +23,8 @@ _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if appl
 
 def question(trace: Trace) -> str:
     """The question that `answer` answers, with the methods that matter in this run."""
-    if trace.optimizers and of_torch(trace.optimizers):
-        return "How often did step run, and what did it update?"
-    if trace.optimizers and of_optax(trace.optimizers):
-        return "How often did update run, and what did it compute?"
+    if own := dialect_of(trace).question:
+        return own
     names = dict.fromkeys(
         shown(trace.methods[index].name)
         for tally in tallies_of(trace)
@@ -69,7 +64,7 @@ def _of(lines: Mapping[int, str], tally: Tally) -> str:
 
 def _first(tally: Tally) -> str:
     """The first sentence, and before it what of the program's own never ran."""
-    if at_once(tally.optimizers):
+    if not tally.dialect.apply_methods:
         return _updates_of_steps(tally)
     return " ".join([*never_reached(tally), _executions(tally)])
 
@@ -83,7 +78,7 @@ def never_reached(tally: Tally) -> list[str]:
     for optimizer in tally.optimizers:
         for remark in optimizer.remarks:
             if remark.code == "override-unreached":
-                why = f"{_CALLERS[optimizer.kind]} {shown(remark.detail)}"
+                why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
             elif remark.code == "own-dense" and _only_sparse(tally, optimizer, remark.method):
                 why = "every gradient that was applied was sparse"
             else:
@@ -108,14 +103,6 @@ def _only_sparse(tally: Tally, optimizer: Optimizer, method: str) -> bool:
     }
     kinds, methods = {kind for kind, _ in done}, {name for _, name in done}
     return trace.complete and kinds == {"sparse"} and method not in methods
-
-
-_CALLERS = {
-    "legacy": "a legacy optimizer of Keras calls",
-    "keras2": "Keras 2.11 and later calls",
-    "keras3": "Keras 3 calls",
-    "v1": "tf.compat.v1 calls",
-}
 
 
 def apply_methods(tally: Tally) -> list[int]:
@@ -201,7 +188,7 @@ def _discarded(tally: Tally) -> str:
 
 def _calls(tally: Tally) -> str:
     """The second sentence."""
-    if at_once(tally.optimizers):
+    if not tally.dialect.apply_methods:
         return _calls_of_step(tally)
     chosen = apply_methods(tally)
     eager = tracing = 0
@@ -228,7 +215,7 @@ def _calls(tally: Tally) -> str:
     least = "" if tally.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    noun = program_noun(tally.trace, tally.optimizers)
+    noun = tally.dialect.program
     while_tracing = f"while tracing {some(graphs, noun)}{within or _never(graphs, idle)}"
     if not tracing:
         if {tally.trace.methods[index].name for index in chosen} <= _OF_MANY:
@@ -247,11 +234,8 @@ def _updates_of_steps(tally: Tally) -> str:
     if not total:
         why = reason_for_all(tally)
         because = why.in_brackets if why else ""
-        none = "No parameter was updated"
-        if of_optax(tally.optimizers):
-            none = "No update was computed"
-        if tally.total(measures.discarded):
-            none = "No update was kept"
+        kept_none = tally.total(measures.discarded)
+        none = "No update was kept" if kept_none else tally.dialect.nothing_made
         return f"{none}: {least}0 updates {in_steps}{because}{_beside(tally)}."
     made = {replica: _made(tally, replica) for replica in tally.replicas}
     on = replica_names(tally.trace)
@@ -274,9 +258,7 @@ def _beside(tally: Tally) -> str:
 def _made(tally: Tally, replica: int) -> str:
     """`Each step made 4 updates`, of those that updated anything."""
     steps = tally.rates(measures.updates, replica)
-    made = "computed" if of_optax(tally.optimizers) else "made"
-    if tally.total(measures.discarded):
-        made = "kept"
+    made = "kept" if tally.total(measures.discarded) else tally.dialect.made
     if not any(steps):
         return f"No step {made} an update"
     low, high = min(steps), max(steps)
@@ -291,24 +273,23 @@ def _made(tally: Tally, replica: int) -> str:
 
 def _calls_of_step(tally: Tally) -> str:
     """The second sentence of such an optimizer."""
-    jax = of_optax(tally.optimizers)
     parts = []
     for index in tally.methods:
         method = tally.trace.methods[index]
         if method.role == "step":
             eager, tracing = tally.calls(index)
             graphs, _ = tally.graphs(measures.of_methods([index]))
-            part = f"{shown(method.name)} was called {times(eager)}"
-            if tracing and jax:
-                part = f"{shown(method.name)} was called {times(eager + tracing)} from Python"
-                alone = f", {times(tracing)} of them" if eager else ""
-                part += f"{alone}, to build {some(graphs, 'program')}"
-            elif tracing:
-                part = f"{shown(method.name)} was called {times(eager)} from Python, and ran in "
-                part += f"{some(graphs, 'program')} of torch.compile"
-            parts.append(part)
+            was_called = f"was called {times(eager)}"
+            if tracing:
+                was_called = tally.dialect.compiled.format(
+                    eager=times(eager),
+                    calls=times(eager + tracing),
+                    of_them=f", {times(tracing)} of them" if eager else "",
+                    programs=some(graphs, tally.dialect.program),
+                )
+            parts.append(f"{shown(method.name)} {was_called}")
     if not parts:
-        return f"{'update' if jax else 'step'} was not called."
+        return f"{tally.dialect.step_method} was not called."
     return f"{listed(parts[::-1])}."
 
 

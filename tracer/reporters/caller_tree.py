@@ -2,7 +2,7 @@
 
 from tracer.model import callers
 from tracer.model.callers import Caller
-from tracer.model.labels import replica_noun, variable_noun
+from tracer.model.labels import replica_noun
 from tracer.model.records import Block
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.tally import Tally
@@ -43,7 +43,7 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
         name += _graphs(caller, tally)
     note = "" if caller.executions or caller.children else "never ran"
     if caller.method:
-        of = some(caller.variables, variable_noun(tally.optimizers))
+        of = some(caller.variables, tally.dialect.variable)
         on = (
             f" on {some(caller.replicas, replica_noun(tally.trace))}" if caller.replicas > 1 else ""
         )

@@ -13,7 +13,6 @@ from typing import Any
 
 import vl_convert
 
-from tracer.model.labels import variable_noun
 from tracer.model.tally import Tally
 from tracer.model.wording import some
 from tracer.reporters.calm import cause
@@ -438,7 +437,7 @@ def picture(tally: Tally) -> bytes | None:
             edges = {"row": row, "a": before + first - 0.5, "b": before + last + 0.5}
             _put(cells, {**edges, "state": _state(heat, view, pattern, first, last, calm)}, "state")
             _put(marks, {**edges, "mark": _mark(lane.within(first, last))}, "mark")
-    noun = variable_noun(tally.optimizers)
+    noun = tally.dialect.variable
     spec = heat_map(noun, effects=bool(tally.effects))
     spec["width"], spec["height"] = _WIDTH, {"step": 20}
     spec["datasets"]["cells"] = cells

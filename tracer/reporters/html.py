@@ -15,10 +15,10 @@ import jinja2
 from markupsafe import Markup
 
 from tracer.findings.catalogue import findings
-from tracer.kinds import OPTAX, TORCH
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
-from tracer.model.labels import framework, replica_ids, replica_names, replica_noun, variable_noun
+from tracer.model.dialects import dialect_of
+from tracer.model.labels import replica_ids, replica_names, replica_noun
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.tally import Tally, tallies_of
@@ -55,7 +55,7 @@ def render(trace: Trace, by: None = None) -> str:
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
-    variable = variable_noun(trace.optimizers)
+    variable = dialect_of(trace).variable
     data = {
         "first": trace.first_step,
         "themes": {
@@ -142,7 +142,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]
     asked = {index for tally in tallies_of(trace) for index in tally.variables}
-    facts.append((f"{variable_noun(trace.optimizers)}s", len(asked)))
+    facts.append((f"{dialect_of(trace).variable}s", len(asked)))
     copy = replica_noun(trace)
     if len(trace.replicas) > 1:
         facts.append((f"{copy}s", len(trace.replicas)))
@@ -152,13 +152,9 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
 
 
-_STEP_METHODS = {OPTAX: "update", TORCH: "step"}
-
-
 def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
     """What the template shows of an optimizer."""
-    graphs, of = _graphs(tally), framework(tally.trace, tally.optimizers)
-    copy = replica_noun(tally.trace)
+    graphs, copy = _graphs(tally), replica_noun(tally.trace)
     lost = []
     if number := tally.unplaced(measures.updates):
         lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
@@ -177,9 +173,8 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
         "variables": len(tally.variables),
         "lost": lost,
         "noun": copy,
-        "program": "graph" if of == "tensorflow" else "program",
-        "step_method": _STEP_METHODS.get(tally.optimizers[0].kind)
-        or ("stateless_apply" if of == "jax" else "apply_gradients"),
+        "program": tally.dialect.program,
+        "step_method": tally.dialect.step_method,
         "names": [replica_ids(tally.trace)[index] for index in tally.replicas[:most]],
         "workers": workers[:most] if len(workers) > 1 and copy != "rank" else [],
         "replicas": replicas[:most],
@@ -200,7 +195,7 @@ def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) 
 def _trees(tally: Tally, most: int) -> dict[str, Any]:
     """Who calls, and the layers, as rows of tables."""
     callers = _rows_of(caller_tree.nodes(tally, "odd"), caller_tree.JOINT)
-    layers = _rows_of(layer_tree.nodes(tally, "odd", "odd"), layer_tree.joint_of(tally))
+    layers = _rows_of(layer_tree.nodes(tally, "odd", "odd"), tally.dialect.separator)
     return {
         "callers_known": known(tally.trace.data),
         "lacking": LACKING,

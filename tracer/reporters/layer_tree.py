@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from tracer.model.labels import of_torch
 from tracer.model.records import Kind
 from tracer.model.tally import Tally
 from tracer.reporters.layout import shown
@@ -61,17 +60,12 @@ class Layer:
             yield from child.walk(joint, below, depth + 1)
 
 
-def joint_of(tally: Tally) -> str:
-    """What stands between the parts of a name: `model/dense/kernel`, or `0.weight` in PyTorch."""
-    return "." if of_torch(tally.optimizers) else "/"
-
-
 def tree(tally: Tally) -> Layer:
     """The layers of an optimizer's variables, in the order of the variables."""
     whole = Layer("")
     known: dict[tuple[str, ...], Layer] = {(): whole}
     updates = _updates(tally)
-    joint = joint_of(tally)
+    joint = tally.dialect.separator
     for index in tally.variables:
         *path, last = tally.trace.variables[index].name.split(joint)
         dense, sparse = updates.get(index, (0, 0))

@@ -291,7 +291,7 @@ def by_layer(tally: Tally) -> list[LayerRow]:
     """A row for each layer and each variable; nothing is folded."""
     return [
         LayerRow(depth, path, each.variables, each.never, each.updates, each.dense, each.sparse)
-        for depth, path, each in layer_tree.tree(tally).walk(layer_tree.joint_of(tally))
+        for depth, path, each in layer_tree.tree(tally).walk(tally.dialect.separator)
     ]
 
 

@@ -11,11 +11,9 @@ from tracer.errors import UnknownName
 from tracer.findings.catalogue import to_report
 from tracer.kinds import TORCH
 from tracer.model.labels import (
-    of_optax,
     only_worker,
     program_lines,
     replica_noun,
-    variable_noun,
 )
 from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
@@ -132,14 +130,14 @@ def headline(tally: Tally, named: bool) -> str:
     root, *nested = tally.optimizers
     around = f" around {', '.join(map(class_of, nested))}" if nested else ""
     unlike = root.name.replace("_", "").lower() != class_of(root).replace("_", "").lower()
-    named = named and not of_optax(tally.optimizers)  # of which the name is what it is made of
+    named = named and not tally.dialect.named_by_class
     name = f' "{shown(root.name)}"' if named or unlike else ""
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""
     least = "" if trace.complete else "at least "
     counts = [
         least + some(tally.steps, "step"),
-        some(len(tally.variables), variable_noun(tally.optimizers)),
+        some(len(tally.variables), tally.dialect.variable),
     ]
     copy = replica_noun(trace)
     if len(tally.replicas) > 1:

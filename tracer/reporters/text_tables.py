@@ -9,13 +9,11 @@ from rich.text import Text
 from tracer.model import measures
 from tracer.model.empty import accumulated, reason_for_all, skipper
 from tracer.model.labels import (
-    framework,
     only_worker,
     program_lines,
     replica_ids,
     replica_noun,
     steps_label,
-    variable_noun,
 )
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
@@ -122,7 +120,7 @@ def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
         for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
     ]
     kept = _first(all_rows, _MOST if asked.everything else _FEW)
-    noun = variable_noun(tally.optimizers)
+    noun = tally.dialect.variable
     lines = Table(noun, columns, kept).lines(width)
     if rest := len(all_rows) - len(kept):
         odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
@@ -249,7 +247,7 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
         more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
     if tally.effects:
-        noun, each = variable_noun(tally.optimizers), replica_noun(tally.trace)
+        noun, each = tally.dialect.variable, replica_noun(tally.trace)
         all_counted = f", those of each {each} counted" if len(tally.replicas) > 1 else ""
         said = f"(unchanged, not finite: so many {noun}s were so after the step{all_counted})"
         lines += paragraph(said, width, style="dim")
@@ -358,18 +356,13 @@ def _behind(tally: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int
     return late
 
 
-def _programs(tally: Tally) -> str:
-    """What the graphs are called, where there may be any."""
-    return "programs" if framework(tally.trace, tally.optimizers) != "tensorflow" else "graphs"
-
-
 def by_method(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, and beside them the Python calls and their graphs."""
     columns = (
         Column("executions"),
         Column("calls\neager", drop=2),
         Column("calls\ntracing", drop=1),
-        Column(f"\n{_programs(tally)}", drop=3),
+        Column(f"\n{tally.dialect.program}s", drop=3),
         Column("never\nran", drop=3),
     )
     table = Table("method", columns)

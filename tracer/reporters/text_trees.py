@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 
 from tracer.model.callers import LACKING, known
-from tracer.model.labels import variable_noun
 from tracer.model.tally import Tally
 from tracer.model.wording import some
 from tracer.reporters import caller_tree, layer_tree, trees
@@ -31,10 +30,10 @@ def by_caller(tally: Tally, width: int, asked: Asked) -> list[Text]:
 
 def by_layer(tally: Tally, width: int, asked: Asked) -> list[Text]:
     """A row for each layer; those in a row that are alike are one."""
-    headers = (f"{variable_noun(tally.optimizers)}s", *LAYER_COLUMNS[1:])
+    headers = (f"{tally.dialect.variable}s", *LAYER_COLUMNS[1:])
     columns = _columns(headers, (3, 0, 2, 4, 4))
     nodes = layer_tree.nodes(tally, ODD, WRONG)
-    return _lines("layer", "layer", columns, nodes, layer_tree.joint_of(tally), width)
+    return _lines("layer", "layer", columns, nodes, tally.dialect.separator, width)
 
 
 def _columns(headers: Sequence[str], drops: Sequence[int]) -> list[Column]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from tracer.model.labels import replica_ids, variable_noun
+from tracer.model.dialects import dialect_of
+from tracer.model.labels import replica_ids
 from tracer.model.measures import Measure
 from tracer.model.records import Kind
 from tracer.model.selection import REQUESTS, Selection
@@ -141,7 +142,7 @@ class Rows:
         if none_applied:
             variables, counts = [None], _Counts(0, 0, 0, 1)
         for variable in variables:
-            noun = variable_noun(tally.optimizers)
+            noun = tally.dialect.variable
             name = f"each {noun}" if none_applied else self._name(variable)
             order = -1 if variable is None else variable
             row = _Row(
@@ -178,7 +179,7 @@ class Rows:
         columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]
         if in_all:
             columns.append(Column("in all"))
-        table = Table("method" if by_method else variable_noun(self._trace.optimizers), columns)
+        table = Table("method" if by_method else dialect_of(self._trace).variable, columns)
         rows = []
         for row, replicas in sorted(self.rows.items()):
             dense, sparse, *_ = row.counts

@@ -6,15 +6,10 @@ from tracer.findings.cases import Case, class_of
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.kinds import KINDS
+from tracer.model.dialects import KIND_WORDS
 from tracer.model.records import Optimizer, Remark
 from tracer.model.wording import some, times
 
-_LABELS = {
-    "legacy": "a legacy Keras optimizer",
-    "keras2": "a Keras 2 optimizer",
-    "keras3": "a Keras 3 optimizer",
-    "v1": "a tf.compat.v1 optimizer",
-}
 _SIGNATURES = {
     "update_step": "`update_step(self, gradient, variable, learning_rate)`",
     "_parallel_update_step": "`_parallel_update_step(self, grads, variables, learning_rate)`",
@@ -50,16 +45,16 @@ def override_unreached(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "error",
             f"{class_of(optimizer)}.{remark.method} overrides nothing: the base class, "
-            f"{_LABELS[optimizer.kind]}, calls {remark.detail}, and no other method of "
-            f"{class_of(optimizer)} calls {remark.method}.",
+            f"{KIND_WORDS[optimizer.kind].optimizer}, calls {remark.detail}, and no other method "
+            f"of {class_of(optimizer)} calls {remark.method}.",
             f"Define {_signature(remark.detail, optimizer.kind)} instead{_or(remark.method)}.",
         )
     for optimizer, remark in _remarked(evidence, "override-beside"):
         yield Case(
             "warning",
             f"{class_of(optimizer)}.{remark.method} is called by nothing: the base class, "
-            f"{_LABELS[optimizer.kind]}, calls {remark.detail}, which the class has, too, and the "
-            f"program calls no {remark.method}.",
+            f"{KIND_WORDS[optimizer.kind].optimizer}, calls {remark.detail}, which the class has, "
+            f"too, and the program calls no {remark.method}.",
             f"Delete it, or put its code into {remark.detail}.",
         )
 
@@ -95,7 +90,7 @@ def wrong_signature(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "error" if certain else "warning",
             f"{class_of(optimizer)}.{remark.method} cannot take what "
-            f"{_LABELS[optimizer.kind]} passes, {passed}): {error}; {when}.",
+            f"{KIND_WORDS[optimizer.kind].optimizer} passes, {passed}): {error}; {when}.",
             f"Let {remark.method} take these arguments after self.",
         )
 

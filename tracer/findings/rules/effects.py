@@ -5,16 +5,10 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, names_of, subject
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
+from tracer.model.dialects import KIND_WORDS
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.wording import times
-
-_HOW = {
-    "keras3": "`self.assign_sub(variable, learning_rate * gradient)`",
-    "keras2": "`variable.assign_sub(self.learning_rate * gradient)`",
-    "legacy": "`return var.assign_sub(...)`",
-    "v1": "`return var.assign_sub(...)`",
-}
 
 
 @rule(
@@ -41,7 +35,7 @@ def never_assigned(evidence: Evidence) -> Iterator[Case]:
             "error",
             f"{class_of(optimizer)}.{name} returned None while a graph was traced, where "
             "TensorFlow needs the op that makes the update.",
-            f"Return the op: {_HOW[optimizer.kind]}.",
+            f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
         )
     for (index, method), variables in _in_vain(evidence).items():
         optimizer = evidence.trace.optimizers[index]
@@ -52,7 +46,7 @@ def never_assigned(evidence: Evidence) -> Iterator[Case]:
                 "error",
                 f"{class_of(optimizer)}.{name} ran {times(ran)} and assigned nothing to "
                 f"{subject(evidence, variables)}.",
-                f"Assign to the variable itself, as with {_HOW[optimizer.kind]}: "
+                f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
                 "`variable = ...` changes no weight.",
                 names_of(evidence, variables),
             )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, names_in_short, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.labels import framework
 from tracer.model.records import Failure
 from tracer.model.trace import Trace
 
@@ -134,12 +133,7 @@ def _fix(evidence: Evidence, failure: Failure) -> str:
             "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
             "loop of your own, build an optimizer for the variables that it is to train."
         )
-    if failure.cause == "none" and framework(evidence.trace, [root]) != "tensorflow":
-        return (
-            "The loss does not depend on any of them: compute it from what the model gives, and "
-            "take care of numpy, detach and integers in between."
-        )
-    return _FIXES[failure.cause]
+    return evidence.dialect.advice(f"apply-raised:{failure.cause}", _FIXES[failure.cause])
 
 
 def _quoted(failure: Failure, said: str) -> str:

@@ -8,7 +8,6 @@ import msgspec
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.labels import framework, of_optax, program_noun
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.tally import is_first_only
 from tracer.model.wording import some, times
@@ -44,10 +43,8 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
             if graph.parted:
                 parted.add(graph.function)
-    jax = framework(evidence.trace, evidence.optimizers) == "jax"
-    method = "stateless_apply" if jax else "apply_gradients"
-    method = "update" if of_optax(evidence.optimizers) else method
-    advice = "Call it once, with all gradients." if jax else ""
+    method = evidence.dialect.step_method
+    advice = evidence.dialect.advice("apply-gradients-twice")
     for function, calls in most.items():
         called = f"{function} calls {method}{of_optimizer(evidence)} {times(calls)}"
         steps = f"each time it runs, that is {calls:,} steps."
@@ -78,8 +75,7 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
 def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     every = [_without_failed(each) for each in _graphs(evidence)]
-    noun = program_noun(evidence.trace, evidence.optimizers)
-    twice = noun == "graph"  # TensorFlow traces what makes variables twice, and runs one of both
+    noun, twice = evidence.dialect.program, evidence.dialect.traces_twice
     rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
     ran = any(block.total for block in evidence.blocks)
     failed = any(program.error for program in evidence.trace.programs)
@@ -143,7 +139,6 @@ def _idle(
 )
 def retraced(evidence: Evidence) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
-    jax = framework(evidence.trace, evidence.optimizers) == "jax"
     for rows in _by_function(evidence):
         signatures = [each for each in rows if each.signature]
         later = [each for each in signatures[1:] if each.after > 0]
@@ -159,17 +154,11 @@ def retraced(evidence: Evidence) -> Iterator[Case]:
         line = _line(evidence, event)
         text = (
             f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
-            f"training, first after step {first.after:,}{' or so' if jax else ''}{change}"
+            f"training, first after step {first.after:,}{evidence.dialect.roughly}{change}"
             + (f", by the call in {line}" if line else "")
         )
-        advice = _RETRACED_BY_JAX if jax else ""
+        advice = evidence.dialect.advice("retraced")
         yield Case(_costly(tracings, rows), f"{text}.", advice, step=first.after + 1)
-
-
-_RETRACED_BY_JAX = (
-    "Give each batch the same shape: leave out the smaller last one (drop_last, drop_remainder), "
-    "or pad it; and give numbers as arrays of one type."
-)
 
 
 @rule(
@@ -197,15 +186,8 @@ def traced_again(evidence: Evidence) -> Iterator[Case]:
                 f"{again[0].function}{of_optimizer(evidence)} was traced {times(tracings)} for "
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
-            jax = framework(evidence.trace, evidence.optimizers) == "jax"
-            yield Case(_costly(tracings, rows), f"{text}.", _AGAIN_BY_JAX if jax else "")
-
-
-_AGAIN_BY_JAX = (
-    "Make the jitted function once, outside of the loop: a lambda, a partial or a method that is "
-    "made in it is a new function each time. Give what changes as an array: JAX traces again for "
-    "each value of a static argument, and for arrays that are spread over the devices otherwise."
-)
+            advice = evidence.dialect.advice("traced-again")
+            yield Case(_costly(tracings, rows), f"{text}.", advice)
 
 
 def _traced_by(evidence: Evidence, rows: Sequence[Graph]) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, Severity, names_in_short, of_optimizer
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.labels import of_torch
 
 
 @rule(
@@ -38,25 +37,25 @@ def never_handed(evidence: Evidence) -> Iterator[Case]:
     names = evidence.optimizers[0].never_handed
     if not names or not evidence.steps or not evidence.trace.complete:
         return
-    were, them = ("was", "it") if len(names) == 1 else ("were", "them")
-    if of_torch(evidence.optimizers[:1]):
-        yield Case(
-            "warning",
-            f"{names_in_short(names, noun='parameter')} {were} frozen when the optimizer"
-            f"{of_optimizer(evidence)} began, got a gradient later (requires_grad = True), and no "
-            f"optimizer was handed {them}: nothing updates {them}.",
-            "Hand over all parameters from the start, for an optimizer leaves out those without "
-            "a gradient; or call optimizer.add_param_group when they are made trainable.",
-            variables=names,
-        )
-        return
-    yield Case(
-        "warning",
-        f"{names_in_short(names)} {were} made trainable after the train step was traced, and "
-        f"no optimizer was ever handed {them}: the step{of_optimizer(evidence)} trains "
-        "only what was trainable before.",
-        variables=names,
-    )
+    yield _of_model(evidence, "warning", "never-handed", names, _THAWED)
+
+
+_THAWED = (
+    "made trainable after the train step was traced, and no optimizer was ever handed {them}: the "
+    "step{of} trains only what was trainable before"
+)
+
+
+def _of_model(
+    evidence: Evidence, severity: Severity, code: str, names: tuple[str, ...], when: str
+) -> Case:
+    """The case of these variables; `when` says what happened if the dialect does not."""
+    were, them, their = ("was", "it", "its") if len(names) == 1 else ("were", "them", "their")
+    which = names_in_short(names, noun=evidence.dialect.variable)
+    said = evidence.dialect.advice(f"{code}:when", when)
+    text = said.format(of=of_optimizer(evidence), them=them, their=their)
+    advice = evidence.dialect.advice(code)
+    return Case(severity, f"{which} {were} {text}.", advice, variables=names)
 
 
 @rule(
@@ -90,24 +89,11 @@ def frozen_but_updated(evidence: Evidence) -> Iterator[Case]:
     if not names or not evidence.steps:
         return
     roots = {each.root for each in evidence.trace.optimizers}
-    one = len(names) == 1
     severity: Severity = "warning" if len(roots) == 1 else "info"
-    if of_torch(evidence.optimizers[:1]):
-        yield Case(
-            severity,
-            f"{names_in_short(names, noun='parameter')} {'was' if one else 'were'} frozen "
-            f"(requires_grad = False) and kept {'its' if one else 'their'} gradient, so the steps"
-            f"{of_optimizer(evidence)} go on updating {'it' if one else 'them'}: momentum and "
-            "weight decay do so even if the gradient is 0.",
-            "Set the gradient to None where you freeze: parameter.grad = None, or "
-            "optimizer.zero_grad() without set_to_none=False.",
-            variables=names,
-        )
-        return
-    yield Case(
-        severity,
-        f"{names_in_short(names)} {'was' if one else 'were'} frozen (trainable = False) after the "
-        f"train step was traced or compiled, and the step{of_optimizer(evidence)} goes on "
-        f"updating {'it' if one else 'them'}.",
-        variables=names,
-    )
+    yield _of_model(evidence, severity, "frozen-but-updated", names, _FROZEN)
+
+
+_FROZEN = (
+    "frozen (trainable = False) after the train step was traced or compiled, and the step{of} goes "
+    "on updating {them}"
+)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, names_in_short
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
-from tracer.model.labels import framework
 from tracer.model.programs import has_ended
 from tracer.model.records import Decay, Optimizer
 from tracer.model.wording import listed, some
@@ -41,11 +40,12 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
         times = f" by its scale, {scale:,.0f} at first," if isinstance(scale, int | float) else ""
         if not times and isinstance(factor, int | float):
             times = f" by its loss_scale_factor, {factor:,g},"
+        where = evidence.dialect.advice("loss-not-scaled:where")
         yield Case(
             "warning",
             f"{class_of(optimizer)}.{divides} divided each gradient{times} and nobody called "
             f"{method}: the gradients are too small by that factor.",
-            f"Compute the gradients of optimizer.{method}(loss){_inside(evidence)}.",
+            f"Compute the gradients of optimizer.{method}(loss){where}.",
         )
     for optimizer, method, _ in _remarked(evidence, "never-scaled"):
         yield Case(
@@ -54,12 +54,6 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
             "If float16 is used, compute the gradients of optimizer.get_scaled_loss(loss), and "
             "give them to optimizer.get_unscaled_gradients before they are applied.",
         )
-
-
-def _inside(evidence: Evidence) -> str:
-    """Where the loss is to be scaled, if that could be done at the wrong place."""
-    of_tensorflow = framework(evidence.trace, evidence.optimizers) == "tensorflow"
-    return ", inside of the GradientTape" if of_tensorflow else ""
 
 
 @rule(

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from tracer.findings.cases import Case, class_of, names_in_short
 from tracer.findings.rule import rule
+from tracer.model.dialects import dialect_of
 from tracer.model.empty import is_loss_scale
-from tracer.model.labels import of_torch, variable_noun
 from tracer.model.records import Optimizer
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
@@ -52,8 +52,8 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
             small, large = (one, other) if ours < theirs else (other, one)
             inside = ours < theirs or theirs < ours
             names = tuple(trace.variables[index].name for index in sorted(shared))
-            noun = variable_noun([trace.optimizers[one], trace.optimizers[other]])
-            more = f", which also trains {some(len(ours ^ theirs), f'other {noun}')}"
+            dialect = dialect_of(trace, [trace.optimizers[one], trace.optimizers[other]])
+            more = f", which also trains {some(len(ours ^ theirs), f'other {dialect.variable}')}"
             first, second = (trace.optimizers[each].name for each in (small, large))
             yield Case(
                 "warning" if inside else "info",
@@ -63,15 +63,9 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
                 else f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
                 f"optimizers in turns: {trace.optimizers[one].name} and "
                 f"{trace.optimizers[other].name}.",
-                _SHARED_IN_TORCH if of_torch([trace.optimizers[one]]) else "",
+                dialect.advice("shared-variable"),
                 variables=names,
             )
-
-
-_SHARED_IN_TORCH = (
-    "If both are meant to train it, as a reconstruction and an adversary train one encoder, there "
-    "is nothing to do. If not, hand each optimizer the parameters of its own part."
-)
 
 
 @rule(
@@ -119,27 +113,19 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             continue
         variables = sorted(_updated_by_root(trace)[roots[0]])
         names = tuple(trace.variables[index].name for index in variables)
-        torch = of_torch(row)
-        came = "stepped first" if torch else "were made"
+        dialect = dialect_of(trace, row)
         values = [each.values for each in row]
         if any(a == b is not None for a, b in pairwise(values)):
             continue  # of which the weights were set back: folds, or a search
         yield Case(
             "info" if None in values else "warning",
-            f"{len(row):,} optimizers of the class {class_of(row[0])} {came} in {row[0].made}, "
-            "one after the other, and each trained "
-            f"{names_in_short(names, noun=variable_noun(row))}: {_names(row)}. Each began without "
+            f"{len(row):,} optimizers of the class {class_of(row[0])} {dialect.made_in} in "
+            f"{row[0].made}, one after the other, and each trained "
+            f"{names_in_short(names, noun=dialect.variable)}: {_names(row)}. Each began without "
             "the moments of the one before.",
-            _RENEWED_IN_TORCH if torch else "",
+            dialect.advice("optimizer-renewed"),
             variables=names,
         )
-
-
-_RENEWED_IN_TORCH = (
-    "If each is meant to begin anew, as one for each task in continual learning, there is nothing "
-    "to do. If not, make the optimizer once, before the loop; to change the rate, use a scheduler "
-    "or set group['lr']; or give it the state of the one before: load_state_dict."
-)
 
 
 def _names(optimizers: Sequence[Optimizer]) -> str:

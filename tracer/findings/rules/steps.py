@@ -12,7 +12,6 @@ from tracer.model.empty import (
     is_loss_scale,
     skipper,
 )
-from tracer.model.labels import finds_nan, of_optax
 from tracer.model.measures import tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
@@ -74,9 +73,7 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "warning" if hopeless else "info",
             f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(
-                finds_nan(evidence.trace, scales)
-            ),
+            (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(evidence.dialect.find_nan),
             step=streaks[0][0],
         )
 
@@ -292,15 +289,9 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
             "warning" if left * 10 >= steps and has_ended(trace) else "info",
             f"The gradients of {which} of {steps:,}{of_optimizer(evidence)} were accumulated "
             f"and never applied: those of {every:,} steps are applied together.",
-            _LEFT_IN_OPTAX if of_optax(evidence.optimizers) else "",
+            evidence.dialect.advice("gradients-left"),
             step=last + 1,
         )
-
-
-_LEFT_IN_OPTAX = (
-    "Choose a number of batches that every_k_schedule divides, or drop the rest: what is "
-    "accumulated stays in the state, and nothing applies it at the end."
-)
 
 
 @rule(

@@ -18,10 +18,6 @@ from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
 from tracer.model.labels import (
-    finds_nan,
-    framework,
-    of_optax,
-    of_torch,
     replica_names,
     replica_noun,
 )
@@ -74,23 +70,10 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
         names = names_of(evidence, fact.variables)
         if any(each.kind == "v1" for each in evidence.optimizers):
             yield Case("info", f"{text}.", _OF_THE_GRAPH, names, 1)
-        elif framework(evidence.trace, evidence.optimizers) in ("torch", "torch.optim"):
-            yield Case("warning", f"{text}.", _CUT_IN_TORCH, names, 1)
-        elif framework(evidence.trace, evidence.optimizers) == "jax":
-            yield Case("warning", f"{text}.", _CUT_IN_JAX, names, 1)
         else:
-            yield Case("warning", f"{text}.", variables=names, step=1)
+            advice = evidence.dialect.advice("no-gradient")
+            yield Case("warning", f"{text}.", advice, names, 1)
 
-
-_CUT_IN_TORCH = (
-    "Look for what cuts the parameter from the loss (detach, torch.no_grad, an output that is not "
-    "used, backward that is not called), or set its requires_grad to False."
-)
-
-_CUT_IN_JAX = (
-    "The program itself gives None for it: jax.grad has 0 where the loss does not depend on a "
-    "weight. Look for what makes its list of gradients, or take the variable out of it."
-)
 
 _OF_THE_GRAPH = (
     "minimize without var_list hands over every trainable variable of the graph, also those of "
@@ -160,7 +143,7 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
         for fact in folded(of):
             text = (
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
-                f"though {_asked(evidence)} got a gradient {_times(fact.numbers[0])}"
+                f"though {evidence.dialect.step_method} got a gradient {_times(fact.numbers[0])}"
             )
             text += (
                 f", in steps that {_skipper(evidence)} skipped" if skipped else _by_itself(evidence)
@@ -174,19 +157,11 @@ def never_updated(evidence: Evidence) -> Iterator[Case]:
             )
 
 
-def _asked(evidence: Evidence) -> str:
-    """The method that gets the gradients."""
-    if of_optax(evidence.optimizers):
-        return "update"
-    methods = {"torch.optim": "step", "jax": "stateless_apply", "torch": "apply"}
-    return methods.get(framework(evidence.trace, evidence.optimizers), "apply_gradients")
-
-
 def _taken_away(evidence: Evidence) -> str:
     """What to look for where a gradient came, and no update did."""
-    if of_optax(evidence.optimizers):
-        return "Look for what the transformation returns in place of an update, as None."
-    return f"Look for what takes gradients away in the optimizer's own {_asked(evidence)}."
+    method = evidence.dialect.step_method
+    own = f"Look for what takes gradients away in the optimizer's own {method}."
+    return evidence.dialect.advice("never-updated", own)
 
 
 def _skipper(evidence: Evidence) -> str:
@@ -194,9 +169,10 @@ def _skipper(evidence: Evidence) -> str:
 
 
 def _infinite(evidence: Evidence) -> str:
-    check = finds_nan(evidence.trace, evidence.optimizers)
     where = "in the steps in which it has one"
-    return f"Look for what makes the gradients infinite or NaN {where}: {check}."
+    return (
+        f"Look for what makes the gradients infinite or NaN {where}: {evidence.dialect.find_nan}."
+    )
 
 
 def _only_skipped(evidence: Evidence, history: History) -> bool:
@@ -252,8 +228,8 @@ def stopped(evidence: Evidence) -> Iterator[Case]:
             if silent is not None and silent[1] == because and latest > silent[0] + 1:
                 facts.append(fact_of(history.variables, step=silent[0] + 1))
         for fact in folded(facts):
-            own = _NOT_HANDED_TO_TORCH if of_torch(evidence.optimizers) else {}
-            reason, advice = own.get(because, (reason, advice or _taken_away(evidence)))
+            own, code = evidence.dialect.advice, f"updates-stopped:{because}"
+            reason, advice = own(f"{code} why", reason), own(code, advice or _taken_away(evidence))
             since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
             text = (
                 f"{subject(evidence, fact.variables)} {was(fact.variables)} no longer updated "
@@ -290,20 +266,6 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
         "train step passes.",
     ),
 )
-
-
-_NOT_HANDED_TO_TORCH = {
-    "missing": (
-        "it had no gradient since then",
-        "Look for what changed in the loss at that step: a branch that is no longer taken, a "
-        "detach, a layer whose output is no longer used.",
-    ),
-    "nothing": (
-        "no longer one of its parameters that require a gradient",
-        "If you froze it, this is as it should be. If not, look at requires_grad, and at the "
-        "parameter groups.",
-    ),
-}
 
 
 def _silent(history: History, replica: int, evidence: Evidence) -> tuple[int, str] | None:
@@ -386,12 +348,9 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
             f"{subject(evidence, fact.variables)} {was(fact.variables)} updated "
             f"{_times(in_step)} {where}"
         )
-        advice = _TWICE_IN_TORCH if of_torch(evidence.optimizers) else ""
+        advice = evidence.dialect.advice("updated-twice")
         names = names_of(evidence, fact.variables)
         yield Case("warning", f"{text}.", advice, names, fact.step)
-
-
-_TWICE_IN_TORCH = "Look for a step of the optimizer's own class that calls the inherited one twice."
 
 
 @rule(
@@ -445,7 +404,8 @@ def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
 
 
 def _on_a_replica(evidence: Evidence) -> str:
-    return f"Look for a condition on the replica or on its own data around {_asked(evidence)}."
+    method = evidence.dialect.step_method
+    return f"Look for a condition on the replica or on its own data around {method}."
 
 
 _ON_A_RANK = "Look for a condition on the rank or on its own data around the step."

@@ -8,7 +8,6 @@ from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject
 from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model import stretches
-from tracer.model.labels import finds_nan
 from tracer.model.measures import counting
 from tracer.model.records import Observation
 from tracer.model.runs import Run
@@ -89,7 +88,7 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
         if first and first == since
         else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
         "step (log of 0, a division by 0, an overflow of float16): "
-        f"{finds_nan(evidence.trace, evidence.optimizers)} stops where it begins. A lower learning "
+        f"{evidence.dialect.find_nan} stops where it begins. A lower learning "
         "rate or clipping helps where gradients explode.",
         names_of(evidence, everyone),
         first or None,

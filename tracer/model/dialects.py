@@ -1,0 +1,239 @@
+"""The words and the advice for each framework, in one table. No TensorFlow.
+
+A `Dialect` is what the users of one framework call things, and what they can do. `dialect_of`
+chooses one for an optimizer; what reads a trace then takes its words, and asks for no framework.
+A new backend is one entry in `DIALECTS`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tracer.kinds import OPTAX, TORCH
+from tracer.model.records import Optimizer
+from tracer.model.trace import Trace
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What users of a framework call things; without arguments, that of TensorFlow."""
+
+    variable: str = "variable"
+    """What an optimizer updates."""
+    separator: str = "/"
+    """What stands between the parts of a variable's name."""
+    program: str = "graph"
+    """What a function is traced to."""
+    traces_twice: bool = True
+    """True if a function that makes variables is traced twice, and its first graph never runs."""
+    step_method: str = "apply_gradients"
+    """The method that takes the gradients."""
+    apply_methods: bool = True
+    """True if each update is the execution of a method; False if a step makes all updates."""
+    named_by_class: bool = False
+    """True if the name of an optimizer says what it is made of, so that the class need not."""
+    question: str = ""
+    """The question of a report; empty if it is about the apply methods."""
+    made: str = "made"
+    """What a step does with an update, in the past tense."""
+    nothing_made: str = "No parameter was updated"
+    """That no step made an update."""
+    compiled: str = ""
+    """How a step method is said to run that was called while a program was traced: `{eager}` is how
+    often Python called it otherwise, `{calls}` how often in all, `{of_them}` how many of these
+    calls traced a program, where others did not, and `{programs}` how many programs there are."""
+    find_nan: str = "tf.debugging.enable_check_numerics()"
+    """What stops the program where the first inf or NaN comes up."""
+    roughly: str = ""
+    """What is said after a number of steps that Python knows only roughly while tracing."""
+    made_in: str = "were made"
+    """What a new optimizer did in the line that the trace has for it."""
+    text: Mapping[str, str] = field(default_factory=dict)
+    """Advice and parts of sentences that differ from those at a rule, by its code."""
+
+    def advice(self, code: str, default: str = "") -> str:
+        """The advice for a rule, or for a case of it (`code:case`); `default` if it is the rule's.
+
+        >>> DIALECTS["jax"].advice("retraced:no such case", "as always")
+        'as always'
+        """
+        return self.text.get(code, default)
+
+
+_TENSORFLOW = Dialect(text={"loss-not-scaled:where": ", inside of the GradientTape"})
+
+_NONE_OUTSIDE_OF_A_TAPE = (
+    "The loss does not depend on any of them: compute it from what the model gives, and take care "
+    "of numpy, detach and integers in between."
+)
+
+_JAX = Dialect(
+    program="program",
+    traces_twice=False,
+    step_method="stateless_apply",
+    find_nan='jax.config.update("jax_debug_nans", True)',
+    roughly=" or so",
+    text={
+        "no-gradient": (
+            "The program itself gives None for it: jax.grad has 0 where the loss does not depend "
+            "on a weight. Look for what makes its list of gradients, or take the variable out of "
+            "it."
+        ),
+        "apply-gradients-twice": "Call it once, with all gradients.",
+        "retraced": (
+            "Give each batch the same shape: leave out the smaller last one (drop_last, "
+            "drop_remainder), or pad it; and give numbers as arrays of one type."
+        ),
+        "traced-again": (
+            "Make the jitted function once, outside of the loop: a lambda, a partial or a method "
+            "that is made in it is a new function each time. Give what changes as an array: JAX "
+            "traces again for each value of a static argument, and for arrays that are spread over "
+            "the devices otherwise."
+        ),
+        "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
+    },
+)
+
+_OPTAX = replace(
+    _JAX,
+    variable="parameter",
+    step_method="update",
+    apply_methods=False,
+    named_by_class=True,
+    question="How often did update run, and what did it compute?",
+    made="computed",
+    nothing_made="No update was computed",
+    compiled="was called {calls} from Python{of_them}, to build {programs}",
+    text={
+        **_JAX.text,
+        "never-updated": "Look for what the transformation returns in place of an update, as None.",
+        "gradients-left": (
+            "Choose a number of batches that every_k_schedule divides, or drop the rest: what is "
+            "accumulated stays in the state, and nothing applies it at the end."
+        ),
+    },
+)
+
+_KERAS_ON_TORCH = Dialect(
+    program="program",
+    step_method="apply",
+    find_nan="torch.autograd.detect_anomaly()",
+    text={
+        "no-gradient": (
+            "Look for what cuts the parameter from the loss (detach, torch.no_grad, an output that "
+            "is not used, backward that is not called), or set its requires_grad to False."
+        ),
+        "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
+    },
+)
+
+_TORCH = replace(
+    _KERAS_ON_TORCH,
+    variable="parameter",
+    separator=".",
+    step_method="step",
+    apply_methods=False,
+    question="How often did step run, and what did it update?",
+    compiled="was called {eager} from Python, and ran in {programs} of torch.compile",
+    made_in="stepped first",
+    text={
+        **_KERAS_ON_TORCH.text,
+        "updates-stopped:missing": (
+            "Look for what changed in the loss at that step: a branch that is no longer taken, a "
+            "detach, a layer whose output is no longer used."
+        ),
+        "updates-stopped:missing why": "it had no gradient since then",
+        "updates-stopped:nothing": (
+            "If you froze it, this is as it should be. If not, look at requires_grad, and at the "
+            "parameter groups."
+        ),
+        "updates-stopped:nothing why": ("no longer one of its parameters that require a gradient"),
+        "updated-twice": (
+            "Look for a step of the optimizer's own class that calls the inherited one twice."
+        ),
+        "shared-variable": (
+            "If both are meant to train it, as a reconstruction and an adversary train one "
+            "encoder, there is nothing to do. If not, hand each optimizer the parameters of its "
+            "own part."
+        ),
+        "optimizer-renewed": (
+            "If each is meant to begin anew, as one for each task in continual learning, there is "
+            "nothing to do. If not, make the optimizer once, before the loop; to change the rate, "
+            "use a scheduler or set group['lr']; or give it the state of the one before: "
+            "load_state_dict."
+        ),
+        "never-handed": (
+            "Hand over all parameters from the start, for an optimizer leaves out those without "
+            "a gradient; or call optimizer.add_param_group when they are made trainable."
+        ),
+        "never-handed:when": (
+            "frozen when the optimizer{of} began, got a gradient later (requires_grad = True), "
+            "and no optimizer was handed {them}: nothing updates {them}"
+        ),
+        "frozen-but-updated": (
+            "Set the gradient to None where you freeze: parameter.grad = None, or "
+            "optimizer.zero_grad() without set_to_none=False."
+        ),
+        "frozen-but-updated:when": (
+            "frozen (requires_grad = False) and kept {their} gradient, so the steps{of} go on "
+            "updating {them}: momentum and weight decay do so even if the gradient is 0"
+        ),
+    },
+)
+
+DIALECTS: Mapping[str, Dialect] = {
+    "tensorflow": _TENSORFLOW,
+    "jax": _JAX,
+    "torch": _KERAS_ON_TORCH,
+    TORCH + ".optim": _TORCH,
+    OPTAX: _OPTAX,
+}
+"""By what trains: a framework that Keras runs on, or a library with optimizers of its own."""
+
+_OF_KIND = {TORCH: TORCH + ".optim", OPTAX: OPTAX}
+
+
+def dialect_of(trace: Trace, optimizers: Sequence[Optimizer] = ()) -> Dialect:
+    """The dialect of these optimizers of a trace, or of all of them.
+
+    Optimizers of several libraries have that of what Keras runs on; if that is not known, it is
+    TensorFlow.
+    """
+    kinds = {each.kind for each in optimizers or trace.optimizers}
+    if len(kinds) == 1 and (name := _OF_KIND.get(next(iter(kinds)))):
+        return DIALECTS[name]
+    known = (each for each in ("tensorflow", "jax", "torch") if each in trace.environment)
+    return DIALECTS[next(known, "tensorflow")]
+
+
+@dataclass(frozen=True)
+class KindWords:
+    """What an optimizer of a kind is called, and how its methods are written."""
+
+    optimizer: str
+    """`a Keras 3 optimizer`."""
+    calls: str
+    """Who calls its apply methods, with the verb."""
+    assign: str
+    """How an apply method assigns to its variable."""
+
+
+KIND_WORDS: Mapping[str, KindWords] = {
+    "legacy": KindWords(
+        "a legacy Keras optimizer",
+        "a legacy optimizer of Keras calls",
+        "`return var.assign_sub(...)`",
+    ),
+    "keras2": KindWords(
+        "a Keras 2 optimizer",
+        "Keras 2.11 and later calls",
+        "`variable.assign_sub(self.learning_rate * gradient)`",
+    ),
+    "keras3": KindWords(
+        "a Keras 3 optimizer",
+        "Keras 3 calls",
+        "`self.assign_sub(variable, learning_rate * gradient)`",
+    ),
+    "v1": KindWords(
+        "a tf.compat.v1 optimizer", "tf.compat.v1 calls", "`return var.assign_sub(...)`"
+    ),
+}
