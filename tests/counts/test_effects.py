@@ -19,7 +19,7 @@ from libraries import keras2, keras3, needs_keras3
 from odometers import KINDS, ODOMETERS
 
 import tracer
-from tracer.model.tally import tallies_of
+from tracer.model.summary import summaries_of
 from tracer.reporters import rows, text as text_report
 
 QUICK = {
@@ -256,10 +256,10 @@ def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
         still = sum(at == number for _, at in truth.unchanged)
         expected.append((updates, int(kept), still, 0))
     trace = tracer.trace_of(optimizer)
-    (tally,) = tallies_of(trace)
+    (summary,) = summaries_of(trace)
     assert [
         (row.updates, row.accumulated, row.unchanged, row.not_finite)
-        for row in rows.by_step(tally)
+        for row in rows.by_step(summary)
         for _ in range(row.length)
     ] == expected
     assert {each[:3] for each in expected} == {(0, 1, 2), (0, 0, 2), (2, 0, 1), (2, 0, 2)}

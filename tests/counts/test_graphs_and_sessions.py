@@ -16,7 +16,7 @@ from against_odometers import (
 from odometers import ODOMETERS, FailingCalls, Reading, reading
 
 import tracer
-from tracer.model.tally import tallies_of
+from tracer.model.summary import summaries_of
 from tracer.reporters.rows import by_method
 
 pytestmark = pytest.mark.wide
@@ -129,7 +129,7 @@ def test_graphs_are_counted_and_not_their_parts() -> None:
     trace = tracer.trace_of(optimizer)
     assert traced == sum(each.tracings for each in trace.graphs) == 2
     assert trace.answer().endswith(f"called 4 times, all while tracing {traced} graphs.")
-    rows = {row.method: row for row in by_method(tallies_of(trace)[0])}
+    rows = {row.method: row for row in by_method(summaries_of(trace)[0])}
     assert (rows["_resource_apply_dense"].graphs, rows["apply_gradients"].graphs) == (2, 2)
     assert (one.numpy()[0], other.numpy()[0]) == (7, 0)
     with (

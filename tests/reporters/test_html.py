@@ -22,8 +22,8 @@ from tracer.model.effects import OBSERVATIONS
 from tracer.model.excerpt import select
 from tracer.model.records import Effect, Graph, GraphTracing, Line, Replica
 from tracer.model.runs import Run
-from tracer.model.stretches import Stretch
-from tracer.model.tally import tallies_of
+from tracer.model.summary import summaries_of
+from tracer.model.timeline import Stretch
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.rows import VariableRow
@@ -86,7 +86,7 @@ def test_a_lane_sums_up_effects(of_variables: list[Any], data: st.DataObject) ->
         block([update(0)], Run(2, 2, 25), is_step=False, graphs=1),
     )
     trace = traces.changed(traces.keras3(("a", "b"), work, ()), effects=tuple(seen))
-    heat = HeatMap(tallies_of(trace)[0])
+    heat = HeatMap(summaries_of(trace)[0])
     first = data.draw(st.integers(1, steps))
     last = data.draw(st.integers(first, steps))
     for variable, (compared, unchanged, not_finite) in enumerate(truth):
@@ -120,7 +120,7 @@ def test_without_effects_nothing_of_them_is_in_the_page() -> None:
 
 def test_marks_of_what_updates_did_to_the_weights() -> None:
     """Found in the lanes of a trace: steps 4 to 6 change nothing, 8 is the first of three NaNs."""
-    heat = HeatMap(tallies_of(traces.with_effects())[0])
+    heat = HeatMap(summaries_of(traces.with_effects())[0])
     (view,) = heat.views
     kernel, bias = (heat.lanes[view.lanes[heat.patterns[each]]] for each in (0, 1))
     marks = [[charts._mark(lane.within(n, n)) for n in range(1, 11)] for lane in (kernel, bias)]
@@ -129,14 +129,14 @@ def test_marks_of_what_updates_did_to_the_weights() -> None:
     assert charts._mark(kernel.within(3, 4)) == charts.HARDLY
     assert (kernel.first_not_finite, bias.first_not_finite) == (0, 8)
     for first, since in ((7, 2), (8, 0)):  # of what was before its first step a part knows nothing
-        part = HeatMap(tallies_of(select(traces.with_effects(), steps=range(first, 11)))[0])
+        part = HeatMap(summaries_of(select(traces.with_effects(), steps=range(first, 11)))[0])
         assert [part.not_finite_since(each) for each in part.views[0].lanes] == [0, since]
 
 
 @pytest.mark.parametrize("name", traces.ALL)
 def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
     trace = traces.ALL[name]()
-    for found in tallies_of(trace):
+    for found in summaries_of(trace):
         heat = HeatMap(found)
         together = [view for view in heat.views if "together" in view.name] or heat.views
         for variable, pattern in heat.patterns.items():
@@ -151,12 +151,12 @@ def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
 
 
 def test_replicas_that_are_alike_share_a_view() -> None:
-    alike = HeatMap(tallies_of(traces.many_variables())[0])
+    alike = HeatMap(summaries_of(traces.many_variables())[0])
     assert [view.name for view in alike.views] == [
         "each of 8 replicas",
         "all 8 replicas together",
     ]
-    uneven = HeatMap(tallies_of(traces.uneven_replicas())[0])
+    uneven = HeatMap(summaries_of(traces.uneven_replicas())[0])
     assert [view.name for view in uneven.views] == [
         "all 4 replicas together",
         "worker:0 replica 0, and 1 like it",

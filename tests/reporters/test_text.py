@@ -21,8 +21,8 @@ from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.records import Block, Graph, Line, Replica
 from tracer.model.runs import Run
-from tracer.model.stretches import Stretch, Values, folded
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
+from tracer.model.timeline import Stretch, Values, folded
 from tracer.model.trace import Trace
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
@@ -215,11 +215,11 @@ def test_rows_add_up_to_the_answer(name: str) -> None:
     """The steps' rows, each times its steps, and the rows without a step, are all updates."""
     trace = traces.ALL[name]()
     for root in {optimizer.root for optimizer in trace.optimizers}:
-        tally = Tally(trace, root)
-        in_steps = sum(count * steps for (count,), steps in tally.spread(updates).items())
-        rest = tally.unplaced(updates) + tally.outside(updates)
-        assert in_steps + rest == tally.total(updates)
-        assert tally.total(updates) == trace.updates(optimizer=trace.optimizers[root].name)
+        summary = Summary(trace, root)
+        in_steps = sum(count * steps for (count,), steps in summary.spread(updates).items())
+        rest = summary.unplaced(updates) + summary.outside(updates)
+        assert in_steps + rest == summary.total(updates)
+        assert summary.total(updates) == trace.updates(optimizer=trace.optimizers[root].name)
 
 
 def test_many_odd_steps_are_limited_and_it_says_so() -> None:
@@ -366,7 +366,7 @@ def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
     bad = traces.all_skipped()
     calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
     parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
-    one, other = tallies_of(Trace(combine(parts)[0]))
+    one, other = summaries_of(Trace(combine(parts)[0]))
     assert cause(one) == ("skipped by the loss scale", False)
     assert cause(other) == ("skipped by the loss scale", True)
 
@@ -392,8 +392,8 @@ def test_what_a_step_is_is_said_each_time() -> None:
 
 
 def test_the_least_in_a_step_counts_the_steps_without_updates() -> None:
-    (tally,) = tallies_of(traces.embedding_on_two_replicas())  # step 33 updated nothing
-    assert {(row.least_a_step, row.most_a_step) for row in by_variable(tally)} == {(0, 1)}
+    (summary,) = summaries_of(traces.embedding_on_two_replicas())  # step 33 updated nothing
+    assert {(row.least_a_step, row.most_a_step) for row in by_variable(summary)} == {(0, 1)}
 
 
 # Names.

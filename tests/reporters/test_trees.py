@@ -10,7 +10,7 @@ from traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.records import Graph, Line
 from tracer.model.runs import Run
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.reporters import caller_tree, console, layer_tree, trees
 from tracer.reporters.layout import Column
 from tracer.reporters.text import render
@@ -66,7 +66,7 @@ def loss_scaled() -> CallTrace:
 
 
 def test_a_part_of_a_step_has_no_steps_of_its_own() -> None:
-    (row,) = caller_tree.nodes(Tally(loss_scaled(), 0))
+    (row,) = caller_tree.nodes(Summary(loss_scaled(), 0))
     assert row.names == (
         "train.py:7 train",
         "train_step: 1 graph",
@@ -154,7 +154,7 @@ def test_where_a_terminal_lacks_the_guides_they_are_plain() -> None:
 
 def test_a_layer_and_a_variable_may_have_one_name() -> None:
     trace = traces.trained(["a", "a/b", "a/b/c", "", "/"], Run(1, 1, 3))
-    names = [path for _, path, _ in layer_tree.tree(Tally(trace, 0)).walk("/")]
+    names = [path for _, path, _ in layer_tree.tree(Summary(trace, 0)).walk("/")]
     assert names == ["a", "a", "a/b", "a/b", "a/b/c", "", "", "/"]
     assert render(trace, "layer")
 
@@ -163,9 +163,9 @@ def test_the_layers_add_up_to_their_variables() -> None:
     for make in traces.ALL.values():
         trace = make()
         for root in {each.root for each in trace.optimizers}:
-            tally = Tally(trace, root)
-            whole = layer_tree.tree(tally)
-            assert whole.variables == len(tally.variables)
+            summary = Summary(trace, root)
+            whole = layer_tree.tree(summary)
+            assert whole.variables == len(summary.variables)
             own = trace.optimizers[root].name
             assert whole.updates == trace.updates(optimizer=own)
             for layer in (whole, *(each for _, _, each in whole.walk("/"))):
@@ -179,7 +179,7 @@ def test_layers_that_differ_in_anything_are_not_folded() -> None:
     names = [f"block_{n}/{part}" for n in range(5) for part in ("kernel", "bias")]
     work = [step(), request(*range(11)), update(*(n for n in range(11) if n not in (4, 5)))]
     trace = traces.keras3([*names, "block_4/scale"], (block(work, Run(1, 1, 2)),), ())
-    rows = layer_tree.nodes(Tally(trace, 0))
+    rows = layer_tree.nodes(Summary(trace, 0))
     assert [(row.names, row.note) for row in rows] == [
         (("block_0",), "kernel, bias"),
         (("block_1",), "kernel, bias"),
@@ -191,7 +191,7 @@ def test_layers_that_differ_in_anything_are_not_folded() -> None:
 
 def test_layers_that_are_alike_are_one_with_the_sum() -> None:
     names = [f"net/block_{n}/{part}" for n in range(4) for part in ("kernel", "bias")]
-    (row,) = layer_tree.nodes(Tally(traces.trained(names, Run(1, 1, 7)), 0))
+    (row,) = layer_tree.nodes(Summary(traces.trained(names, Run(1, 1, 7)), 0))
     assert row.names == ("net", "block_0 … block_3")
     assert row.note == "4 alike; kernel, bias"
     assert row.cells == ("8", "56", "7", "56", "0")

@@ -14,7 +14,7 @@ from tracer.errors import TraceFileError
 from tracer.model import measures
 from tracer.model.labels import replica_names
 from tracer.model.programs import endings
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.model.wording import some
@@ -43,33 +43,35 @@ class Progress:
 
 def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`."""
-    earlier = tallies_of(before) if before is not None else []
+    earlier = summaries_of(before) if before is not None else []
     progresses = []
-    for number, tally in enumerate(tallies_of(trace)):
+    for number, summary in enumerate(summaries_of(trace)):
         rate = None
         if number < len(earlier) and seconds > 0:
-            rate = max(0, tally.steps - earlier[number].steps) / seconds
-        spreads = [tally.spread(measures.updates, replica=replica) for replica in tally.replicas]
+            rate = max(0, summary.steps - earlier[number].steps) / seconds
+        spreads = [
+            summary.spread(measures.updates, replica=replica) for replica in summary.replicas
+        ]
         counts = {count for spread in spreads for (count,) in spread} or {0}
-        graphs, _ = tally.graphs(lambda block: 1)
+        graphs, _ = summary.graphs(lambda block: 1)
         progresses.append(
             Progress(
-                shown(tally.optimizers[0].name),
-                tally.steps,
+                shown(summary.optimizers[0].name),
+                summary.steps,
                 rate,
                 f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,}-{max(counts):,}",
                 max((spread[(0,)] for spread in spreads), default=0),
                 graphs,
-                tuple(_replicas(tally)),
+                tuple(_replicas(summary)),
             )
         )
     return progresses
 
 
-def _replicas(tally: Tally) -> Iterator[tuple[str, int]]:
-    names = replica_names(tally.trace)
-    for index in tally.replicas:
-        yield shown(names[index]), tally.steps_on[index]
+def _replicas(summary: Summary) -> Iterator[tuple[str, int]]:
+    names = replica_names(summary.trace)
+    for index in summary.replicas:
+        yield shown(names[index]), summary.steps_on[index]
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from tracer.model.records import Optimizer
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.wording import listed
 
 Severity = Literal["error", "warning", "info"]
@@ -67,13 +67,13 @@ def _together(group: Sequence[Fact]) -> Fact:
     )
 
 
-def subject(tally: Tally, variables: Sequence[int]) -> str:
+def subject(summary: Summary, variables: Sequence[int]) -> str:
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`.
 
     With several optimizers in the trace, that of the variables is named with them.
     """
-    noun = tally.dialect.variable
-    return names_in_short(names_of(tally, variables), of_optimizer(tally), noun)
+    noun = summary.dialect.variable
+    return names_in_short(names_of(summary, variables), of_optimizer(summary), noun)
 
 
 def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -> str:
@@ -84,15 +84,15 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
     return f"{len(names):,} {noun}s{of} ({first} and {len(names) - _NAMES:,} more)"
 
 
-def names_of(tally: Tally, variables: Iterable[int]) -> tuple[str, ...]:
+def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:
     """The names of variables; one without a name is `''`."""
-    return tuple(tally.trace.variables[index].name or "''" for index in variables)
+    return tuple(summary.trace.variables[index].name or "''" for index in variables)
 
 
-def of_optimizer(tally: Tally) -> str:
+def of_optimizer(summary: Summary) -> str:
     """` of adam#2` if the trace has several root optimizers, else nothing."""
-    roots = {each.root for each in tally.trace.optimizers}
-    return f" of {tally.optimizers[0].name}" if len(roots) > 1 else ""
+    roots = {each.root for each in summary.trace.optimizers}
+    return f" of {summary.optimizers[0].name}" if len(roots) > 1 else ""
 
 
 def class_of(optimizer: Optimizer) -> str:

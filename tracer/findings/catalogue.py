@@ -10,7 +10,6 @@ import msgspec
 
 from tracer.errors import unknown_name
 from tracer.findings.cases import Severity
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import Rule
 from tracer.findings.rules import (
     classes,
@@ -24,6 +23,7 @@ from tracer.findings.rules import (
     updates,
     weights,
 )
+from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -62,7 +62,7 @@ def findings(trace: Trace) -> list[Finding]:
 
 def _findings(trace: Trace) -> list[Finding]:
     roots = [i for i, each in enumerate(trace.optimizers) if each.root == i]
-    evidence_of_each = [Evidence(trace, root) for root in roots]
+    evidence_of_each = [Summary(trace, root) for root in roots]
     unsorted = [
         Finding(
             rule.code,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tracer.model.records import Kind, Role
 from tracer.model.runs import Run
-from tracer.model.stretches import Stretch, folded
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
+from tracer.model.timeline import Stretch, folded
 
 GIVEN: tuple[Kind, Kind] = ("dense", "sparse")
 """The kinds of a gradient that is not `None`."""
@@ -71,10 +71,14 @@ class History:
     """What happened to some variables, the same to each of them."""
 
     def __init__(
-        self, tally: Tally, variables: Sequence[int], shares: Sequence[Share], runs: Sequence[Runs]
+        self,
+        summary: Summary,
+        variables: Sequence[int],
+        shares: Sequence[Share],
+        runs: Sequence[Runs],
     ) -> None:
         self.variables = tuple(variables)
-        self._tally = tally
+        self._tally = summary
         self._shares = shares
         self._on: dict[int, list[Share]] = {}  # by replica
         for share in shares:
@@ -147,7 +151,7 @@ def _spans(stretch: Stretch) -> Iterator[Span]:
         first += length
 
 
-class Evidence(Tally):
+class Summary(Summary):
     """The counts of one root optimizer, and what happened to its variables."""
 
     @cached_property
@@ -159,10 +163,10 @@ class Evidence(Tally):
         return _histories(self)
 
 
-def _histories(tally: Tally) -> list[History]:
+def _histories(summary: Summary) -> list[History]:
     runs: dict[Runs, int] = {}
     together: dict[tuple[tuple[Share, int], ...], list[int]] = {}
-    for group in tally.groups:
+    for group in summary.groups:
         shares: Counter[Share] = Counter()
         for _, block, entry in group.entries:
             if entry.role in ("update", "vain", "request"):
@@ -170,13 +174,13 @@ def _histories(tally: Tally) -> list[History]:
                 shares[
                     Share(block.replica, entry.role, entry.kind, entry.times, block.total, index)
                 ] += 1
-        plain = [each for each in group.variables if not tally.trace.variables[each].argument]
+        plain = [each for each in group.variables if not summary.trace.variables[each].argument]
         if shares and plain:
             together.setdefault(tuple(sorted(shares.items(), key=_order)), []).extend(plain)
     tables = list(runs)
     histories = [
         History(
-            tally,
+            summary,
             sorted(variables),
             [share for share, times in shares for _ in range(times)],
             tables,

@@ -4,7 +4,7 @@ lists them.
 A rule is a function that finds its cases, below `@rule(...)` with what is said of every case:
 
     @rule("never-updated", severity="warning", title="gradients came, and no update did", ...)
-    def never_updated(evidence: Evidence) -> Iterator[Case]:
+    def never_updated(summary: Summary) -> Iterator[Case]:
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from typing import Any
 from tracer.findings.cases import Case, Severity
 
 Find = Callable[[Any], Iterator[Case]]
-"""From the `Evidence` of one root optimizer, or from a whole `Trace`."""
+"""From the `Summary` of one root optimizer, or from a whole `Trace`."""
 
 
 @dataclass(frozen=True, kw_only=True)

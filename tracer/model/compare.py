@@ -14,8 +14,8 @@ from tracer.model.labels import replica_names, replica_noun, steps_label
 from tracer.model.matching import Pair, class_name, matched
 from tracer.model.records import Line, Observation
 from tracer.model.runs import Run
-from tracer.model.stretches import Stretch, Values, folded
-from tracer.model.tally import Tally, Weights
+from tracer.model.summary import Summary, Weights
+from tracer.model.timeline import Stretch, Values, folded
 from tracer.model.trace import Trace
 
 T = TypeVar("T")
@@ -80,13 +80,13 @@ def differences(before: Trace, after: Trace) -> list[Difference]:
     ]
 
 
-def _alone(single: Tally, which: str) -> Difference:
+def _alone(single: Summary, which: str) -> Difference:
     only = f"the optimizer {class_name(single)} is only in the {which} trace"
     return Difference(single.optimizers[0].name, only=[only])
 
 
-def _several(tally: Tally) -> str:
-    return f"{replica_noun(tally.trace)}s" if len(tally.replicas) > 1 else ""
+def _several(summary: Summary) -> str:
+    return f"{replica_noun(summary.trace)}s" if len(summary.replicas) > 1 else ""
 
 
 def _difference(pair: Pair) -> Difference:
@@ -118,13 +118,13 @@ def _only(pair: Pair) -> Iterator[str]:
     if classes[0] != classes[1]:
         yield f"the class is {classes[0]} in the first and {classes[1]} in the second"
     in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
-    for which, tally, paired in (("first", before, in_both[0]), ("second", after, in_both[1])):
-        for index in tally.variables:
+    for which, summary, paired in (("first", before, in_both[0]), ("second", after, in_both[1])):
+        for index in summary.variables:
             if index not in paired:
-                yield f"{tally.trace.variables[index].name} is only in the {which} trace"
+                yield f"{summary.trace.variables[index].name} is only in the {which} trace"
 
 
-def _steps(before: Tally, after: Tally) -> Iterator[Change]:
+def _steps(before: Summary, after: Summary) -> Iterator[Change]:
     if not (_several(before) or _several(after)):
         yield from _changed({"in all": before.steps}, {"in all": after.steps})
         return
@@ -212,10 +212,10 @@ class _Seen(NamedTuple):
     runs: tuple[Run, ...] = ()
 
 
-def _seen(tally: Tally, what: Observation) -> dict[int, _Seen]:
+def _seen(summary: Summary, what: Observation) -> dict[int, _Seen]:
     """After which steps `what` was seen of each variable; equal ones are the same object."""
     seen: dict[int, _Seen] = {}
-    for effect in tally.effects:
+    for effect in summary.effects:
         if effect.what == what:
             for index in effect.variables:
                 total, runs = seen.get(index, _Seen())
@@ -224,18 +224,18 @@ def _seen(tally: Tally, what: Observation) -> dict[int, _Seen]:
     return {index: known.setdefault(own, own) for index, own in seen.items()}
 
 
-def _updates_by_variable(tally: Tally) -> dict[int, _Updates]:
+def _updates_by_variable(summary: Summary) -> dict[int, _Updates]:
     """The updates of each variable; equal ones are the same object."""
     known: dict[_Updates, _Updates] = {}
     updates: dict[int, _Updates] = {}
-    for group in tally.groups:
+    for group in summary.groups:
         own = _Updates(group.weights("update", "dense"), group.weights("update", "sparse"))
         updates.update(dict.fromkeys(group.variables, known.setdefault(own, own)))
     return updates
 
 
-def _total(tally: Tally, updates: _Updates) -> int:
-    return sum(tally.blocks[number].total * times for kind in updates for number, times in kind)
+def _total(summary: Summary, updates: _Updates) -> int:
+    return sum(summary.blocks[number].total * times for kind in updates for number, times in kind)
 
 
 class _Step(NamedTuple):
@@ -255,7 +255,7 @@ class _Step(NamedTuple):
         return self.dense_after + self.sparse_after
 
 
-def _differing(before: Tally, mine: _Updates, after: Tally, its: _Updates) -> Iterator[Change]:
+def _differing(before: Summary, mine: _Updates, after: Summary, its: _Updates) -> Iterator[Change]:
     """The steps in which the updates differ."""
     weighted: list[tuple[Run, Values]] = [
         *((run, _Step(dense_before=times)) for run, times in _runs_of(before, mine.dense)),
@@ -267,16 +267,16 @@ def _differing(before: Tally, mine: _Updates, after: Tally, its: _Updates) -> It
 
 
 def _differing_where(
-    weighted: Sequence[tuple[Run, Values]], before: Tally, after: Tally
+    weighted: Sequence[tuple[Run, Values]], before: Summary, after: Summary
 ) -> Iterator[Change]:
     """The steps in which the counts of the one and the other differ."""
     for stretch in folded(weighted, max(before.steps, after.steps), len(_Step._fields)):
         yield from _differing_in(stretch, before.steps, after.steps)
 
 
-def _runs_of(tally: Tally, weights: Weights) -> Iterator[tuple[Run, int]]:
+def _runs_of(summary: Summary, weights: Weights) -> Iterator[tuple[Run, int]]:
     for number, times in weights:
-        for run in tally.blocks[number].runs:
+        for run in summary.blocks[number].runs:
             yield run, times
 
 
@@ -311,13 +311,13 @@ def _words(change: Change) -> str:
     return f"{change.where or f'{change.before:,} to {change.after:,}'} {steps}"
 
 
-def _runs(before: Tally, after: Tally) -> Iterator[Change]:
+def _runs(before: Summary, after: Summary) -> Iterator[Change]:
     return _differing(before, _all_updates(before), after, _all_updates(after))
 
 
-def _all_updates(tally: Tally) -> _Updates:
+def _all_updates(summary: Summary) -> _Updates:
     """The updates of all variables in steps."""
-    inside = [(number, block) for number, block in enumerate(tally.blocks) if not block.outside]
+    inside = [(number, block) for number, block in enumerate(summary.blocks) if not block.outside]
     dense, sparse = (
         tuple((number, times) for number, block in inside if (times := measure(block)))
         for measure in (measures.dense, measures.sparse)
@@ -325,16 +325,16 @@ def _all_updates(tally: Tally) -> _Updates:
     return _Updates(dense, sparse)
 
 
-def _methods(before: Tally, after: Tally) -> Iterator[Change]:
+def _methods(before: Summary, after: Summary) -> Iterator[Change]:
     yield from _changed(_method_counts(before), _method_counts(after))
 
 
-def _method_counts(tally: Tally) -> dict[str, int]:
+def _method_counts(summary: Summary) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for index in tally.methods:
-        name = tally.trace.methods[index].name
-        eager, tracing = tally.calls(index)
-        counts[f"{name}: executions"] = tally.total(measures.of_methods([index]))
+    for index in summary.methods:
+        name = summary.trace.methods[index].name
+        eager, tracing = summary.calls(index)
+        counts[f"{name}: executions"] = summary.total(measures.of_methods([index]))
         counts[f"{name}: eager calls"] = eager
         counts[f"{name}: calls while tracing"] = tracing
     return counts
@@ -351,7 +351,7 @@ class _Callers(NamedTuple):
     shifted: list[tuple[str, str]]
 
 
-def _callers(before: Tally, after: Tally) -> _Callers:
+def _callers(before: Summary, after: Summary) -> _Callers:
     """The lines that lead to other updates than before; nothing if a trace knows no callers."""
     if not (before.trace.data.paths and after.trace.data.paths):
         return _Callers([], [])
@@ -380,11 +380,11 @@ def _callers(before: Tally, after: Tally) -> _Callers:
     return _Callers(changes, list(shifted))
 
 
-def _updates_by_path(tally: Tally) -> dict[Path, int]:
+def _updates_by_path(summary: Summary) -> dict[Path, int]:
     """The updates by the lines of the program that lead to them, in the order of the lines."""
-    data = tally.trace.data
+    data = summary.trace.data
     counts: Counter[Path] = Counter()
-    for block in tally.by_path():
+    for block in summary.by_path():
         if number := measures.updates(block) * block.total:
             path = () if block.path is None else data.paths[block.path]
             counts[tuple(line for index in path if (line := data.lines[index]).file)] += number

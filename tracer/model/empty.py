@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tracer.model import measures
 from tracer.model.measures import Measure
 from tracer.model.records import Block, Optimizer
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 
 SKIPPED_BY = "skipped_by"
 """The setting of a transformation of optax with what in it skips steps: `apply_if_finite`."""
@@ -36,42 +36,42 @@ _IT_SEEMS = "accumulating, it seems", "gradients are being accumulated, it seems
 _UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 
 
-def reason(tally: Tally) -> Reason:
+def reason(summary: Summary) -> Reason:
     """Why steps in which gradients came updated nothing, as far as the trace shows it."""
-    in_steps = tally.spread(measures.tries, measures.requests)
-    return Reason(*_words(tally), all(came for made, came in in_steps if not made))
+    in_steps = summary.spread(measures.tries, measures.requests)
+    return Reason(*_words(summary), all(came for made, came in in_steps if not made))
 
 
-def reason_for_all(tally: Tally) -> Reason | None:
+def reason_for_all(summary: Summary) -> Reason | None:
     """Why no step of a whole run updated anything; None if one did, or if it is not known."""
-    if not tally.steps or tally.total(measures.tries):
+    if not summary.steps or summary.total(measures.tries):
         return None
-    why = reason(tally)
+    why = reason(summary)
     return why if why.text and why.everywhere else None
 
 
-def accumulated(tally: Tally) -> str:
+def accumulated(summary: Summary) -> str:
     """What is said of a step that kept its gradients for a later one: `accumulated (4 steps)`."""
-    return f"accumulated ({accumulated_steps(tally):,} steps)"
+    return f"accumulated ({accumulated_steps(summary):,} steps)"
 
 
-def _words(tally: Tally) -> tuple[str, str]:
-    by = skipper(tally.optimizers)
+def _words(summary: Summary) -> tuple[str, str]:
+    by = skipper(summary.optimizers)
     scaled = bool(by)
-    if accumulated_steps(tally) > 1:
-        reached = accumulations(tally)
-        all_did = reached is not None and tally.total(reached) >= tally.total(measures.steps)
+    if accumulated_steps(summary) > 1:
+        reached = accumulations(summary)
+        all_did = reached is not None and summary.total(reached) >= summary.total(measures.steps)
         if not scaled or all_did:
-            return accumulated(tally), "gradients are being accumulated"
-        if reached is None or tally.total(reached):
+            return accumulated(summary), "gradients are being accumulated"
+        if reached is None or summary.total(reached):
             return (
-                f"{accumulated(tally)}, or skipped by {by}",
+                f"{accumulated(summary)}, or skipped by {by}",
                 f"gradients are being accumulated, or {by} skipped them",
             )
     if scaled:
         return f"skipped by {by}", f"skipped by {by}: {_why(by)}"
-    first = tally.replicas[0] if tally.replicas else None
-    if first is not None and every(tally, measures.tries, first):
+    first = summary.replicas[0] if summary.replicas else None
+    if first is not None and every(summary, measures.tries, first):
         return _IT_SEEMS
     return _UNKNOWN
 
@@ -106,9 +106,9 @@ def has_grad_scaler(optimizer: Optimizer) -> bool:
     return bool(optimizer.settings.get("grad_scaler"))
 
 
-def accumulated_steps(tally: Tally) -> int:
+def accumulated_steps(summary: Summary) -> int:
     """Of how many steps the optimizer was told to accumulate the gradients."""
-    return max(map(_accumulated, tally.optimizers), default=1)
+    return max(map(_accumulated, summary.optimizers), default=1)
 
 
 def _accumulated(optimizer: Optimizer) -> int:
@@ -116,7 +116,7 @@ def _accumulated(optimizer: Optimizer) -> int:
     return told if isinstance(told, int) else 1
 
 
-def accumulations(tally: Tally) -> Measure | None:
+def accumulations(summary: Summary) -> Measure | None:
     """Counts the steps that reached an optimizer which accumulates; None if that is not known.
 
     Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
@@ -124,8 +124,8 @@ def accumulations(tally: Tally) -> Measure | None:
     """
     telling = {
         index
-        for index, each in enumerate(tally.trace.optimizers)
-        if each.root == tally.root and _accumulated(each) > 1
+        for index, each in enumerate(summary.trace.optimizers)
+        if each.root == summary.root and _accumulated(each) > 1
     }
 
     def count(block: Block) -> int:
@@ -138,9 +138,9 @@ def accumulations(tally: Tally) -> Measure | None:
             default=0,
         )
 
-    if any(each.settings.get(SKIPPED_BY) for each in tally.optimizers):
+    if any(each.settings.get(SKIPPED_BY) for each in summary.optimizers):
         return _reached_optax
-    known = telling and (tally.total(count) or not tally.total(measures.tries))
+    known = telling and (summary.total(count) or not summary.total(measures.tries))
     return count if known else None
 
 
@@ -149,9 +149,9 @@ def _reached_optax(block: Block) -> int:
     return int(block.step and any(entry.role in ("update", "discarded") for entry in block.entries))
 
 
-def every(tally: Tally, measure: Measure, replica: int) -> int:
+def every(summary: Summary, measure: Measure, replica: int) -> int:
     """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
-    stretches = tally.stretches(measure, replica=replica)
+    stretches = summary.stretches(measure, replica=replica)
     if not stretches:
         return 0
     first = stretches[0]

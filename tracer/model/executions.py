@@ -13,7 +13,7 @@ from tracer.model.matching import Pair, matched, short_class, variables_by_name
 from tracer.model.names import free_name
 from tracer.model.records import Block, Entry, Kind
 from tracer.model.runs import Run, segments
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 
 
@@ -51,14 +51,14 @@ def executions(
     name_of = {id(each): name for each, name in _optimizer_names(before, after, pair_of.values())}
     counts_before: dict[Work, Executed] = {}
     replicas = _replica_names(before, after)
-    for tally in tallies_of(before):
-        variables = {index: name for name, index in variables_by_name(tally).items()}
-        counts_before.update(_executed(tally, name_of[id(tally)], variables, replicas))
+    for summary in summaries_of(before):
+        variables = {index: name for name, index in variables_by_name(summary).items()}
+        counts_before.update(_executed(summary, name_of[id(summary)], variables, replicas))
     counts_after: dict[Work, Executed] = {}
     replicas = _replica_names(after, before)
-    for tally in tallies_of(after):
-        variables = _names_before(tally, pair_of.get(id(tally)))
-        counts_after.update(_executed(tally, name_of[id(tally)], variables, replicas))
+    for summary in summaries_of(after):
+        variables = _names_before(summary, pair_of.get(id(summary)))
+        counts_after.update(_executed(summary, name_of[id(summary)], variables, replicas))
     for work in dict.fromkeys((*counts_before, *counts_after)):
         executed, executed_after = counts_before.get(work), counts_after.get(work)
         if executed != executed_after:
@@ -67,29 +67,29 @@ def executions(
 
 def _optimizer_names(
     before: Trace, after: Trace, pairs: Iterable[Pair]
-) -> Iterator[tuple[Tally, str]]:
+) -> Iterator[tuple[Summary, str]]:
     """What each optimizer is called: by its class, where one of the traces has several.
 
     The partner of an optimizer of the first trace has its name, if it is of the same class.
     """
-    ours, theirs = tallies_of(before), tallies_of(after)
+    ours, theirs = summaries_of(before), summaries_of(after)
     if max(len(ours), len(theirs)) <= 1:
         yield from ((each, "") for each in (*ours, *theirs))
         return
     partner_of = {id(pair.after): pair.before for pair in pairs}
     taken: set[str] = set()
     names = {id(each): free_name(short_class(each), taken) for each in ours}
-    for tally in ours:
-        yield tally, names[id(tally)]
-    for tally in theirs:
-        partner = partner_of.get(id(tally))
-        if partner is not None and short_class(partner) == short_class(tally):
-            yield tally, names[id(partner)]
+    for summary in ours:
+        yield summary, names[id(summary)]
+    for summary in theirs:
+        partner = partner_of.get(id(summary))
+        if partner is not None and short_class(partner) == short_class(summary):
+            yield summary, names[id(partner)]
         else:
-            yield tally, free_name(short_class(tally), taken)
+            yield summary, free_name(short_class(summary), taken)
 
 
-def _names_before(tally: Tally, pair: Pair | None) -> dict[int, str]:
+def _names_before(summary: Summary, pair: Pair | None) -> dict[int, str]:
     """The names of variables of the second trace: of those that are in both, those of the first."""
     names: dict[int, str] = {}
     taken: set[str] = set()
@@ -97,9 +97,9 @@ def _names_before(tally: Tally, pair: Pair | None) -> dict[int, str]:
         before = pair.before.trace.variables
         names = {other: before[mine].name for mine, other in pair.variables}
         taken = {before[index].name for index in pair.before.variables}
-    for index in tally.variables:
+    for index in summary.variables:
         if index not in names:
-            names[index] = free_name(tally.trace.variables[index].name, taken)
+            names[index] = free_name(summary.trace.variables[index].name, taken)
     return names
 
 
@@ -109,23 +109,23 @@ def _replica_names(trace: Trace, other: Trace) -> list[str]:
 
 
 def _executed(
-    tally: Tally, optimizer: str, names: dict[int, str], replicas: Sequence[str]
+    summary: Summary, optimizer: str, names: dict[int, str], replicas: Sequence[str]
 ) -> Iterator[tuple[Work, Executed]]:
     """What was executed, by variable and method."""
     groups: list[tuple[Sequence[int], list[tuple[Block, Entry]]]] = [
         (group.variables, [(block, entry) for _, block, entry in group.entries])
-        for group in tally.groups
+        for group in summary.groups
     ]
-    without = [(b, entry) for b in tally.blocks for entry in b.entries if not entry.variables]
+    without = [(b, entry) for b in summary.blocks for entry in b.entries if not entry.variables]
     groups.append(((-1,), without))
     known: dict[_Weighted, Executed] = {}
     rows: list[tuple[tuple[int, int, str, int], Work, Executed]] = []
     for variables, entries in groups:
         for (method, kind, replica), weighted in _by_work(entries).items():
             if weighted not in known:
-                known[weighted] = _placed(weighted, tally.steps)
+                known[weighted] = _placed(weighted, summary.steps)
             for index in variables:
-                name = tally.trace.methods[method].name
+                name = summary.trace.methods[method].name
                 work = Work(optimizer, name, names.get(index), kind, replicas[replica])
                 rows.append(((index, method, str(kind), replica), work, known[weighted]))
     for _, work, executed in sorted(rows, key=lambda row: row[0]):

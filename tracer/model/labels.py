@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tracer.model.records import Replica
-from tracer.model.stretches import Part, Steps, Stretch
+from tracer.model.timeline import Part, Steps, Stretch
 from tracer.model.trace import Trace
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 
 
@@ -17,8 +17,8 @@ from tracer.model.trace import Trace
 class Pair:
     """An optimizer that is in both traces, and its variables that are."""
 
-    before: Tally
-    after: Tally
+    before: Summary
+    after: Summary
     variables: list[tuple[int, int]]
     """Their indices, in the order of the second trace."""
     renamed: list[tuple[str, str]]
@@ -29,8 +29,8 @@ class Matched(NamedTuple):
     """The optimizers of two traces."""
 
     pairs: list[Pair]
-    only_before: list[Tally]
-    only_after: list[Tally]
+    only_before: list[Summary]
+    only_after: list[Summary]
 
 
 def matched(before: Trace, after: Trace) -> Matched:
@@ -39,7 +39,7 @@ def matched(before: Trace, after: Trace) -> Matched:
     Optimizers are matched by class, else by order; variables by name or, where the layers are
     numbered differently, as Keras does in a process that made others before, by their order.
     """
-    ours, theirs = list(tallies_of(before)), list(tallies_of(after))
+    ours, theirs = list(summaries_of(before)), list(summaries_of(after))
     pairs = []
     for key in (class_name, short_class, lambda each: ""):
         for mine in ours.copy():
@@ -51,22 +51,22 @@ def matched(before: Trace, after: Trace) -> Matched:
     return Matched(pairs, ours, theirs)
 
 
-def class_name(tally: Tally) -> str:
-    return tally.optimizers[0].class_name
+def class_name(summary: Summary) -> str:
+    return summary.optimizers[0].class_name
 
 
-def short_class(tally: Tally) -> str:
-    return class_name(tally).rpartition(".")[2]
+def short_class(summary: Summary) -> str:
+    return class_name(summary).rpartition(".")[2]
 
 
-def _pair(before: Tally, after: Tally) -> Pair:
+def _pair(before: Summary, after: Summary) -> Pair:
     mine, other = variables_by_name(before), variables_by_name(after)
     names, renamed = match(list(mine), list(other))
     return Pair(before, after, [(mine[a], other[b]) for a, b in names], renamed)
 
 
-def variables_by_name(tally: Tally) -> dict[str, int]:
-    return {tally.trace.variables[index].name: index for index in tally.variables}
+def variables_by_name(summary: Summary) -> dict[str, int]:
+    return {summary.trace.variables[index].name: index for index in summary.variables}
 
 
 _NUMBER = re.compile(r"_(\d+)(?=/|$)")

@@ -13,7 +13,7 @@ from tracer.model.labels import (
 )
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some, times
 from tracer.reporters.layout import shown
@@ -27,8 +27,8 @@ def question(trace: Trace) -> str:
         return own
     names = dict.fromkeys(
         shown(trace.methods[index].name)
-        for tally in tallies_of(trace)
-        for index in apply_methods(tally)
+        for summary in summaries_of(trace)
+        for index in apply_methods(summary)
     )
     return f"How often did {listed(list(names)) or 'the apply methods'} run?"
 
@@ -45,41 +45,44 @@ def answer(trace: Trace) -> str:
 
 def sentences(trace: Trace) -> list[tuple[str, str]]:
     """The two sentences of `answer` for each optimizer, which they name if there are several."""
-    tallies = tallies_of(trace)
-    if not tallies:
+    summaries = summaries_of(trace)
+    if not summaries:
         return [("No optimizer was traced.", "So there is nothing to count.")]
-    if len(tallies) == 1:
-        return [(_first(tallies[0]), _calls(tallies[0]))]
+    if len(summaries) == 1:
+        return [(_first(summaries[0]), _calls(summaries[0]))]
     lines = program_lines(trace)
     return [
-        (f"{shown(tally.optimizers[0].name)}{_of(lines, tally)}: {_first(tally)}", _calls(tally))
-        for tally in tallies
+        (
+            f"{shown(summary.optimizers[0].name)}{_of(lines, summary)}: {_first(summary)}",
+            _calls(summary),
+        )
+        for summary in summaries
     ]
 
 
-def _of(lines: Mapping[int, str], tally: Tally) -> str:
+def _of(lines: Mapping[int, str], summary: Summary) -> str:
     """` (train.py:30)`: the line that made the optimizer, if that must be said."""
-    return f" ({shown(lines[tally.root])})" if tally.root in lines else ""
+    return f" ({shown(lines[summary.root])})" if summary.root in lines else ""
 
 
-def _first(tally: Tally) -> str:
+def _first(summary: Summary) -> str:
     """The first sentence, and before it what of the program's own never ran."""
-    if not tally.dialect.apply_methods:
-        return _updates_of_steps(tally)
-    return " ".join([*never_reached(tally), _executions(tally)])
+    if not summary.dialect.apply_methods:
+        return _updates_of_steps(summary)
+    return " ".join([*never_reached(summary), _executions(summary)])
 
 
-def never_reached(tally: Tally) -> list[str]:
+def never_reached(summary: Summary) -> list[str]:
     """A sentence for each method that the program defines to update, and that never ran.
 
     Nothing calls it; or it is for dense gradients, and there were none.
     """
     sentences = []
-    for optimizer in tally.optimizers:
+    for optimizer in summary.optimizers:
         for remark in optimizer.remarks:
             if remark.code == "override-unreached":
                 why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
-            elif remark.code == "own-dense" and _only_sparse(tally, optimizer, remark.method):
+            elif remark.code == "own-dense" and _only_sparse(summary, optimizer, remark.method):
                 why = "every gradient that was applied was sparse"
             else:
                 continue
@@ -89,13 +92,13 @@ def never_reached(tally: Tally) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def _only_sparse(tally: Tally, optimizer: Optimizer, method: str) -> bool:
+def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
-    trace = tally.trace
+    trace = summary.trace
     index = trace.optimizers.index(optimizer)
     done = {
         (entry.kind, trace.methods[entry.method].name)
-        for block in tally.blocks
+        for block in summary.blocks
         for entry in block.entries
         if block.total
         and entry.optimizer == index
@@ -105,25 +108,27 @@ def _only_sparse(tally: Tally, optimizer: Optimizer, method: str) -> bool:
     return trace.complete and kinds == {"sparse"} and method not in methods
 
 
-def apply_methods(tally: Tally) -> list[int]:
+def apply_methods(summary: Summary) -> list[int]:
     """The indices of the methods that the question is about: those that make the updates.
 
     Where a method does no more than prepare the gradient for another (the default
     `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
     """
-    methods = tally.trace.methods
+    methods = summary.trace.methods
     makers = {
         entry.method
-        for block in tally.blocks
+        for block in summary.blocks
         for entry in block.entries
         if entry.role in ("update", "vain", "discarded")
     }
     if not makers:
-        makers = {index for index in tally.methods if methods[index].role == "apply"}
+        makers = {index for index in summary.methods if methods[index].role == "apply"}
     chosen: set[int] = set()
     for maker in makers:
-        inner = next((i for i in tally.methods if methods[i].name == _inner(methods[maker])), maker)
-        runs, runs_inside = (tally.total(measures.of_methods([i])) for i in (maker, inner))
+        inner = next(
+            (i for i in summary.methods if methods[i].name == _inner(methods[maker])), maker
+        )
+        runs, runs_inside = (summary.total(measures.of_methods([i])) for i in (maker, inner))
         chosen.add(inner if runs_inside >= runs else maker)
     return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
 
@@ -134,50 +139,50 @@ def _inner(method: Method) -> str:
     return method.name.removesuffix("_duplicate_indices")
 
 
-def _executions(tally: Tally) -> str:
+def _executions(summary: Summary) -> str:
     """The first sentence."""
-    chosen = apply_methods(tally)
-    names = [shown(tally.trace.methods[index].name) for index in chosen]
+    chosen = apply_methods(summary)
+    names = [shown(summary.trace.methods[index].name) for index in chosen]
     by_method = [measures.of_methods([index]) for index in chosen]
-    totals = [tally.total(measure) for measure in by_method]
-    least = "" if tally.trace.complete else "at least "
-    in_steps = f"in {least}{_steps(tally)}"
+    totals = [summary.total(measure) for measure in by_method]
+    least = "" if summary.trace.complete else "at least "
+    in_steps = f"in {least}{_steps(summary)}"
     if not any(totals):
         subject = listed(names) or "No apply method"
         if names:
             verb = "was not seen to run" if least else "never ran"
         else:
             verb = "was seen to run" if least else "ran"
-        why = reason_for_all(tally)
+        why = reason_for_all(summary)
         return f"{subject} {verb}: {least}0 executions {in_steps}{why.in_brackets if why else ''}."
-    outside = [tally.outside(measure) for measure in by_method]
+    outside = [summary.outside(measure) for measure in by_method]
     inside = [total - out for total, out in zip(totals, outside, strict=True)]
     beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
     if not any(inside):
-        return f"{_ran(names, [_at_least(tally, n) for n in outside])}, outside any step."
-    if unplaced := sum(tally.unplaced(measure) for measure in by_method):
+        return f"{_ran(names, [_at_least(summary, n) for n in outside])}, outside any step."
+    if unplaced := sum(summary.unplaced(measure) for measure in by_method):
         lost = f"; of {unplaced:,} of these executions the step is not known"
-        counts = [_at_least(tally, count) for count in inside]
-        return f"{_ran(names, counts)} {in_steps}{_where(tally)}{lost}{beyond}."
+        counts = [_at_least(summary, count) for count in inside]
+        return f"{_ran(names, counts)} {in_steps}{_where(summary)}{lost}{beyond}."
     noun = "execution" if sum(inside) == 1 else "executions"
-    many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(tally)}"
-    no_updates = _in_vain(tally) + _discarded(tally)
-    return f"{_ran_a_step(tally, names, by_method)}: {many}{beyond}{no_updates}."
+    many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(summary)}"
+    no_updates = _in_vain(summary) + _discarded(summary)
+    return f"{_ran_a_step(summary, names, by_method)}: {many}{beyond}{no_updates}."
 
 
-def _in_vain(tally: Tally) -> str:
+def _in_vain(summary: Summary) -> str:
     """How many of the executions assigned nothing, and so are no update."""
-    idle = tally.total(measures.vain)
+    idle = summary.total(measures.vain)
     if not idle:
         return ""
-    if idle == tally.total(measures.tries):
+    if idle == summary.total(measures.tries):
         return "; none of them assigned anything, so there was no update"
     return f"; {idle:,} of them assigned nothing, so they are no updates"
 
 
-def _discarded(tally: Tally) -> str:
+def _discarded(summary: Summary) -> str:
     """How many of the executions were for nothing, and so are no update."""
-    lost = tally.total(measures.discarded)
+    lost = summary.total(measures.discarded)
     if not lost:
         return ""
     were = "was computed and thrown away, so it is no update"
@@ -186,39 +191,39 @@ def _discarded(tally: Tally) -> str:
     return f"; {lost:,} of them {were}"
 
 
-def _calls(tally: Tally) -> str:
+def _calls(summary: Summary) -> str:
     """The second sentence."""
-    if not tally.dialect.apply_methods:
-        return _calls_of_step(tally)
-    chosen = apply_methods(tally)
+    if not summary.dialect.apply_methods:
+        return _calls_of_step(summary)
+    chosen = apply_methods(summary)
     eager = tracing = 0
     totals = []
     for index in chosen:
-        counts = tally.calls(index)
+        counts = summary.calls(index)
         eager, tracing = eager + counts[0], tracing + counts[1]
         totals.append(sum(counts))
-    graphs, idle = tally.graphs(measures.of_methods(chosen))
+    graphs, idle = summary.graphs(measures.of_methods(chosen))
     within = ""
-    if tally.idle_as_usual:  # the details have it: the table of the methods
-        if idle == graphs and tally.idle_parts:
+    if summary.idle_as_usual:  # the details have it: the table of the methods
+        if idle == graphs and summary.idle_parts:
             within = ", in a part that no step reached"
         idle = 0
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
     if not any(totals):
         if not chosen:
             return "Python did not call one either."
-        if not any(tally.total(measures.of_methods([index])) for index in chosen):
+        if not any(summary.total(measures.of_methods([index])) for index in chosen):
             return f"{body} not called either."
-        if any(block.context == "graph" for block in tally.blocks) and not graphs:
+        if any(block.context == "graph" for block in summary.blocks) and not graphs:
             return f"{body} not called: what ran is compiled."
         return f"{body} not called while the tracer watched."
-    least = "" if tally.trace.complete else "at least "
+    least = "" if summary.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    noun = tally.dialect.program
+    noun = summary.dialect.program
     while_tracing = f"while tracing {some(graphs, noun)}{within or _never(graphs, idle)}"
     if not tracing:
-        if {tally.trace.methods[index].name for index in chosen} <= _OF_MANY:
+        if {summary.trace.methods[index].name for index in chosen} <= _OF_MANY:
             return f"{called}, {_all(eager)}eagerly, counted once for each variable of a call."
         return f"{called}, {_all(eager)}eagerly, and each call is one execution."
     if not eager:
@@ -226,39 +231,39 @@ def _calls(tally: Tally) -> str:
     return f"{called}: {eager:,} eagerly, {tracing:,} {while_tracing}."
 
 
-def _updates_of_steps(tally: Tally) -> str:
+def _updates_of_steps(summary: Summary) -> str:
     """The first sentence of an optimizer of which each step makes all updates at once."""
-    least = "" if tally.trace.complete else "at least "
-    in_steps = f"in {least}{_steps(tally)}"
-    total = tally.total(measures.updates)
+    least = "" if summary.trace.complete else "at least "
+    in_steps = f"in {least}{_steps(summary)}"
+    total = summary.total(measures.updates)
     if not total:
-        why = reason_for_all(tally)
+        why = reason_for_all(summary)
         because = why.in_brackets if why else ""
-        kept_none = tally.total(measures.discarded)
-        none = "No update was kept" if kept_none else tally.dialect.nothing_made
-        return f"{none}: {least}0 updates {in_steps}{because}{_beside(tally)}."
-    made = {replica: _made(tally, replica) for replica in tally.replicas}
-    on = replica_names(tally.trace)
+        kept_none = summary.total(measures.discarded)
+        none = "No update was kept" if kept_none else summary.dialect.nothing_made
+        return f"{none}: {least}0 updates {in_steps}{because}{_beside(summary)}."
+    made = {replica: _made(summary, replica) for replica in summary.replicas}
+    on = replica_names(summary.trace)
     first, *others = made.values()
     rates = [f"{rate} on {shown(on[replica])}" for replica, rate in made.items()]
     if not any(each != first for each in others):
-        rates = [first + _where(tally)]
+        rates = [first + _where(summary)]
     updates = f"{least}{some(total, 'update')}"
-    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(tally)}{_beside(tally)}."
+    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(summary)}{_beside(summary)}."
 
 
-def _beside(tally: Tally) -> str:
+def _beside(summary: Summary) -> str:
     """How many updates were for nothing."""
-    lost = tally.total(measures.discarded)
+    lost = summary.total(measures.discarded)
     if not lost:
         return ""
     return f"; {lost:,} more {'was' if lost == 1 else 'were'} computed and thrown away"
 
 
-def _made(tally: Tally, replica: int) -> str:
+def _made(summary: Summary, replica: int) -> str:
     """`Each step made 4 updates`, of those that updated anything."""
-    steps = tally.rates(measures.updates, replica)
-    made = "kept" if tally.total(measures.discarded) else tally.dialect.made
+    steps = summary.rates(measures.updates, replica)
+    made = "kept" if summary.total(measures.discarded) else summary.dialect.made
     if not any(steps):
         return f"No step {made} an update"
     low, high = min(steps), max(steps)
@@ -266,60 +271,60 @@ def _made(tally: Tally, replica: int) -> str:
         common = max(steps, key=lambda count: (steps[count], count))
         mostly = f", mostly {common:,}" if steps[common] * 2 > sum(steps.values()) else ""
         return f"A step {made} {low:,} to {high:,} updates{mostly}"
-    nth = every(tally, measures.updates, replica)
+    nth = every(summary, measures.updates, replica)
     which = f"Every {nth:,}{_ordinal(nth)} step" if nth else "Each step"
     return f"{which} {made} {some(low, 'update')}"
 
 
-def _calls_of_step(tally: Tally) -> str:
+def _calls_of_step(summary: Summary) -> str:
     """The second sentence of such an optimizer."""
     parts = []
-    for index in tally.methods:
-        method = tally.trace.methods[index]
+    for index in summary.methods:
+        method = summary.trace.methods[index]
         if method.role == "step":
-            eager, tracing = tally.calls(index)
-            graphs, _ = tally.graphs(measures.of_methods([index]))
+            eager, tracing = summary.calls(index)
+            graphs, _ = summary.graphs(measures.of_methods([index]))
             was_called = f"was called {times(eager)}"
             if tracing:
-                was_called = tally.dialect.compiled.format(
+                was_called = summary.dialect.compiled.format(
                     eager=times(eager),
                     calls=times(eager + tracing),
                     of_them=f", {times(tracing)} of them" if eager else "",
-                    programs=some(graphs, tally.dialect.program),
+                    programs=some(graphs, summary.dialect.program),
                 )
             parts.append(f"{shown(method.name)} {was_called}")
     if not parts:
-        return f"{tally.dialect.step_method} was not called."
+        return f"{summary.dialect.step_method} was not called."
     return f"{listed(parts[::-1])}."
 
 
-def _ran_a_step(tally: Tally, names: Sequence[str], by_method: Sequence[Measure]) -> str:
+def _ran_a_step(summary: Summary, names: Sequence[str], by_method: Sequence[Measure]) -> str:
     """How often a step each method ran, and on which replicas."""
     rates = []
     alike = True
     for measure in by_method:
-        on = {replica: _rate(tally, measure, replica) for replica in tally.replicas}
+        on = {replica: _rate(summary, measure, replica) for replica in summary.replicas}
         if len(set(on.values())) == 1:
             rates.append(next(iter(on.values())))
         elif len(on) <= 3:
             alike = False
-            names_on = replica_names(tally.trace)
+            names_on = replica_names(summary.trace)
             rates.append(listed([f"{rate} on {shown(names_on[r])}" for r, rate in on.items()]))
         else:
-            counts = {count for each in on for count in tally.rates(measure, each)}
+            counts = {count for each in on for count in summary.rates(measure, each)}
             low, high = min(counts) if "never" not in on.values() else 0, max(counts)
             many = f"{low:,} to {high:,} times" if low < high else times(low)
-            where = " that updated anything" if _empty(tally) else ""
+            where = " that updated anything" if _empty(summary) else ""
             rates.append(f"{many} a step{where}")
-    where = _where(tally)
+    where = _where(summary)
     if alike:
         return _ran(names, rates) + where
     return _ran(names, [rate if " on " in rate else rate + where for rate in rates])
 
 
-def _rate(tally: Tally, measure: Measure, replica: int) -> str:
+def _rate(summary: Summary, measure: Measure, replica: int) -> str:
     """How often a step a method ran on a replica, in those of its steps that updated anything."""
-    steps = tally.rates(measure, replica)
+    steps = summary.rates(measure, replica)
     if not any(steps):
         return "never"
     seen, common = sum(steps.values()), max(steps, key=lambda count: (steps[count], count))
@@ -327,44 +332,44 @@ def _rate(tally: Tally, measure: Measure, replica: int) -> str:
         mostly = f", mostly {common:,}," if steps[common] * 2 > seen else ""
         low, high = min(steps), max(steps)
         return f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times{mostly} a step"
-    if seen == tally.steps_on[replica]:
+    if seen == summary.steps_on[replica]:
         return f"{times(common)} a step"
-    if nth := every(tally, measure, replica):
+    if nth := every(summary, measure, replica):
         return f"{times(common)} every {nth:,}{_ordinal(nth)} step"
-    if seen * 2 > tally.steps_on[replica]:
+    if seen * 2 > summary.steps_on[replica]:
         return f"{times(common)} a step"
     return f"{times(common)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"
 
 
-def _empty(tally: Tally) -> str:
+def _empty(summary: Summary) -> str:
     """How many of the steps updated nothing, though others did, or called for it."""
-    if tally.total(measures.vain) == tally.total(measures.tries) > 0:
+    if summary.total(measures.vain) == summary.total(measures.tries) > 0:
         return ""  # then that is what is said
-    empty = [tally.spread(measures.tries, replica=replica)[(0,)] for replica in tally.replicas]
+    empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
     if not any(empty):
         return ""
-    known = reason(tally).in_brackets
+    known = reason(summary).in_brackets
     if len(set(empty)) == 1:
         return f", {empty[0]:,} of which updated nothing{known}"
-    by = f"by {replica_noun(tally.trace)}"
+    by = f"by {replica_noun(summary.trace)}"
     return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, {by}"
 
 
-def _steps(tally: Tally) -> str:
+def _steps(summary: Summary) -> str:
     """`64 steps`, or `60 to 64 steps` where the replicas differ."""
-    steps = set(tally.steps_on.values())
+    steps = set(summary.steps_on.values())
     if len(steps) > 1:
         return f"{min(steps):,} to {max(steps):,} steps"
-    return some(tally.steps, "step")
+    return some(summary.steps, "step")
 
 
-def _where(tally: Tally) -> str:
+def _where(summary: Summary) -> str:
     """` on each of 2 replicas`; nothing for a single one, or where a rate already names them."""
-    replicas = [tally.trace.replicas[index] for index in tally.replicas]
+    replicas = [summary.trace.replicas[index] for index in summary.replicas]
     if len(replicas) == 1:
         return ""
     workers = len({replica.worker for replica in replicas})
-    if replica_noun(tally.trace) == "rank":
+    if replica_noun(summary.trace) == "rank":
         return f" on each of {workers:,} ranks"
     of_workers = f" of {workers:,} workers" if workers > 1 else ""
     return f" on each of {len(replicas):,} replicas{of_workers}"
@@ -377,8 +382,8 @@ def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
     return listed([first, *rest])
 
 
-def _at_least(tally: Tally, count: int) -> str:
-    return times(count) if tally.trace.complete or not count else f"at least {times(count)}"
+def _at_least(summary: Summary, count: int) -> str:
+    return times(count) if summary.trace.complete or not count else f"at least {times(count)}"
 
 
 def _never(graphs: int, idle: int) -> str:

@@ -5,7 +5,7 @@ from tracer.model.callers import Caller
 from tracer.model.labels import replica_noun
 from tracer.model.records import Block
 from tracer.model.selection import EXECUTIONS, Selection
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
 from tracer.reporters.answer import apply_methods
@@ -15,37 +15,41 @@ from tracer.reporters.trees import Node, folded
 JOINT = " → "
 
 
-def tree(tally: Tally) -> Caller:
+def tree(summary: Summary) -> Caller:
     """The callers of the methods that the question of the report is about."""
-    only = Selection(roles=EXECUTIONS, methods=frozenset(apply_methods(tally)))
-    return callers.tree(tally.trace.data, only, tally.root)
+    only = Selection(roles=EXECUTIONS, methods=frozenset(apply_methods(summary)))
+    return callers.tree(summary.trace.data, only, summary.root)
 
 
-def methods(tally: Tally) -> str:
+def methods(summary: Summary) -> str:
     """The names of these methods, `_resource_apply_dense and _resource_apply_sparse`."""
-    return listed([shown(tally.trace.methods[index].name) for index in apply_methods(tally)])
+    return listed([shown(summary.trace.methods[index].name) for index in apply_methods(summary)])
 
 
-def nodes(tally: Tally, style: str = "") -> list[Node]:
+def nodes(summary: Summary, style: str = "") -> list[Node]:
     """The tree with executions, steps and Python calls, chains folded; `style` is of what is odd.
 
     A row begins where the framework calls the program back, and with the method. Of a graph that
     begins a path it is said that nobody knows who ran it.
     """
-    whole = tree(tally)
-    return [folded(_node(each, whole, tally, style)) for each in whole.children]
+    whole = tree(summary)
+    return [folded(_node(each, whole, summary, style)) for each in whole.children]
 
 
-def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: bool = False) -> Node:
+def _node(
+    caller: Caller, above: Caller, summary: Summary, style: str, in_graph: bool = False
+) -> Node:
     name = label(caller)
     if caller.line is not None and caller.line.graph and not in_graph:
         in_graph = True
-        name += _graphs(caller, tally)
+        name += _graphs(caller, summary)
     note = "" if caller.executions or caller.children else "never ran"
     if caller.method:
-        of = some(caller.variables, tally.dialect.variable)
+        of = some(caller.variables, summary.dialect.variable)
         on = (
-            f" on {some(caller.replicas, replica_noun(tally.trace))}" if caller.replicas > 1 else ""
+            f" on {some(caller.replicas, replica_noun(summary.trace))}"
+            if caller.replicas > 1
+            else ""
         )
         note = f"{note}, {of}{on}" if note else f"{of}{on}"
     is_back = _is_program(caller) and above.line is not None and not _is_program(above)
@@ -59,18 +63,18 @@ def _node(caller: Caller, above: Caller, tally: Tally, style: str, in_graph: boo
         ),
         note=note,
         style="" if caller.executions else style,
-        children=tuple(_node(each, caller, tally, style, in_graph) for each in caller.children),
+        children=tuple(_node(each, caller, summary, style, in_graph) for each in caller.children),
         begins=bool(caller.method) or is_back,
     )
 
 
-def _graphs(caller: Caller, tally: Tally) -> str:
+def _graphs(caller: Caller, summary: Summary) -> str:
     """`: 2 graphs, 1 never ran` of a function; empty if that is told elsewhere in the tree."""
-    ran_by = tally.trace.derived(_runners)
+    ran_by = summary.trace.derived(_runners)
     below = [
-        block for block in tally.by_path() if ran_by.get(block.path, block.path) in caller.paths
+        block for block in summary.by_path() if ran_by.get(block.path, block.path) in caller.paths
     ]
-    graphs, idle = tally.graphs(_any, below)
+    graphs, idle = summary.graphs(_any, below)
     never = f", {idle:,} never ran" if idle else ""
     return f": {some(graphs, 'graph')}{never}" if graphs else ""
 

@@ -2,13 +2,12 @@
 
 from typing import NamedTuple
 
-from tracer.findings.histories import Evidence
 from tracer.findings.rules.steps import steps_skipped
 from tracer.model.empty import reason
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 
 FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
-"""What is said of graphs if `Tally.idle_as_usual`."""
+"""What is said of graphs if `Summary.idle_as_usual`."""
 
 _PARTS = (
     "a first tracing that never ran is usual: it only makes the variables; what else never ran is "
@@ -30,22 +29,22 @@ class Cause(NamedTuple):
         return self.text if self.usual else ""
 
 
-def cause(tally: Tally, *, everywhere: bool = False) -> Cause:
+def cause(summary: Summary, *, everywhere: bool = False) -> Cause:
     """Why steps in which gradients came updated nothing.
 
     If it has to hold `everywhere`, it is not known if no gradient came in any of them.
     """
-    why = reason(tally)
+    why = reason(summary)
     if not why.text or (everywhere and not why.everywhere):
         return Cause()
-    if tally.trace.only:  # of a part of a trace no rule can say what is a fault
+    if summary.trace.only:  # of a part of a trace no rule can say what is a fault
         return Cause(why.text, True)
-    skipped = steps_skipped.find(Evidence(tally.trace, tally.root))
+    skipped = steps_skipped.find(Summary(summary.trace, summary.root))
     return Cause(why.text, all(case.severity == "info" for case in skipped))
 
 
-def why_idle(tally: Tally) -> str:
+def why_idle(summary: Summary) -> str:
     """Why graphs never ran, if no other than usual ones did not; else empty."""
-    if not tally.idle_as_usual:
+    if not summary.idle_as_usual:
         return ""
-    return _PARTS if tally.idle_parts else FIRST_TRACING
+    return _PARTS if summary.idle_parts else FIRST_TRACING

@@ -13,7 +13,7 @@ from typing import Any
 
 import vl_convert
 
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.wording import some
 from tracer.reporters.calm import cause
 from tracer.reporters.heatmap import Cell, HeatMap, View
@@ -409,13 +409,13 @@ def colors(theme: dict[str, Any], levels: list[tuple[int, int]], calm: str = "")
     return [*(blues[each] for each in chosen), *rest, never]
 
 
-def picture(tally: Tally) -> bytes | None:
+def picture(summary: Summary) -> bytes | None:
     """The heat map of an optimizer's replicas as a PNG; None if it has no steps or no updates.
 
     It has at most 20 rows, in which variables with the same updates are one, and 120 columns.
     """
-    heat = HeatMap(tally)
-    calm = cause(tally, everywhere=True).calm
+    heat = HeatMap(summary)
+    calm = cause(summary, everywhere=True).calm
     view = heat.views[0] if heat.views else None
     if view is None or not view.steps or not heat.levels:
         return None
@@ -424,7 +424,7 @@ def picture(tally: Tally) -> bytes | None:
     for variable, pattern in heat.patterns.items():
         members.setdefault(pattern, []).append(variable)
     size = -(-view.steps // _COLUMNS)
-    before = tally.trace.first_step - 1
+    before = summary.trace.first_step - 1
     cells: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
     firsts: list[dict[str, Any]] = []
@@ -437,11 +437,11 @@ def picture(tally: Tally) -> bytes | None:
             edges = {"row": row, "a": before + first - 0.5, "b": before + last + 0.5}
             _put(cells, {**edges, "state": _state(heat, view, pattern, first, last, calm)}, "state")
             _put(marks, {**edges, "mark": _mark(lane.within(first, last))}, "mark")
-    noun = tally.dialect.variable
-    spec = heat_map(noun, effects=bool(tally.effects))
+    noun = summary.dialect.variable
+    spec = heat_map(noun, effects=bool(summary.effects))
     spec["width"], spec["height"] = _WIDTH, {"step": 20}
     spec["datasets"]["cells"] = cells
-    if tally.effects:
+    if summary.effects:
         marks = [each for each in marks if each["mark"]]
         spec["datasets"] |= {"marks": marks, "firsts": firsts}
         _paint_marks(spec["layer"][1:4], marks, firsts)
@@ -449,7 +449,7 @@ def picture(tally: Tally) -> bytes | None:
         "from": before + 0.5,
         "to": before + view.steps + 0.5,
         "rows": list(range(len(rows))),
-        "labels": _labels(tally, [members[pattern] for pattern in rows]),
+        "labels": _labels(summary, [members[pattern] for pattern in rows]),
     }
     spec["params"] = [{"name": name, "value": value} for name, value in values.items()]
     color = spec["layer"][0]["encoding"]["color"]
@@ -464,7 +464,7 @@ def picture(tally: Tally) -> bytes | None:
     color["scale"] = {"domain": [a for a, _ in used], "range": [b for _, b in used]}
     color["legend"] |= {"title": [f"updates of a {noun}", f"per {view.per}"], "columns": 1}
     del spec["layer"][0]["encoding"]["tooltip"]
-    where = view.name if len(tally.replicas) > 1 else ""
+    where = view.name if len(summary.replicas) > 1 else ""
     columns = f"a column is {size:,} steps" if size > 1 else ""
     more = len(set(heat.patterns.values())) - len(rows)
     left = f"{some(more, 'more row')} left out" if more else ""
@@ -476,7 +476,7 @@ def picture(tally: Tally) -> bytes | None:
     }
     spec["padding"] = 12
     spec["config"] = {**config(LIGHT), "background": "white"}
-    if tally.effects:
+    if summary.effects:
         spec["config"]["legend"]["layout"] = {"top": {"direction": "vertical"}}
     return vl_convert.vegalite_to_png(spec, scale=_SCALE)
 
@@ -514,9 +514,9 @@ def _paint_marks(layers: list[Spec], marks: list[Spec], firsts: list[Spec]) -> N
     shape["legend"] = {**shape["legend"], "title": None} if firsts else None
 
 
-def _labels(tally: Tally, rows: list[list[int]]) -> list[str]:
+def _labels(summary: Summary, rows: list[list[int]]) -> list[str]:
     """The name of the first variable of each row, and how many more there are."""
-    names = [shown(tally.trace.variables[variables[0]].name) for variables in rows]
+    names = [shown(summary.trace.variables[variables[0]].name) for variables in rows]
     return [
         name + (f" +{len(variables) - 1:,}" if len(variables) > 1 else "")
         for name, variables in zip(distinct(names, 16), rows, strict=True)

@@ -21,9 +21,9 @@ def render(trace: Trace, by: None = None) -> str:
 
 def _lines(trace: Trace) -> Iterator[str]:
     optimizers = optimizer_names(trace)
-    for tally, name in optimizers:
+    for summary, name in optimizers:
         first = [name] if len(optimizers) > 1 else []
-        for stack in stacks(tally):
+        for stack in stacks(summary):
             if stack.executions:
                 frames = [*first, *(shown(callers.label(line)) for line in stack.frames)]
                 yield f"{';'.join(each.replace(';', ',') for each in frames)} {stack.executions}"

@@ -14,8 +14,8 @@ def render(trace: Trace, by: By | None = None) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *columns(by)], lineterminator="\n")
     writer.writeheader()
-    for tally, _, rows in everything(trace, by):
+    for summary, _, rows in everything(trace, by):
         for row in rows:
-            named = {"optimizer": tally.optimizers[0].name, **row._asdict()}
+            named = {"optimizer": summary.optimizers[0].name, **row._asdict()}
             writer.writerow({k: shown(v) if isinstance(v, str) else v for k, v in named.items()})
     return out.getvalue()

@@ -15,8 +15,8 @@ from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_names, replica_noun
 from tracer.model.records import Kind
 from tracer.model.runs import Run, apart
-from tracer.model.stretches import Stretch, Values, added, folded
-from tracer.model.tally import Group, Tally, Weights
+from tracer.model.summary import Group, Summary, Weights
+from tracer.model.timeline import Stretch, Values, added, folded
 from tracer.reporters.layout import shown
 
 _MOST_VIEWS = 32
@@ -165,12 +165,12 @@ class View(NamedTuple):
 class HeatMap:
     """What each variable of one optimizer got in each step."""
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, summary: Summary) -> None:
         self.lanes: list[Lane] = []
         self._numbers: dict[object, int] = {}
-        self._tally = tally
-        self._patterns = _Patterns(tally)
-        self._replica_names = replica_names(tally.trace)
+        self._tally = summary
+        self._patterns = _Patterns(summary)
+        self._replica_names = replica_names(summary.trace)
         self.left_off = 0
         """Replicas that are like none of those shown, and have no view of their own."""
         self.views = self._views()
@@ -183,27 +183,27 @@ class HeatMap:
         return self._patterns.of_variable
 
     def _views(self) -> list[View]:
-        tally = self._tally
+        summary = self._tally
         alike: dict[tuple[int, ...], list[int]] = {}
         most = min(_MOST_VIEWS, max(1, _MOST_CELLS // (1 + len(self._patterns.sizes))))
-        for replica in tally.replicas:
+        for replica in summary.replicas:
             if len(alike) == most:
                 self.left_off += 1
             else:
-                steps = tally.steps_on[replica]
+                steps = summary.steps_on[replica]
                 key = (steps, *self._lanes([replica], steps))
                 alike.setdefault(key, []).append(replica)
-        copy = replica_noun(tally.trace)
-        per = f"step and {copy}" if len(tally.replicas) > 1 else "step"
+        copy = replica_noun(summary.trace)
+        per = f"step and {copy}" if len(summary.replicas) > 1 else "step"
         views = [
             View(self._name(replicas), per, steps, total, tuple(lanes))
             for (steps, total, *lanes), replicas in alike.items()
         ]
-        if len(tally.replicas) > 1:
-            total, *rest = self._lanes(tally.replicas, tally.steps)
-            name = f"all {len(tally.replicas):,} {copy}s together"
+        if len(summary.replicas) > 1:
+            total, *rest = self._lanes(summary.replicas, summary.steps)
+            name = f"all {len(summary.replicas):,} {copy}s together"
             per = f"step, all {copy}s"
-            views.insert(int(len(alike) == 1), View(name, per, tally.steps, total, tuple(rest)))
+            views.insert(int(len(alike) == 1), View(name, per, summary.steps, total, tuple(rest)))
         return views
 
     def not_finite_since(self, lane: int) -> int:
@@ -250,9 +250,9 @@ class HeatMap:
         return self._numbers[key]
 
     def _name(self, replicas: Sequence[int]) -> str:
-        tally = self._tally
-        if len(replicas) == len(tally.replicas):
-            copy = replica_noun(tally.trace)
+        summary = self._tally
+        if len(replicas) == len(summary.replicas):
+            copy = replica_noun(summary.trace)
             return f"each of {len(replicas):,} {copy}s" if len(replicas) > 1 else f"the {copy}"
         name = shown(self._replica_names[replicas[0]])
         return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
@@ -269,33 +269,33 @@ _Seen = tuple[tuple[int, int, int], ...]
 class _Patterns:
     """Which variables get the same in every step, and what they get on each replica."""
 
-    def __init__(self, tally: Tally) -> None:
-        self.width = _COUNTS + (len(OBSERVATIONS) if tally.effects else 0)
+    def __init__(self, summary: Summary) -> None:
+        self.width = _COUNTS + (len(OBSERVATIONS) if summary.effects else 0)
         """How many numbers a step has."""
         numbers: dict[tuple[Run, ...], int] = {}
-        run_of = [numbers.setdefault(block.runs, len(numbers)) for block in tally.blocks]
-        seen = _effects(tally, numbers)
+        run_of = [numbers.setdefault(block.runs, len(numbers)) for block in summary.blocks]
+        seen = _effects(summary, numbers)
         self.runs = list(numbers)
         """The different runs of blocks and effects."""
         pattern_of: dict[tuple[Weights, Weights, _Seen], int] = {}
         of_variable: dict[int, int] = {}
         weights_of: dict[int, tuple[Weights, Weights]] = {}
-        for group in tally.groups:
-            weights = _inside(tally, group, "dense"), _inside(tally, group, "sparse")
+        for group in summary.groups:
+            weights = _inside(summary, group, "dense"), _inside(summary, group, "sparse")
             weights_of.update(dict.fromkeys(group.variables, weights))
-        for variable in tally.variables:
+        for variable in summary.variables:
             key = (*weights_of.get(variable, ((), ())), seen.get(variable, ()))
             of_variable[variable] = pattern_of.setdefault(key, len(pattern_of))
         used = Counter(of_variable.values())
         self.sizes = [used[pattern] for pattern in range(len(pattern_of))]
         """The number of variables of each pattern, in the order of their first variables."""
         self.of_variable = of_variable
-        self.done: dict[int, dict[int, _Done]] = {replica: {} for replica in tally.replicas}
+        self.done: dict[int, dict[int, _Done]] = {replica: {} for replica in summary.replicas}
         """What is done on each replica to each pattern."""
         for (dense, sparse, effects), pattern in pattern_of.items():
             for place, kind in enumerate((dense, sparse)):
                 for block, times in kind:
-                    done = self.done[tally.blocks[block].replica].setdefault(pattern, [])
+                    done = self.done[summary.blocks[block].replica].setdefault(pattern, [])
                     done.append((run_of[block], self._at(place, times)))
             for replica, run, what in effects:
                 done = self.done[replica].setdefault(pattern, [])
@@ -305,11 +305,11 @@ class _Patterns:
         return tuple(number * (place == each) for each in range(self.width))
 
 
-def _effects(tally: Tally, numbers: dict[tuple[Run, ...], int]) -> dict[int, _Seen]:
+def _effects(summary: Summary, numbers: dict[tuple[Run, ...], int]) -> dict[int, _Seen]:
     """What was seen of each variable; the runs get numbers."""
     seen: dict[int, list[tuple[int, int, int]]] = {}
-    for effect in tally.effects:
-        if effect.replica in tally.steps_on:
+    for effect in summary.effects:
+        if effect.replica in summary.steps_on:
             run = numbers.setdefault(apart(effect.runs), len(numbers))
             what = OBSERVATIONS.index(effect.what)
             for variable in effect.variables:
@@ -317,10 +317,10 @@ def _effects(tally: Tally, numbers: dict[tuple[Run, ...], int]) -> dict[int, _Se
     return {variable: tuple(sorted(each)) for variable, each in seen.items()}
 
 
-def _inside(tally: Tally, group: Group, kind: Kind) -> Weights:
+def _inside(summary: Summary, group: Group, kind: Kind) -> Weights:
     """The updates of each of the variables in steps."""
     weights = group.weights("update", kind)
-    return tuple(each for each in weights if not tally.blocks[each[0]].outside)
+    return tuple(each for each in weights if not summary.blocks[each[0]].outside)
 
 
 def levels(lanes: Sequence[Lane], most: int = 5) -> list[tuple[int, int]]:

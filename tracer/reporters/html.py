@@ -21,7 +21,7 @@ from tracer.model.dialects import dialect_of
 from tracer.model.labels import replica_ids, replica_names, replica_noun
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters import caller_tree, charts, layer_tree
@@ -50,8 +50,8 @@ _THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
 
 def render(trace: Trace, by: None = None) -> str:
     """The report as a page."""
-    tallies = tallies_of(trace)
-    drawn = [(tally, HeatMap(tally)) for tally in tallies[:_OPTIMIZERS]]
+    summaries = summaries_of(trace)
+    drawn = [(summary, HeatMap(summary)) for summary in summaries[:_OPTIMIZERS]]
     share = _CHARACTERS // max(1, len(drawn))
     most = _ROWS // max(1, len(drawn))
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
@@ -78,7 +78,7 @@ def render(trace: Trace, by: None = None) -> str:
         },
         "effects": trace.has_effects,
         "variable": variable,
-        "optimizers": [_optimizer(tally, heat, share, boxes) for tally, heat in drawn],
+        "optimizers": [_optimizer(summary, heat, share, boxes) for summary, heat in drawn],
     }
     scripts = [charts.library(), _resource("report.js")]
     environment = jinja2.Environment(
@@ -108,9 +108,9 @@ def render(trace: Trace, by: None = None) -> str:
         noun=replica_noun(trace),
         variable=variable,
         first_tracing=FIRST_TRACING,
-        optimizers_left=len(tallies) - len(drawn),
+        optimizers_left=len(summaries) - len(drawn),
         optimizers=[
-            _tables(tally, heat, most, boxes, named=len(drawn) > 1) for tally, heat in drawn
+            _tables(summary, heat, most, boxes, named=len(drawn) > 1) for summary, heat in drawn
         ],
         environment={shown(k): shown(v) for k, v in trace.environment.items()},
         style=Markup(_resource("report.css")),
@@ -141,7 +141,7 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     """The figures at the top."""
     least = "" if trace.complete else "at least "
     facts = [("steps", trace.steps), ("updates", trace.updates())]
-    asked = {index for tally in tallies_of(trace) for index in tally.variables}
+    asked = {index for summary in summaries_of(trace) for index in summary.variables}
     facts.append((f"{dialect_of(trace).variable}s", len(asked)))
     copy = replica_noun(trace)
     if len(trace.replicas) > 1:
@@ -152,54 +152,56 @@ def _facts(trace: Trace) -> list[tuple[str, str]]:
     return [(name, f"{least if name in counted else ''}{number:,}") for name, number in facts]
 
 
-def _tables(tally: Tally, heat: HeatMap, most: int, boxes: int, *, named: bool) -> dict[str, Any]:
+def _tables(
+    summary: Summary, heat: HeatMap, most: int, boxes: int, *, named: bool
+) -> dict[str, Any]:
     """What the template shows of an optimizer."""
-    graphs, copy = _graphs(tally), replica_noun(tally.trace)
+    graphs, copy = _graphs(summary), replica_noun(summary.trace)
     lost = []
-    if number := tally.unplaced(measures.updates):
+    if number := summary.unplaced(measures.updates):
         lost.append(f"Of {some(number, 'update')} the step is not known: not in the heat map.")
-    if number := tally.outside(measures.updates):
+    if number := summary.outside(measures.updates):
         lost.append(f"{some(number, 'update')} outside any step: not in the heat map.")
     if heat.left_off:
         lost.append(
             f"{some(heat.left_off, copy)} without a view of their own: they are in that of "
             f"all {copy}s together."
         )
-    methods, replicas, workers = by_method(tally), by_replica(tally), by_worker(tally)
+    methods, replicas, workers = by_method(summary), by_replica(summary), by_worker(summary)
     return {
-        "headline": headline(tally, named=named),
-        "name": shown(tally.optimizers[0].name),
-        "steps": tally.steps,
-        "variables": len(tally.variables),
+        "headline": headline(summary, named=named),
+        "name": shown(summary.optimizers[0].name),
+        "steps": summary.steps,
+        "variables": len(summary.variables),
         "lost": lost,
         "noun": copy,
-        "program": tally.dialect.program,
-        "step_method": tally.dialect.step_method,
-        "names": [replica_ids(tally.trace)[index] for index in tally.replicas[:most]],
+        "program": summary.dialect.program,
+        "step_method": summary.dialect.step_method,
+        "names": [replica_ids(summary.trace)[index] for index in summary.replicas[:most]],
         "workers": workers[:most] if len(workers) > 1 and copy != "rank" else [],
         "replicas": replicas[:most],
         "devices": any(row.device for row in replicas),
-        "replicas_left": max(0, len(tally.replicas) - most),
+        "replicas_left": max(0, len(summary.replicas) - most),
         "methods": methods[:most],
         "graphs": [(_graph(each), each) for each in graphs[:most]],
         "graphs_left": max(0, len(graphs) - most),
-        "idle": 0 if tally.idle_as_usual else sum(each.idle for each in graphs),
-        "usual": tally.idle_as_usual,
-        "why_idle": why_idle(tally) if not graphs or tally.idle_parts else "",
+        "idle": 0 if summary.idle_as_usual else sum(each.idle for each in graphs),
+        "usual": summary.idle_as_usual,
+        "why_idle": why_idle(summary) if not graphs or summary.idle_parts else "",
         "traced": any(row.calls_tracing for row in methods),
-        **_trees(tally, boxes),
-        **_events(tally, most),
+        **_trees(summary, boxes),
+        **_events(summary, most),
     }
 
 
-def _trees(tally: Tally, most: int) -> dict[str, Any]:
+def _trees(summary: Summary, most: int) -> dict[str, Any]:
     """Who calls, and the layers, as rows of tables."""
-    callers = _rows_of(caller_tree.nodes(tally, "odd"), caller_tree.JOINT)
-    layers = _rows_of(layer_tree.nodes(tally, "odd", "odd"), tally.dialect.separator)
+    callers = _rows_of(caller_tree.nodes(summary, "odd"), caller_tree.JOINT)
+    layers = _rows_of(layer_tree.nodes(summary, "odd", "odd"), summary.dialect.separator)
     return {
-        "callers_known": known(tally.trace.data),
+        "callers_known": known(summary.trace.data),
         "lacking": LACKING,
-        "called": caller_tree.methods(tally),
+        "called": caller_tree.methods(summary),
         "callers": callers[:most],
         "callers_left": max(0, len(callers) - most),
         "layers": layers[:most],
@@ -220,9 +222,9 @@ def _rows_of(nodes: Sequence[Node], joint: str) -> list[dict[str, Any]]:
     ]
 
 
-def _events(tally: Tally, most: int) -> dict[str, Any]:
+def _events(summary: Summary, most: int) -> dict[str, Any]:
     """The graph tracings in order of time."""
-    events = tracings(tally.trace, tally.root)
+    events = tracings(summary.trace, summary.root)
     return {
         "tracings": [
             each._replace(cause=cut(each.cause, _LONGEST, _LONGEST // 2)) for each in events[:most]
@@ -231,10 +233,10 @@ def _events(tally: Tally, most: int) -> dict[str, Any]:
     }
 
 
-def _boxes(tally: Tally, most: int) -> list[list[Any]]:
+def _boxes(summary: Summary, most: int) -> list[list[Any]]:
     """The callers as boxes with their left and right edges in executions, the widest first."""
-    whole = caller_tree.tree(tally)
-    if not known(tally.trace.data):
+    whole = caller_tree.tree(summary)
+    if not known(summary.trace.data):
         return []
     boxes = sorted(_placed(whole, 0, 0), key=lambda box: (box[1] - box[2], box[0]))
     return boxes[:most]
@@ -261,19 +263,19 @@ def _kind(caller: Caller) -> str:
     return program if caller.line.file else framework
 
 
-def _optimizer(tally: Tally, heat: HeatMap, share: int, boxes: int) -> dict[str, Any]:
+def _optimizer(summary: Summary, heat: HeatMap, share: int, boxes: int) -> dict[str, Any]:
     """What the script of the page draws of an optimizer, in about `share` characters each."""
     table: list[list[Any]] = []
     taken = 0
-    for index, row in zip(tally.variables, by_variable(tally), strict=True):
+    for index, row in zip(summary.variables, by_variable(summary), strict=True):
         values = [shown(value) if isinstance(value, str) else value for value in row]
         taken += len(json.dumps(values)) + 8
         if taken > share:
             break
         table.append([*values, heat.patterns[index]])
-    grain = _grain(heat.lanes, tally.steps, share)
-    names = replica_names(tally.trace)
-    why = cause(tally, everywhere=True)
+    grain = _grain(heat.lanes, summary.steps, share)
+    names = replica_names(summary.trace)
+    why = cause(summary, everywhere=True)
     calm = why.calm
     return {
         "views": [graph._asdict() for graph in heat.views],
@@ -284,28 +286,28 @@ def _optimizer(tally: Tally, heat: HeatMap, share: int, boxes: int) -> dict[str,
         "states": charts.states(heat.levels, calm),
         "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
         "grain": grain,
-        "lanes": [_lane(graph, tally.steps, grain) for graph in heat.lanes],
+        "lanes": [_lane(graph, summary.steps, grain) for graph in heat.lanes],
         **(
             {"firsts": [heat.not_finite_since(each) for each in range(len(heat.lanes))]}
-            if tally.effects
+            if summary.effects
             else {}
         ),
         "variables": table,
-        "left": len(tally.variables) - len(table),
+        "left": len(summary.variables) - len(table),
         "replicas": [
             [shown(names[index]), row.dense, row.sparse]
-            for index, row in zip(tally.replicas[:_BARS], by_replica(tally), strict=False)
+            for index, row in zip(summary.replicas[:_BARS], by_replica(summary), strict=False)
         ],
         "graphs": [
             [_graph(graph), graph.tracings * graph.step_calls, graph.steps]
-            for graph in _graphs(tally)[:_BARS]
+            for graph in _graphs(summary)[:_BARS]
         ],
-        "callers": _boxes(tally, boxes),
+        "callers": _boxes(summary, boxes),
     }
 
 
-def _graphs(tally: Tally) -> list[Graph]:
-    return [each for each in tally.trace.graphs if each.root == tally.root]
+def _graphs(summary: Summary) -> list[Graph]:
+    return [each for each in summary.trace.graphs if each.root == summary.root]
 
 
 def _graph(graph: Graph) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from tracer.findings.catalogue import findings
 from tracer.model.programs import endings
-from tracer.model.tally import tallies_of
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.rows import TABLES, TREES, By, rows
@@ -39,17 +39,17 @@ def render(trace: Trace, by: By | None = None) -> str:
         "graph_tracings": [each._asdict() for each in tracings(trace)],
         "optimizers": [
             {
-                "name": tally.optimizers[0].name,
-                "class": tally.optimizers[0].class_name,
-                "kind": tally.optimizers[0].kind,
-                "made": tally.optimizers[0].made,
-                "nested": [each.class_name for each in tally.optimizers[1:]],
-                "steps": tally.steps,
+                "name": summary.optimizers[0].name,
+                "class": summary.optimizers[0].class_name,
+                "kind": summary.optimizers[0].kind,
+                "made": summary.optimizers[0].made,
+                "nested": [each.class_name for each in summary.optimizers[1:]],
+                "steps": summary.steps,
                 "tables": {
-                    table: [row._asdict() for row in rows(tally, table)] for table in tables
+                    table: [row._asdict() for row in rows(summary, table)] for table in tables
                 },
             }
-            for tally in tallies_of(trace)
+            for summary in summaries_of(trace)
         ],
     }
     return json.dumps(content, indent=1) + "\n"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from tracer.model.records import Kind
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.reporters.layout import shown
 from tracer.reporters.trees import Node, folded
 
@@ -60,14 +60,14 @@ class Layer:
             yield from child.walk(joint, below, depth + 1)
 
 
-def tree(tally: Tally) -> Layer:
+def tree(summary: Summary) -> Layer:
     """The layers of an optimizer's variables, in the order of the variables."""
     whole = Layer("")
     known: dict[tuple[str, ...], Layer] = {(): whole}
-    updates = _updates(tally)
-    joint = tally.dialect.separator
-    for index in tally.variables:
-        *path, last = tally.trace.variables[index].name.split(joint)
+    updates = _updates(summary)
+    joint = summary.dialect.separator
+    for index in summary.variables:
+        *path, last = summary.trace.variables[index].name.split(joint)
         dense, sparse = updates.get(index, (0, 0))
         both = dense + sparse
         variable = Layer(last, True, 1, int(not both), dense, sparse, both, both)
@@ -84,10 +84,10 @@ def tree(tally: Tally) -> Layer:
     return whole
 
 
-def _updates(tally: Tally) -> dict[int, tuple[int, int]]:
+def _updates(summary: Summary) -> dict[int, tuple[int, int]]:
     """The dense and the sparse updates of each variable."""
     updates: dict[int, tuple[int, int]] = {}
-    for group in tally.groups:
+    for group in summary.groups:
         counts: dict[Kind | None, int] = {"dense": 0, "sparse": 0}
         for _, block, entry in group.entries:
             if entry.role == "update":
@@ -96,12 +96,12 @@ def _updates(tally: Tally) -> dict[int, tuple[int, int]]:
     return updates
 
 
-def nodes(tally: Tally, odd: str = "", wrong: str = "") -> list[Node]:
+def nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
     """The tree with variables, updates, updates of each, dense and sparse; what is alike folded.
 
     `odd` and `wrong` are the styles of layers of which some, or all, variables were never updated.
     """
-    return [folded(_node(*each, odd, wrong)) for each in _together(tree(tally).children)]
+    return [folded(_node(*each, odd, wrong)) for each in _together(tree(summary).children)]
 
 
 def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str) -> Node:

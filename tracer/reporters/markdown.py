@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from tracer.findings.catalogue import to_report
 from tracer.model.labels import program_lines
 from tracer.model.programs import endings, runs
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters import text_trees
@@ -40,16 +40,16 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield ""
         yield from (f"- {_plain(note)}" for note in trace.notes)
     before = None
-    for tally, table, rows in everything(trace, by):
-        if tally is not before:
-            before = tally
-            root = tally.optimizers[0]
-            steps = some(tally.steps, "step")
-            line = program_lines(trace).get(tally.root, "")
+    for summary, table, rows in everything(trace, by):
+        if summary is not before:
+            before = summary
+            root = summary.optimizers[0]
+            steps = some(summary.steps, "step")
+            line = program_lines(trace).get(summary.root, "")
             of = f" of {_plain(line)}" if line else ""
             yield f"\n### {_plain(root.name)}{of} ({_plain(root.class_name)}), {steps}"
         if table in TREES:
-            yield from _fenced(tally, table)
+            yield from _fenced(summary, table)
         elif rows:
             yield f"\nBy {table}:\n"
             yield from _table(rows)
@@ -63,9 +63,9 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield f"\nRan: {_plain(ran)}"
 
 
-def _fenced(tally: Tally, tree: By) -> Iterator[str]:
+def _fenced(summary: Summary, tree: By) -> Iterator[str]:
     """A tree as the text report has it, in a fence that nothing in it can end."""
-    lines = [line.plain for line in text_trees.TREES[tree](tally, _WIDTH, Asked(command=True))]
+    lines = [line.plain for line in text_trees.TREES[tree](summary, _WIDTH, Asked(command=True))]
     longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
     fence = "`" * max(3, longest + 1)
     yield from ("", f"{fence}text", *lines, fence)

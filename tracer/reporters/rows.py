@@ -13,7 +13,7 @@ from tracer.model.effects import OBSERVATIONS
 from tracer.model.empty import accumulations
 from tracer.model.measures import counting
 from tracer.model.records import Kind, Line, Role
-from tracer.model.tally import Group, Tally, Weights, tallies_of
+from tracer.model.summary import Group, Summary, Weights, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree, layer_tree
 
@@ -133,9 +133,9 @@ class LayerRow(NamedTuple):
 Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 
 
-def rows(tally: Tally, by: By) -> Sequence[Row]:
+def rows(summary: Summary, by: By) -> Sequence[Row]:
     """The rows of one table."""
-    return _ROWS[by](tally)
+    return _ROWS[by](summary)
 
 
 def columns(by: By) -> tuple[str, ...]:
@@ -143,31 +143,31 @@ def columns(by: By) -> tuple[str, ...]:
     return _COLUMNS[by]._fields
 
 
-def everything(trace: Trace, by: By | None) -> Iterator[tuple[Tally, By, Sequence[Row]]]:
+def everything(trace: Trace, by: By | None) -> Iterator[tuple[Summary, By, Sequence[Row]]]:
     """Each table of each optimizer, or that one table of each."""
-    for tally in tallies_of(trace):
+    for summary in summaries_of(trace):
         for table in TABLES if by is None else (by,):
-            yield tally, table, rows(tally, table)
+            yield summary, table, rows(summary, table)
 
 
-def by_variable(tally: Tally) -> list[VariableRow]:
-    """A row for each of `Tally.variables`, in that order."""
+def by_variable(summary: Summary) -> list[VariableRow]:
+    """A row for each of `Summary.variables`, in that order."""
     rates: dict[Weights, tuple[int | None, int | None]] = {}
     of_variable: dict[int, tuple[int, int, int | None, int | None, int]] = {}
-    for group in tally.groups:
+    for group in summary.groups:
         totals: Counter[tuple[Role, Kind | None]] = Counter()
         for _, block, entry in group.entries:
             totals[entry.role, entry.kind] += entry.times * block.total
         weights = group.weights("update", "dense", "sparse")
         if weights not in rates:
-            rates[weights] = _limits(tally, group)
+            rates[weights] = _limits(summary, group)
         dense, sparse = totals["update", "dense"], totals["update", "sparse"]
         one = (dense, sparse, *rates[weights], totals["request", "none"])
         of_variable.update(dict.fromkeys(group.variables, one))
-    seen = effects_on(tally)
+    seen = effects_on(summary)
     made = []
-    for index in tally.variables:
-        variable = tally.trace.variables[index]
+    for index in summary.variables:
+        variable = summary.trace.variables[index]
         shape = "x".join("?" if size is None else str(size) for size in variable.shape)
         dense, sparse, least, most, without = of_variable.get(index, (0, 0, 0, 0, 0))
         figures = (dense + sparse, dense, sparse, least, most, without)
@@ -176,10 +176,10 @@ def by_variable(tally: Tally) -> list[VariableRow]:
     return made
 
 
-def effects_on(tally: Tally) -> dict[int, tuple[int, int]]:
+def effects_on(summary: Summary) -> dict[int, tuple[int, int]]:
     """In how many steps each variable was unchanged, and not finite; empty without effects."""
     counts: dict[int, list[int]] = {}
-    for effect in tally.effects:
+    for effect in summary.effects:
         for variable in effect.variables:
             count = counts.setdefault(variable, [0, 0])
             if effect.what != "compared":
@@ -187,26 +187,26 @@ def effects_on(tally: Tally) -> dict[int, tuple[int, int]]:
     return {variable: (unchanged, broken) for variable, (unchanged, broken) in counts.items()}
 
 
-def _limits(tally: Tally, group: Group) -> tuple[int | None, int | None]:
+def _limits(summary: Summary, group: Group) -> tuple[int | None, int | None]:
     """The fewest and the most updates of one of the variables in a step on a replica."""
     measure = counting(["update"], variable=group.variables[0])
-    if tally.unplaced(measure):
+    if summary.unplaced(measure):
         return None, None
-    spreads = [tally.spread(measure, replica=replica) for replica in tally.replicas]
+    spreads = [summary.spread(measure, replica=replica) for replica in summary.replicas]
     occurring = {count for spread in spreads for (count,) in spread} or {0}
     return min(occurring), max(occurring)
 
 
-def by_step(tally: Tally) -> list[StepRow]:
+def by_step(summary: Summary) -> list[StepRow]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     kinds = (measures.dense, measures.sparse)
     handed_over = (measures.requests, measures.missing)
-    reached = accumulations(tally)
+    reached = accumulations(summary)
     counted = (measures.steps, *kinds, *handed_over, measures.tries, reached or measures.steps)
-    stretches = tally.stretches(*counted, observations=OBSERVATIONS if tally.effects else ())
+    stretches = summary.stretches(*counted, observations=OBSERVATIONS if summary.effects else ())
     made = []
     for stretch in stretches:
-        for steps, values in stretch.parts(tally.trace.first_step):
+        for steps, values in stretch.parts(summary.trace.first_step):
             on, dense, sparse, requests, missing, tried, accumulating, *seen = values
             kept = None if reached is None else 0 if tried else min(on, accumulating)
             compared, *effects = seen or (0, 0, 0)
@@ -218,13 +218,13 @@ def by_step(tally: Tally) -> list[StepRow]:
     return made
 
 
-def by_replica(tally: Tally) -> list[ReplicaRow]:
-    """A row for each of `Tally.replicas`, in that order."""
+def by_replica(summary: Summary) -> list[ReplicaRow]:
+    """A row for each of `Summary.replicas`, in that order."""
     made = []
-    for index in tally.replicas:
-        replica = tally.trace.replicas[index]
-        updates = (tally.total(measure, index) for measure in _UPDATES)
-        steps = tally.steps_on[index]
+    for index in summary.replicas:
+        replica = summary.trace.replicas[index]
+        updates = (summary.total(measure, index) for measure in _UPDATES)
+        steps = summary.steps_on[index]
         made.append(ReplicaRow(replica.worker, replica.id, replica.device, steps, *updates))
     return made
 
@@ -232,11 +232,11 @@ def by_replica(tally: Tally) -> list[ReplicaRow]:
 _UPDATES = (measures.updates, measures.dense, measures.sparse)
 
 
-def by_worker(tally: Tally) -> list[WorkerRow]:
+def by_worker(summary: Summary) -> list[WorkerRow]:
     """A row for each of `workers`, in that order, with its replicas together."""
-    of_replica = dict(zip(tally.replicas, by_replica(tally), strict=True))
+    of_replica = dict(zip(summary.replicas, by_replica(summary), strict=True))
     made = []
-    for worker, indices in workers(tally).items():
+    for worker, indices in workers(summary).items():
         own = [of_replica[index] for index in indices]
         made.append(
             WorkerRow(
@@ -251,34 +251,34 @@ def by_worker(tally: Tally) -> list[WorkerRow]:
     return made
 
 
-def workers(tally: Tally) -> dict[str, list[int]]:
+def workers(summary: Summary) -> dict[str, list[int]]:
     """The replicas of each worker."""
     replicas: dict[str, list[int]] = {}
-    for index in tally.replicas:
-        replicas.setdefault(tally.trace.replicas[index].worker, []).append(index)
+    for index in summary.replicas:
+        replicas.setdefault(summary.trace.replicas[index].worker, []).append(index)
     return replicas
 
 
-def by_method(tally: Tally) -> list[MethodRow]:
+def by_method(summary: Summary) -> list[MethodRow]:
     """A row for each method: executions, and beside them the Python calls and their graphs.
 
     What of its executions was discarded has a row of its own below it.
     """
     made = []
-    for index in tally.methods:
+    for index in summary.methods:
         measure = measures.of_methods([index])
-        name = tally.trace.methods[index].name
-        figures = (tally.total(measure), *tally.calls(index), *tally.graphs(measure))
+        name = summary.trace.methods[index].name
+        figures = (summary.total(measure), *summary.calls(index), *summary.graphs(measure))
         made.append(MethodRow(name, *figures))
-        if lost := tally.total(counting(["discarded"], methods=[index])):
+        if lost := summary.total(counting(["discarded"], methods=[index])):
             made.append(MethodRow(f"{name}, discarded", lost, 0, 0, 0, 0))
     return made
 
 
-def by_caller(tally: Tally) -> list[CallerRow]:
+def by_caller(summary: Summary) -> list[CallerRow]:
     """A row for each element of the tree of callers; nothing is folded."""
     made = []
-    for above, caller in caller_tree.tree(tally).walk():
+    for above, caller in caller_tree.tree(summary).walk():
         line = caller.line or Line("")
         name, number = caller_tree.label(caller), line.number or None
         steps = caller.steps if caller_tree.has_steps(caller) else None
@@ -287,11 +287,11 @@ def by_caller(tally: Tally) -> list[CallerRow]:
     return made
 
 
-def by_layer(tally: Tally) -> list[LayerRow]:
+def by_layer(summary: Summary) -> list[LayerRow]:
     """A row for each layer and each variable; nothing is folded."""
     return [
         LayerRow(depth, path, each.variables, each.never, each.updates, each.dense, each.sparse)
-        for depth, path, each in layer_tree.tree(tally).walk(tally.dialect.separator)
+        for depth, path, each in layer_tree.tree(summary).walk(summary.dialect.separator)
     ]
 
 
@@ -304,7 +304,7 @@ _COLUMNS: dict[By, type[Row]] = {
     "caller": CallerRow,
     "layer": LayerRow,
 }
-_ROWS: dict[By, Callable[[Tally], Sequence[Row]]] = {
+_ROWS: dict[By, Callable[[Summary], Sequence[Row]]] = {
     "variable": by_variable,
     "step": by_step,
     "replica": by_replica,

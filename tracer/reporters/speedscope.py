@@ -26,10 +26,10 @@ def render(trace: Trace, by: None = None) -> str:
         raise ValueError(callers.LACKING)
     frames: dict[Line, int] = {}
     profiles: list[dict[str, Any]] = []
-    for tally, name in optimizer_names(trace):
+    for summary, name in optimizer_names(trace):
         known = [
             ([frames.setdefault(line, len(frames)) for line in stack.frames], stack)
-            for stack in stacks(tally)
+            for stack in stacks(summary)
         ]
         executed = [(numbers, stack.executions) for numbers, stack in known if stack.executions]
         called = [(numbers, stack.calls) for numbers, stack in known if stack.calls]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tracer.model.callers import Caller
 from tracer.model.records import Line
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree
 from tracer.reporters.layout import shown
@@ -20,9 +20,9 @@ class Stack(NamedTuple):
     calls: int
 
 
-def stacks(tally: Tally) -> Iterator[Stack]:
+def stacks(summary: Summary) -> Iterator[Stack]:
     """The stacks to the apply methods of an optimizer; their counts add up to those of its tree."""
-    for above, caller in caller_tree.tree(tally).walk():
+    for above, caller in caller_tree.tree(summary).walk():
         executions = caller.executions - sum(each.executions for each in caller.children)
         calls = caller.calls - sum(each.calls for each in caller.children)
         if executions or calls:
@@ -34,10 +34,10 @@ def _line(caller: Caller) -> Line:
     return caller.line
 
 
-def optimizer_names(trace: Trace) -> list[tuple[Tally, str]]:
+def optimizer_names(trace: Trace) -> list[tuple[Summary, str]]:
     """The optimizers with a name for each: `Adam`, or `Adam "adam_1"` if there are several."""
-    tallies = tallies_of(trace)
-    roots = [tally.optimizers[0] for tally in tallies]
+    summaries = summaries_of(trace)
+    roots = [summary.optimizers[0] for summary in summaries]
     several = len(roots) > 1
     names = [class_of(each) + (f' "{shown(each.name)}"' if several else "") for each in roots]
-    return list(zip(tallies, names, strict=True))
+    return list(zip(summaries, names, strict=True))

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary as SummaryProto, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tracer.model import measures
 from tracer.model.records import Observation
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import charts
 from tracer.reporters.heatmap import Cell, Lane
@@ -41,7 +41,7 @@ def write(trace: Trace, folder: Path) -> None:
     between. If the trace has effects, `tracer/unchanged` and `tracer/not_finite` are of how many
     variables that was so after the step. Raises `OSError` if it cannot be written.
     """
-    tallies = tallies_of(trace)
+    summaries = summaries_of(trace)
     run = folder / "tracer"
     run.mkdir(parents=True, exist_ok=True)
     time_of_writing = time.time()
@@ -51,45 +51,48 @@ def write(trace: Trace, folder: Path) -> None:
         records.write(
             Event(wall_time=time_of_writing, file_version="brain.Event:2").SerializeToString()
         )
-        for step, summary in _summaries(trace, tallies):
-            event = Event(wall_time=time_of_writing, step=step, summary=summary)
+        for step, proto in _summaries(trace, summaries):
+            event = Event(wall_time=time_of_writing, step=step, summary=proto)
             records.write(event.SerializeToString())
     unfinished.replace(run / FILE)
 
 
-def _summaries(trace: Trace, tallies: list[Tally]) -> Iterator[tuple[int, Summary]]:
+def _summaries(trace: Trace, summaries: list[Summary]) -> Iterator[tuple[int, SummaryProto]]:
     """What is written, with its step."""
     before = trace.first_step - 1
     last = trace.steps + before
     folded: dict[str, None] = {}
-    for tally in tallies:
-        tag = f"tracer/{shown(tally.optimizers[0].name)}" if len(tallies) > 1 else "tracer"
-        for names, lane in _lanes(tally):
-            points, size = _points(lane, tally.steps)
+    for summary in summaries:
+        tag = f"tracer/{shown(summary.optimizers[0].name)}" if len(summaries) > 1 else "tracer"
+        for names, lane in _lanes(summary):
+            points, size = _points(lane, summary.steps)
             if size > 1:
                 folded[f"{tag}: a point is the mean of {size:,} steps"] = None
             for step, cell in points:
                 yield step + before, _scalars(tag, names, cell)
-        picture = charts.picture(tally)
+        picture = charts.picture(summary)
         if picture is not None:
             width, height = struct.unpack(">II", picture[16:24])  # as a PNG begins
-            image = Summary.Image(
+            image = SummaryProto.Image(
                 height=height, width=width, colorspace=4, encoded_image_string=picture
             )
-            value = Summary.Value(tag=f"{tag}/heat map", image=image)
-            yield last, Summary(value=[value])
-    yield last, Summary(value=[_text("\n".join([*folded, "", render(trace, width=100)]).lstrip())])
+            value = SummaryProto.Value(tag=f"{tag}/heat map", image=image)
+            yield last, SummaryProto(value=[value])
+    yield (
+        last,
+        SummaryProto(value=[_text("\n".join([*folded, "", render(trace, width=100)]).lstrip())]),
+    )
 
 
-def _lanes(tally: Tally) -> Iterator[tuple[_Names, Lane]]:
+def _lanes(summary: Summary) -> Iterator[tuple[_Names, Lane]]:
     """What each step counts: two numbers and whether both are 0, with their names."""
     yield (
         ("updates/dense", "updates/sparse", "skipped"),
-        Lane(tally.stretches(measures.dense, measures.sparse)),
+        Lane(summary.stretches(measures.dense, measures.sparse)),
     )
-    if tally.effects:
+    if summary.effects:
         seen: tuple[Observation, Observation] = "unchanged", "not_finite"
-        yield (*seen, None), Lane(tally.stretches(observations=seen))
+        yield (*seen, None), Lane(summary.stretches(observations=seen))
 
 
 def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:
@@ -106,22 +109,22 @@ def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:
     return [(end, lane.within(first, end)) for first, end in windows], size
 
 
-def _scalars(tag: str, names: _Names, cell: Cell) -> Summary:
+def _scalars(tag: str, names: _Names, cell: Cell) -> SummaryProto:
     """The mean of the steps in `cell`."""
     counts = zip(names, (cell.dense, cell.sparse, cell.without), strict=True)
-    return Summary(
+    return SummaryProto(
         value=[
-            Summary.Value(tag=f"{tag}/{name}", simple_value=count / cell.steps)
+            SummaryProto.Value(tag=f"{tag}/{name}", simple_value=count / cell.steps)
             for name, count in counts
             if name is not None
         ]
     )
 
 
-def _text(report: str) -> Summary.Value:
+def _text(report: str) -> SummaryProto.Value:
     """The text as Markdown that keeps its columns."""
     indented = "".join(f"    {line}\n" for line in report.splitlines())
-    return Summary.Value(
+    return SummaryProto.Value(
         tag="tracer/report",
         metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
         tensor=TensorProto(dtype=DT_STRING, string_val=[indented.encode()]),

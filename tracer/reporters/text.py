@@ -17,7 +17,7 @@ from tracer.model.labels import (
 )
 from tracer.model.programs import endings, runs
 from tracer.model.records import Optimizer
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.answer import never_reached, question, sentences
@@ -51,16 +51,16 @@ def render(
         raise UnknownName(f"no table {by!r}: by is one of {', '.join(get_args(By))}")
     width = max(20, width or 80)
     asked = Asked(everything=by is not None, command=command)
-    tallies = tallies_of(trace)
-    many = len(tallies) > _MANY_OPTIMIZERS
+    summaries = summaries_of(trace)
+    many = len(summaries) > _MANY_OPTIMIZERS
     lines = [*_head(trace, width, answered=not many), *_findings(trace, width)]
     if many:
-        lines += [Text(), *overview(tallies, width, asked)]
-    for tally in [] if many and by is None else tallies:
-        heading = headline(tally, named=len(tallies) > 1)
+        lines += [Text(), *overview(summaries, width, asked)]
+    for summary in [] if many and by is None else summaries:
+        heading = headline(summary, named=len(summaries) > 1)
         lines += [Text(), *paragraph(heading, width, style="bold")]
-        for table in _tables(tally, by):
-            lines += [Text(), *(TABLES | TREES)[table](tally, width, asked)]
+        for table in _tables(summary, by):
+            lines += [Text(), *(TABLES | TREES)[table](summary, width, asked)]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {shown(ran)}", width)]
     return printed(lines, width, color)
@@ -91,7 +91,7 @@ def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
     for pair in sentences(trace) if answered else ():
         for sentence in pair:
             yield from paragraph(sentence, width, "  ")
-    unreached = [each for tally in tallies_of(trace) for each in never_reached(tally)]
+    unreached = [each for summary in summaries_of(trace) for each in never_reached(summary)]
     for sentence in () if answered else dict.fromkeys(unreached):
         yield from paragraph(sentence, width, "  ")
     if not trace.finished:
@@ -124,32 +124,32 @@ def _findings(trace: Trace, width: int) -> Iterator[Text]:
         yield from paragraph(shown(finding.advice), width, "    ")
 
 
-def headline(tally: Tally, named: bool) -> str:
+def headline(summary: Summary, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
-    trace = tally.trace
-    root, *nested = tally.optimizers
+    trace = summary.trace
+    root, *nested = summary.optimizers
     around = f" around {', '.join(map(class_of, nested))}" if nested else ""
     unlike = root.name.replace("_", "").lower() != class_of(root).replace("_", "").lower()
-    named = named and not tally.dialect.named_by_class
+    named = named and not summary.dialect.named_by_class
     name = f' "{shown(root.name)}"' if named or unlike else ""
     strategy = trace.environment.get("strategy", "")
     under = f" under {shown(strategy)}" if strategy else ""
     least = "" if trace.complete else "at least "
     counts = [
-        least + some(tally.steps, "step"),
-        some(len(tally.variables), tally.dialect.variable),
+        least + some(summary.steps, "step"),
+        some(len(summary.variables), summary.dialect.variable),
     ]
     copy = replica_noun(trace)
-    if len(tally.replicas) > 1:
-        counts.append(some(len(tally.replicas), copy))
+    if len(summary.replicas) > 1:
+        counts.append(some(len(summary.replicas), copy))
     if (
         copy != "rank"
-        and (workers := len({trace.replicas[each].worker for each in tally.replicas})) > 1
+        and (workers := len({trace.replicas[each].worker for each in summary.replicas})) > 1
     ):
         counts.append(some(workers, "worker"))
-    if worker := only_worker(trace, tally.replicas):
+    if worker := only_worker(trace, summary.replicas):
         counts.append(f"in {shown(worker)}")
-    line = program_lines(trace).get(tally.root, "")
+    line = program_lines(trace).get(summary.root, "")
     of = f" of {shown(line)}" if line else ""
     by = _made_by(root, trace)
     return f"{class_of(root)}{name}{of}{around} ({by}){under}: {', '.join(counts)}"
@@ -166,12 +166,12 @@ def _made_by(root: Optimizer, trace: Trace) -> str:
     return {**names, "v1": "tf.compat.v1", TORCH: "torch.optim"}.get(root.kind, shown(root.kind))
 
 
-def _tables(tally: Tally, by: By | None) -> list[By]:
+def _tables(summary: Summary, by: By | None) -> list[By]:
     if by is not None:
         return [by]
-    tables: list[By] = ["variable"] if tally.variables else []
-    if tally.steps:
+    tables: list[By] = ["variable"] if summary.variables else []
+    if summary.steps:
         tables.append("step")
-    if len(tally.replicas) > 1:
-        tables.append("worker" if len(tally.replicas) > _MANY_REPLICAS else "replica")
-    return [*tables, "method"] if tally.methods else tables
+    if len(summary.replicas) > 1:
+        tables.append("worker" if len(summary.replicas) > _MANY_REPLICAS else "replica")
+    return [*tables, "method"] if summary.methods else tables

@@ -17,8 +17,8 @@ from tracer.model.labels import (
 )
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
-from tracer.model.stretches import Steps
-from tracer.model.tally import Group, Tally, Weights
+from tracer.model.summary import Group, Summary, Weights
+from tracer.model.timeline import Steps
 from tracer.model.wording import some
 from tracer.reporters import rows
 from tracer.reporters.answer import apply_methods
@@ -54,12 +54,12 @@ _BEHIND = Column("behind", drop=3, left=True)
 _LINE = 24  # cells of a line of the program, of which the end tells most
 
 
-def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
+def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
-    several = any(len(tally.replicas) > 1 for tally in tallies)
-    lines = program_lines(tallies[0].trace)
-    workers = [only_worker(tally.trace, tally.replicas) for tally in tallies]
-    copy = replica_noun(tallies[0].trace)
+    several = any(len(summary.replicas) > 1 for summary in summaries)
+    lines = program_lines(summaries[0].trace)
+    workers = [only_worker(summary.trace, summary.replicas) for summary in summaries]
+    copy = replica_noun(summaries[0].trace)
     columns = (
         *([Column("made in", drop=1, left=True)] if lines else []),
         *([Column("worker", drop=5, left=True)] if any(workers) else []),
@@ -70,17 +70,17 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
         Column("updates of", drop=2, left=True),
     )
     table = Table("optimizer", columns)
-    for tally, worker in zip(tallies, workers, strict=True):
-        root = tally.optimizers[0]
-        made = tally.total(measures.updates)
-        calls = sum(sum(tally.calls(index)) for index in apply_methods(tally))
-        first = [tally.trace.variables[index].name for index in tally.variables[:1]]
-        more = f" +{len(tally.variables) - 1:,}" if len(tally.variables) > 1 else ""
+    for summary, worker in zip(summaries, workers, strict=True):
+        root = summary.optimizers[0]
+        made = summary.total(measures.updates)
+        calls = sum(sum(summary.calls(index)) for index in apply_methods(summary))
+        first = [summary.trace.variables[index].name for index in summary.variables[:1]]
+        more = f" +{len(summary.variables) - 1:,}" if len(summary.variables) > 1 else ""
         variables = "".join(cut(shown(name), 30, 15) for name in first) + more
-        cells = (*_cells([tally.steps, made]), _made_in_a_step(tally), f"{calls:,}", variables)
+        cells = (*_cells([summary.steps, made]), _made_in_a_step(summary), f"{calls:,}", variables)
         cells = (shown(worker), *cells) if any(workers) else cells
         if lines:
-            cells = (cut(shown(lines.get(tally.root, "")), _LINE, _LINE - 2), *cells)
+            cells = (cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2), *cells)
         name = f'{class_of(root)} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
     if asked.command:
@@ -90,11 +90,13 @@ def overview(tallies: Sequence[Tally], width: int, asked: Asked) -> list[Text]:
     return [*table.lines(width), *paragraph(see, width, style="dim")]
 
 
-def _made_in_a_step(tally: Tally) -> str:
+def _made_in_a_step(summary: Summary) -> str:
     """The updates on one replica in a step that made any: `4`, or `2-4`."""
-    if tally.unplaced(measures.updates):
+    if summary.unplaced(measures.updates):
         return "?"
-    rates = {n for replica in tally.replicas for n in tally.rates(measures.updates, replica)} or {0}
+    rates = {
+        n for replica in summary.replicas for n in summary.rates(measures.updates, replica)
+    } or {0}
     low, high = min(rates), max(rates)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
@@ -104,35 +106,35 @@ def class_of(optimizer: Optimizer) -> str:
     return shown(optimizer.class_name.rpartition(".")[2])
 
 
-def by_variable(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
-    several = len(tally.replicas) > 1
-    copy = replica_noun(tally.trace)
+    several = len(summary.replicas) > 1
+    copy = replica_noun(summary.trace)
     per_step = f"per\nstep and\n{copy}" if several else "per step"
     columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
     if several:
         columns.append(Column(f"by {copy}", drop=4))
-    columns += _EFFECT_COLUMNS if tally.effects else ()
-    extras = _extras(tally)
-    only_called = _Extra("0", _split([0] * len(tally.replicas)), "")
+    columns += _EFFECT_COLUMNS if summary.effects else ()
+    extras = _extras(summary)
+    only_called = _Extra("0", _split([0] * len(summary.replicas)), "")
     all_rows = [
-        _variable_row(row, tally, index, extras.get(index, only_called))
-        for index, row in zip(tally.variables, rows.by_variable(tally), strict=True)
+        _variable_row(row, summary, index, extras.get(index, only_called))
+        for index, row in zip(summary.variables, rows.by_variable(summary), strict=True)
     ]
     kept = _first(all_rows, _MOST if asked.everything else _FEW)
-    noun = tally.dialect.variable
+    noun = summary.dialect.variable
     lines = Table(noun, columns, kept).lines(width)
     if rest := len(all_rows) - len(kept):
         odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
         more = f"… and {some(rest, f'more {noun}')}{f', {odd:,} of them odd' if odd else ''}"
         see = asked.all_of("variable", 'trace.count("updates", by=("variable",))')
         lines += paragraph(f"{more}: {see} has them all", width, style="dim")
-    empty = tally.spread(measures.updates)[(0,)]
-    if 0 < empty < tally.steps and not tally.unplaced(measures.updates):
+    empty = summary.spread(measures.updates)[(0,)]
+    if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
         heading = per_step.replace("\n", " ")
         without = f"without the {some(empty, 'step')} that updated nothing"
         lines += paragraph(f"({heading}: {without})", width, style="dim")
-    if tally.effects:
+    if summary.effects:
         lines += paragraph(_EFFECTS, width, style="dim")
     return lines
 
@@ -156,16 +158,16 @@ class _Extra(NamedTuple):
     if all gradients were applied."""
 
 
-def _extras(tally: Tally) -> dict[int, _Extra]:
+def _extras(summary: Summary) -> dict[int, _Extra]:
     """The extras of each variable that is in any entry."""
     extras: dict[int, _Extra] = {}
     known: dict[Weights, str] = {}
     rates: dict[Weights, str] = {}
-    unapplied = reason_for_all(tally)
-    for group in tally.groups:
+    unapplied = reason_for_all(summary)
+    for group in summary.groups:
         weights = group.weights("request", "none")
         if weights not in known:
-            known[weights] = _no_gradient(tally, group) if weights else ""
+            known[weights] = _no_gradient(summary, group) if weights else ""
         why = known[weights]
         if group.weights("vain", "dense", "sparse"):
             why = "nothing was assigned" + (f", {why}" if why else "")
@@ -173,45 +175,45 @@ def _extras(tally: Tally) -> dict[int, _Extra]:
             why = f"{why}, else {unapplied.text}" if why else unapplied.text
         updates: Counter[int] = Counter()
         for number, times in group.weights("update", "dense", "sparse"):
-            block = tally.blocks[number]
+            block = summary.blocks[number]
             updates[block.replica] += times * block.total
         done = group.weights("update", "dense", "sparse")
         if done not in rates:
-            rates[done] = _rate(tally, group)
-        split = _split([updates[replica] for replica in tally.replicas])
+            rates[done] = _rate(summary, group)
+        split = _split([updates[replica] for replica in summary.replicas])
         extra = _Extra(rates[done], split, why)
         extras.update(dict.fromkeys(group.variables, extra))
     return extras
 
 
-def _rate(tally: Tally, group: Group) -> str:
+def _rate(summary: Summary, group: Group) -> str:
     measure = counting(["update"], variable=group.variables[0])
-    if tally.unplaced(measure):
+    if summary.unplaced(measure):
         return "?"
-    occurring = {n for replica in tally.replicas for n in tally.rates(measure, replica)} or {0}
+    occurring = {n for replica in summary.replicas for n in summary.rates(measure, replica)} or {0}
     low, high = min(occurring), max(occurring)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
-def _no_gradient(tally: Tally, group: Group) -> str:
+def _no_gradient(summary: Summary, group: Group) -> str:
     measure = counting(["request"], ["none"], variable=group.variables[0])
-    steps = sum(number for (count,), number in tally.spread(measure).items() if count)
-    lost = tally.unplaced(measure)
+    steps = sum(number for (count,), number in summary.spread(measure).items() if count)
+    lost = summary.unplaced(measure)
     if not steps and not lost:
         return ""
     return f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
 
 
-def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> Row:
+def _variable_row(row: VariableRow, summary: Summary, index: int, extra: _Extra) -> Row:
     name, note = shown(row.variable) or "''", extra.why
     if not row.updates:
         note = f"never updated: {note}" if note else "never updated"
-    if tally.trace.variables[index].argument:
+    if summary.trace.variables[index].argument:
         name = name if name.startswith("argument ") else f"argument {name}"
         meaning = "stands for each variable passed"
         note = f"{meaning}; {note}" if note else meaning
     cells = [f"{row.updates:,}", extra.rate, f"{row.dense:,}", f"{row.sparse:,}"]
-    if len(tally.replicas) > 1:
+    if len(summary.replicas) > 1:
         cells.append(extra.by_replica)
     if row.unchanged is not None and row.not_finite is not None:
         cells += [f"{row.unchanged:,}", f"{row.not_finite:,}"]
@@ -219,22 +221,22 @@ def _variable_row(row: VariableRow, tally: Tally, index: int, extra: _Extra) -> 
     return Row(name, tuple(cells), note, style)
 
 
-def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    why = cause(tally)
-    all_rows = [_step_row(row, tally, why) for row in rows.by_step(tally)]
+    why = cause(summary)
+    all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
-    every = f"per step,\nall {replica_noun(tally.trace)}s"
-    header = every if len(tally.replicas) > 1 else "per step"
-    columns = (*_KINDS, *_EFFECT_COLUMNS) if tally.effects else _KINDS
+    every = f"per step,\nall {replica_noun(summary.trace)}s"
+    header = every if len(summary.replicas) > 1 else "per step"
+    columns = (*_KINDS, *_EFFECT_COLUMNS) if summary.effects else _KINDS
     table = Table(header, columns, kept.copy(), cut_names=False)
     lost, outside = (
         [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
-        for count in (tally.unplaced, tally.outside)
+        for count in (summary.unplaced, summary.outside)
     )
-    unknown = ("-", "-") if tally.effects else ()
-    if tally.unplaced(measures.steps) or any(lost):
+    unknown = ("-", "-") if summary.effects else ()
+    if summary.unplaced(measures.steps) or any(lost):
         note = "in all; steps above may have more"
         table.rows.append(Row("step not known", (*_cells(lost), *unknown), note, ODD))
     if any(outside):
@@ -243,12 +245,12 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     lines = table.lines(width)
     if rest := len(all_rows) - len(kept):
         see = asked.all_of("step", 'trace.per_step("updates")')
-        last = tally.steps + tally.trace.first_step - 1
+        last = summary.steps + summary.trace.first_step - 1
         more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
         lines += paragraph(more, width, style="dim")
-    if tally.effects:
-        noun, each = tally.dialect.variable, replica_noun(tally.trace)
-        all_counted = f", those of each {each} counted" if len(tally.replicas) > 1 else ""
+    if summary.effects:
+        noun, each = summary.dialect.variable, replica_noun(summary.trace)
+        all_counted = f", those of each {each} counted" if len(summary.replicas) > 1 else ""
         said = f"(unchanged, not finite: so many {noun}s were so after the step{all_counted})"
         lines += paragraph(said, width, style="dim")
         if any(row.cells[-1] == "-" for row in kept):
@@ -256,7 +258,7 @@ def by_step(tally: Tally, width: int, asked: Asked) -> list[Text]:
     return lines
 
 
-def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
+def _step_row(row: StepRow, summary: Summary, why: Cause) -> Row:
     """The row; `why` gradients that came were not applied, is said beside it."""
     notes = []
     odd = True
@@ -266,24 +268,24 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
     elif not row.updates:
         reason = why.text or "gradients came, none was applied"
         if row.accumulated is not None:
-            skipped = f"skipped by {skipper(tally.optimizers)}"
-            reason = accumulated(tally) if row.accumulated else skipped
+            skipped = f"skipped by {skipper(summary.optimizers)}"
+            reason = accumulated(summary) if row.accumulated else skipped
         if not requested:
             reason = "no gradient came" if missing else "nothing was handed over"
-        elif tally.total(measures.vain):
+        elif summary.total(measures.vain):
             reason = "nothing was assigned"
         notes.append(reason)
         odd = not (why.usual and reason in why.text)
     elif missing:
         notes.append(f"{missing:,} without gradient")
-    if 0 < row.on_replicas < len(tally.replicas):
-        copies = some(len(tally.replicas), replica_noun(tally.trace))
+    if 0 < row.on_replicas < len(summary.replicas):
+        copies = some(len(summary.replicas), replica_noun(summary.trace))
         notes.append(f"on {row.on_replicas:,} of {copies}")
         odd = True
     cells = _cells([row.updates, row.dense, row.sparse])
-    if not row.updates and tally.unplaced(measures.updates):
+    if not row.updates and summary.unplaced(measures.updates):
         notes, cells, odd = ["not known"], ("?",) * len(cells), True
-    if tally.effects:
+    if summary.effects:
         compared = row.unchanged is not None and row.not_finite is not None
         cells += (f"{row.unchanged:,}", f"{row.not_finite:,}") if compared else ("-", "-")
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
@@ -291,28 +293,30 @@ def _step_row(row: StepRow, tally: Tally, why: Cause) -> Row:
     return Row(label, cells, "; ".join(notes), style)
 
 
-def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
-    copy = replica_noun(tally.trace)
-    workers = len(rows.workers(tally)) > 1 and copy != "rank"
-    names = replica_ids(tally.trace)
-    figures = rows.by_replica(tally)
-    behind = _behind(tally, [[index] for index in tally.replicas], [row.updates for row in figures])
+    copy = replica_noun(summary.trace)
+    workers = len(rows.workers(summary)) > 1 and copy != "rank"
+    names = replica_ids(summary.trace)
+    figures = rows.by_replica(summary)
+    behind = _behind(
+        summary, [[index] for index in summary.replicas], [row.updates for row in figures]
+    )
     columns = [Column("worker", left=True)] if workers else []
     columns += [Column("steps"), *_KINDS]
     if any(behind):
         columns.append(_BEHIND)
     columns.append(Column("device", drop=4, left=True))
     table = Table(copy, columns)
-    devices = _devices(tally)
+    devices = _devices(summary)
     shown_rows = len(figures) if asked.everything else _FEW
-    for index, row, late in zip(tally.replicas[:shown_rows], figures, behind, strict=False):
+    for index, row, late in zip(summary.replicas[:shown_rows], figures, behind, strict=False):
         cells = [shown(row.worker)] if workers else []
         cells += _cells([row.steps, row.updates, row.dense, row.sparse])
         if any(behind):
             cells.append(late or "-")
         cells.append(devices[index])
-        style = ODD if row.steps < tally.steps or late else ""
+        style = ODD if row.steps < summary.steps or late else ""
         name = names[index] if copy == "rank" else str(row.replica)
         table.rows.append(Row(name, tuple(cells), style=style))
     lines = table.lines(width)
@@ -322,12 +326,12 @@ def by_replica(tally: Tally, width: int, asked: Asked) -> list[Text]:
     return lines
 
 
-def by_worker(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each worker, with its replicas together."""
-    figures = rows.by_worker(tally)
-    groups = list(rows.workers(tally).values())
-    behind = _behind(tally, groups, [row.updates for row in figures])
-    ranks = replica_noun(tally.trace) == "rank"  # each is one replica
+    figures = rows.by_worker(summary)
+    groups = list(rows.workers(summary).values())
+    behind = _behind(summary, groups, [row.updates for row in figures])
+    ranks = replica_noun(summary.trace) == "rank"  # each is one replica
     columns = [] if ranks else [Column("replicas", drop=2)]
     columns += [Column("steps"), *_KINDS]
     if any(behind):
@@ -342,7 +346,7 @@ def by_worker(tally: Tally, width: int, asked: Asked) -> list[Text]:
     return table.lines(width)
 
 
-def _behind(tally: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int]) -> list[str]:
+def _behind(summary: Summary, groups: Sequence[Sequence[int]], updates: Sequence[int]) -> list[str]:
     """For each group of replicas how many updates it is behind the first of those with most."""
     most = max(updates, default=0)
     if len({len(group) for group in groups}) != 1 or len(set(updates)) == 1:
@@ -350,32 +354,32 @@ def _behind(tally: Tally, groups: Sequence[Sequence[int]], updates: Sequence[int
     leaders = groups[updates.index(most)]
     late = []
     for group, number in zip(groups, updates, strict=True):
-        missing, since = (0, None) if number == most else tally.behind(group, leaders)
+        missing, since = (0, None) if number == most else summary.behind(group, leaders)
         step = "" if since is None else f" since step {since:,}"
         late.append(f"{missing:,}{step}" if missing else "")
     return late
 
 
-def by_method(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, and beside them the Python calls and their graphs."""
     columns = (
         Column("executions"),
         Column("calls\neager", drop=2),
         Column("calls\ntracing", drop=1),
-        Column(f"\n{tally.dialect.program}s", drop=3),
+        Column(f"\n{summary.dialect.program}s", drop=3),
         Column("never\nran", drop=3),
     )
     table = Table("method", columns)
-    for name, *figures in rows.by_method(tally):
+    for name, *figures in rows.by_method(summary):
         style = "" if figures[0] else WRONG
         table.rows.append(Row(shown(name), _cells(figures), style=style))
     lines = table.lines(width)
-    if why := why_idle(tally):
+    if why := why_idle(summary):
         lines += paragraph(f"({why})", width, style="dim")
     return lines
 
 
-TABLES: dict[By, Callable[[Tally, int, Asked], list[Text]]] = {
+TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "variable": by_variable,
     "step": by_step,
     "replica": by_replica,
@@ -388,9 +392,9 @@ def _cells(figures: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"{figure:,}" for figure in figures)
 
 
-def _devices(tally: Tally) -> dict[int, str]:
+def _devices(summary: Summary) -> dict[int, str]:
     """The replicas' devices as `CPU:0`; in full where that would make two of a worker equal."""
-    replicas = {index: tally.trace.replicas[index] for index in tally.replicas}
+    replicas = {index: summary.trace.replicas[index] for index in summary.replicas}
     short = {index: replica.device.rpartition("device:")[2] for index, replica in replicas.items()}
     distinct = {
         (replica.worker, short[index]) for index, replica in replicas.items() if replica.device
@@ -408,9 +412,9 @@ def _first(rows: list[Row], most: int) -> list[Row]:
     return [rows[index] for index in sorted(ranked[:most])]
 
 
-def _split(tally: Sequence[int]) -> str:
+def _split(summary: Sequence[int]) -> str:
     """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
-    if len(tally) <= 3:
-        return " + ".join(f"{count:,}" for count in tally)
-    low, high = min(tally), max(tally)
-    return f"{low:,} x {len(tally):,}" if low == high else f"{low:,}-{high:,}"
+    if len(summary) <= 3:
+        return " + ".join(f"{count:,}" for count in summary)
+    low, high = min(summary), max(summary)
+    return f"{low:,} x {len(summary):,}" if low == high else f"{low:,}-{high:,}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 
 from tracer.model.callers import LACKING, known
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.wording import some
 from tracer.reporters import caller_tree, layer_tree, trees
 from tracer.reporters.layout import Column, paragraph
@@ -18,22 +18,22 @@ CALLER_COLUMNS = ("executions", "steps", "Python\ncalls")
 LAYER_COLUMNS = ("variables", "updates", "of each", "dense", "sparse")
 
 
-def by_caller(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_caller(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each chain of calls, the widest branch first."""
-    if not known(tally.trace.data):
+    if not known(summary.trace.data):
         return paragraph(LACKING, width, style=ODD)
-    header = f"who calls {caller_tree.methods(tally) or 'it'}"
+    header = f"who calls {caller_tree.methods(summary) or 'it'}"
     columns = _columns(CALLER_COLUMNS, (0, 2, 1))
-    nodes = caller_tree.nodes(tally, ODD)
+    nodes = caller_tree.nodes(summary, ODD)
     return _lines("caller", header, columns, nodes, caller_tree.JOINT, width)
 
 
-def by_layer(tally: Tally, width: int, asked: Asked) -> list[Text]:
+def by_layer(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each layer; those in a row that are alike are one."""
-    headers = (f"{tally.dialect.variable}s", *LAYER_COLUMNS[1:])
+    headers = (f"{summary.dialect.variable}s", *LAYER_COLUMNS[1:])
     columns = _columns(headers, (3, 0, 2, 4, 4))
-    nodes = layer_tree.nodes(tally, ODD, WRONG)
-    return _lines("layer", "layer", columns, nodes, tally.dialect.separator, width)
+    nodes = layer_tree.nodes(summary, ODD, WRONG)
+    return _lines("layer", "layer", columns, nodes, summary.dialect.separator, width)
 
 
 def _columns(headers: Sequence[str], drops: Sequence[int]) -> list[Column]:
@@ -51,7 +51,7 @@ def _lines(
     return lines
 
 
-TREES: dict[By, Callable[[Tally, int, Asked], list[Text]]] = {
+TREES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "caller": by_caller,
     "layer": by_layer,
 }

@@ -6,7 +6,7 @@ from tracer.model.empty import reason
 from tracer.model.measures import vain
 from tracer.model.records import Kind
 from tracer.model.selection import Selection
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
 from tracer.reporters.answer import never_reached
@@ -26,29 +26,29 @@ from tracer.testing.failure_rows import (
 
 def of_executions(
     trace: Trace,
-    tallies: Sequence[Tally],
+    summaries: Sequence[Summary],
     expected: Expected,
     selection: Selection,
     failed: Sequence[Wanted],
     rows: Rows,
 ) -> Iterator[str]:
     """Why executions are not as expected, for those of `expected.wanted` that `failed`."""
-    for tally in tallies:
-        yield from (each.removesuffix(".") for each in never_reached(tally))
+    for summary in summaries:
+        yield from (each.removesuffix(".") for each in never_reached(summary))
     called = _calls(trace, selection)
-    if not any(tally.steps for tally in tallies) and not any(called.values()):
+    if not any(summary.steps for summary in summaries) and not any(called.values()):
         yield from unused(trace, expected.words.scope)
         return
     if selection.methods == frozenset():
         yield from _not_called(trace)
         return
-    for tally in tallies:
-        yield from without_result(tally)
-        yield from never_ran(tally, selection)
+    for summary in summaries:
+        yield from without_result(summary)
+        yield from never_ran(summary, selection)
     if rows.unapplied and selection.methods is None:
-        yield _unapplied(tallies, sorted(rows.unapplied))
+        yield _unapplied(summaries, sorted(rows.unapplied))
     if selection.methods is None and rows.short:
-        yield from in_vain(tallies, selection)
+        yield from in_vain(summaries, selection)
     names = dict.fromkeys(row.name for row in sorted(rows.rows) if row.counts[2])
     if names and rows.short:
         yield f"no gradient (None) for {listed(list(names), MOST_NAMES)}"
@@ -57,11 +57,11 @@ def of_executions(
         many = times(max(twice[0].counts[:2]))
         yield f"{twice[0].name} was updated {many} in one step: is it applied again in a wrapper?"
     for wanted in failed:
-        total = sum(tally.total(measure_of(selection, wanted.kinds)) for tally in tallies)
+        total = sum(summary.total(measure_of(selection, wanted.kinds)) for summary in summaries)
         calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
-        if any(tally.total(vain) for tally in tallies):
+        if any(summary.total(vain) for summary in summaries):
             calls = total  # what they did beside it is said already
-        yield from _slips(tallies, expected, wanted, total, calls)
+        yield from _slips(summaries, expected, wanted, total, calls)
 
 
 def of_calls(trace: Trace, expected: Expected, selection: Selection) -> Iterator[str]:
@@ -73,14 +73,14 @@ def of_calls(trace: Trace, expected: Expected, selection: Selection) -> Iterator
         else:
             yield from unused(trace, expected.words.scope)
         return
-    tallies = tallies_of(trace)
-    for tally in tallies:
-        graphs, idle = tally.graphs(selection.count)
+    summaries = summaries_of(trace)
+    for summary in summaries:
+        graphs, idle = summary.graphs(selection.count)
         if graphs > 1:
             never = f" ({idle:,} of them never ran)" if idle else ""
             name = "the optimizer" if method is None else method
             yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-    executed = sum(tally.total(selection.count) for tally in tallies)
+    executed = sum(summary.total(selection.count) for summary in summaries)
     if method is not None and any(wanted.holds(executed) for wanted in expected.wanted):
         yield (
             f"{executed:,} is how often it was executed: use tracer.assert_executions to count that"
@@ -107,51 +107,51 @@ def unused(trace: Trace, scope: str) -> Iterator[str]:
         yield f"{which} {was} not used in {scope}: did another optimizer train?"
 
 
-def never_ran(tally: Tally, selection: Selection) -> Iterator[str]:
+def never_ran(summary: Summary, selection: Selection) -> Iterator[str]:
     """That what is selected was traced, and no graph of it ran."""
-    graphs, idle = tally.graphs(selection.count)
-    ended = sum(each.failed for each in tally.trace.graphs if each.root == tally.root)
-    if not graphs or tally.total(selection.count):
+    graphs, idle = summary.graphs(selection.count)
+    ended = sum(each.failed for each in summary.trace.graphs if each.root == summary.root)
+    if not graphs or summary.total(selection.count):
         return
     if idle and ended >= idle:
         yield "an error ended the tracing in the optimizer, so there is no graph to run"
     else:
         never = "which never ran" if graphs == 1 else "none of which ever ran"
-        known = [each.idle for each in tally.trace.graphs if each.root == tally.root]
+        known = [each.idle for each in summary.trace.graphs if each.root == summary.root]
         if known and idle > sum(known):  # the graph ran, and not the branch in it
             never = "in a part that no step reached"
         traced = some(graphs, "graph")
         yield f"traced but never executed: called while tracing {traced}, {never}"
 
 
-def without_result(tally: Tally) -> Iterator[str]:
+def without_result(summary: Summary) -> Iterator[str]:
     """Which methods returned None where TensorFlow needs an op."""
-    for optimizer in tally.optimizers:
+    for optimizer in summary.optimizers:
         for remark in optimizer.remarks:
             if remark.code == "no-result":
                 yield f"{shown(remark.method)} returned None in a graph: return the op"
 
 
-def in_vain(tallies: Sequence[Tally], selection: Selection) -> Iterator[str]:
+def in_vain(summaries: Sequence[Summary], selection: Selection) -> Iterator[str]:
     """Which methods ran and assigned nothing, so that what they did is no update."""
-    for tally in tallies:
-        for index in tally.methods:
+    for summary in summaries:
+        for index in summary.methods:
             only = Selection(
                 roles=frozenset({"vain"}),
                 methods=frozenset({index}),
                 variables=selection.variables,
             )
-            ran = tally.total(only.count)
+            ran = summary.total(only.count)
             if ran:
-                name = shown(tally.trace.methods[index].name)
+                name = shown(summary.trace.methods[index].name)
                 yield (
                     f"{name} ran {times(ran)} and assigned nothing to its variable, which is no "
                     "update: assign_sub changes a variable, `variable = ...` does not"
                 )
 
 
-def _unapplied(tallies: Sequence[Tally], spans: Sequence[Span]) -> str:
-    reasons = [reason(tally) for tally in tallies]
+def _unapplied(summaries: Sequence[Summary], spans: Sequence[Span]) -> str:
+    reasons = [reason(summary) for summary in summaries]
     clauses = dict.fromkeys(each.clause for each in reasons if each.text) or [reasons[0].clause]
     steps = "step" if length(spans) == 1 else "steps"
     return f"gradients of {steps} {label(spans, 3)} were not applied: {', or '.join(clauses)}"
@@ -164,14 +164,14 @@ def _not_called(trace: Trace) -> Iterator[str]:
 
 
 def _slips(
-    tallies: Sequence[Tally], expected: Expected, wanted: Wanted, total: int, calls: int
+    summaries: Sequence[Summary], expected: Expected, wanted: Wanted, total: int, calls: int
 ) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
     number, words = wanted.low, expected.words
     if not number or number != wanted.high or expected.per_replica:
         return
-    steps = max((tally.steps for tally in tallies), default=0)
-    replicas = max((len(tally.replicas) for tally in tallies), default=1)
+    steps = max((summary.steps for summary in summaries), default=0)
+    replicas = max((len(summary.replicas) for summary in summaries), default=1)
     each_replica = f"on each of {replicas:,} replicas"
     each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
     if expected.per_step:

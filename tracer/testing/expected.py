@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from tracer.kinds import KINDS
 from tracer.model.records import Kind
 from tracer.model.selection import Filters, Selection
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.trace import Trace, What
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
@@ -95,12 +95,12 @@ class Expected:
         return replace(selection, methods=frozenset(methods))
 
 
-def concerned(tallies: Iterable[Tally], selection: Selection) -> list[Tally]:
+def concerned(summaries: Iterable[Summary], selection: Selection) -> list[Summary]:
     """The optimizers that an expectation is about: all, or those that have its variables."""
-    tallies = list(tallies)
+    summaries = list(summaries)
     if selection.variables is None:
-        return tallies
-    return [t for t in tallies if not selection.variables.isdisjoint(t.variables)] or tallies
+        return summaries
+    return [t for t in summaries if not selection.variables.isdisjoint(t.variables)] or summaries
 
 
 def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:

@@ -12,7 +12,7 @@ from tracer.model.measures import Measure
 from tracer.model.names import near_patterns
 from tracer.model.records import Kind, Role
 from tracer.model.selection import Selection
-from tracer.model.tally import Tally, tallies_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, paragraph, shown
@@ -86,7 +86,7 @@ def _of_steps(trace: Trace, expected: Expected) -> Failure | None:
 
 
 def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Failure | None:
-    tallies = concerned(tallies_of(trace), selection)
+    summaries = concerned(summaries_of(trace), selection)
     failed: list[Wanted] = []
     heads = []
     for wanted in expected.wanted:
@@ -94,7 +94,7 @@ def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Fa
         got = _got_in_steps if expected.per_step else _got_in_all
         texts = [
             f"{text} ({listed(wheres, 3)})" if any(wheres) else text
-            for text, wheres in got(trace, tallies, expected, wanted, measure).items()
+            for text, wheres in got(trace, summaries, expected, wanted, measure).items()
         ]
         if texts:
             failed.append(wanted)
@@ -103,58 +103,62 @@ def _of_executions(trace: Trace, expected: Expected, selection: Selection) -> Fa
             )
     if not failed:
         return None
-    rows = Rows(trace, tallies, expected, selection, failed)
-    if culprits := _frozen(tallies, expected, selection, failed, rows):
+    rows = Rows(trace, summaries, expected, selection, failed)
+    if culprits := _frozen(summaries, expected, selection, failed, rows):
         return Failure(heads, causes=[handed.of_layers(trace, culprits)])
-    why = list(causes.of_executions(trace, tallies, expected, selection, failed, rows))
-    return Failure(heads, rows.table(), why, callers_at_fault(tallies, expected, selection, failed))
+    why = list(causes.of_executions(trace, summaries, expected, selection, failed, rows))
+    return Failure(
+        heads, rows.table(), why, callers_at_fault(summaries, expected, selection, failed)
+    )
 
 
 def _frozen(
-    tallies: Sequence[Tally],
+    summaries: Sequence[Summary],
     expected: Expected,
     selection: Selection,
     failed: Sequence[Wanted],
     rows: Rows,
 ) -> Sequence[handed.Frozen]:
     """The frozen layers that are why too little ran, if nothing of what was handed over is."""
-    if len(tallies) != 1:
+    if len(summaries) != 1:
         return []
-    (tally,) = tallies
-    if not tally.trace.complete or not tally.steps:
+    (summary,) = summaries
+    if not summary.trace.complete or not summary.steps:
         return []
-    methods = [tally.trace.methods[index] for index in selection.methods or ()]
+    methods = [summary.trace.methods[index] for index in selection.methods or ()]
     if any(method.role != "apply" for method in methods):
         return []
     if not all(row.counts.executed for row in rows.rows):
         return []
     return handed.explaining(
-        tally, expected, [(wanted, measure_of(selection, wanted.kinds)) for wanted in failed]
+        summary, expected, [(wanted, measure_of(selection, wanted.kinds)) for wanted in failed]
     )
 
 
 def _got_in_steps(
     trace: Trace,
-    tallies: Sequence[Tally],
+    summaries: Sequence[Summary],
     expected: Expected,
     wanted: Wanted,
     measure: Measure,
 ) -> dict[str, list[str]]:
     """What there was instead, with where it was; empty if it was as wanted."""
-    if not any(tally.steps for tally in tallies):
+    if not any(summary.steps for summary in summaries):
         return {"but no step ran": [""]}
     got: dict[str, list[str]] = {}
-    for tally in tallies:
-        for replica in replicas_to_judge(tally, expected.per_replica):
-            steps = tally.steps if replica is None else tally.steps_on[replica]
-            wrong = spans_of(tally, replica, [measure], but=lambda values: wanted.holds(values[0]))
+    for summary in summaries:
+        for replica in replicas_to_judge(summary, expected.per_replica):
+            steps = summary.steps if replica is None else summary.steps_on[replica]
+            wrong = spans_of(
+                summary, replica, [measure], but=lambda values: wanted.holds(values[0])
+            )
             text = _in_steps({values[0]: wrong[values] for values in wrong}, steps) if wrong else ""
-            if not steps and tally.steps:
+            if not steps and summary.steps:
                 text = "but no step ran"
-            elif outside := tally.outside(_on(measure, replica)):
+            elif outside := summary.outside(_on(measure, replica)):
                 text = f"got {outside:,} outside any step" + (f" and {text[4:]}" if text else "")
             if text:
-                got.setdefault(text, []).append(_where(trace, tallies, tally, replica))
+                got.setdefault(text, []).append(_where(trace, summaries, summary, replica))
     return got
 
 
@@ -173,7 +177,7 @@ def _in_steps(wrong: dict[int, list[Span]], steps: int) -> str:
 
 def _got_in_all(
     trace: Trace,
-    tallies: Sequence[Tally],
+    summaries: Sequence[Summary],
     expected: Expected,
     wanted: Wanted,
     measure: Measure,
@@ -182,10 +186,10 @@ def _got_in_all(
     replicas: list[int | None] = [None]
     if expected.per_replica:
         replicas = list(
-            sorted({index for tally in tallies for index in tally.replicas}) or replicas
+            sorted({index for summary in summaries for index in summary.replicas}) or replicas
         )
     for replica in replicas:
-        total = sum(tally.total(measure, replica) for tally in tallies)
+        total = sum(summary.total(measure, replica) for summary in summaries)
         if not wanted.holds(total):
             where = "" if replica is None else shown(replica_names(trace)[replica])
             got.setdefault(f"got {total:,}", []).append(where)
@@ -253,11 +257,11 @@ def of_variables(trace: Trace, wanted: Sequence[tuple[str, int | None]]) -> str:
         rows.append(Row(shown(name) or "''", cells, note))
     lines = as_lines(Table("variable", [Column("gradients"), Column("None")]), rows)
     used = any(block.total for block in trace.blocks)
-    tallies = tallies_of(trace)
-    why = list(causes.in_vain(tallies, Selection()))
-    for tally in tallies:
-        why += causes.without_result(tally)
-        why += causes.never_ran(tally, trace.selection("updates"))
+    summaries = summaries_of(trace)
+    why = list(causes.in_vain(summaries, Selection()))
+    for summary in summaries:
+        why += causes.without_result(summary)
+        why += causes.never_ran(summary, trace.selection("updates"))
     if not used:
         why += causes.unused(trace, IN_PYTHON.scope)
     heads = [f"{what}, got none of {len(missed):,} of them"]
@@ -345,8 +349,10 @@ def _on(measure: Measure, replica: int | None) -> Measure:
     return lambda block: measure(block) if block.replica == replica else 0
 
 
-def _where(trace: Trace, tallies: Sequence[Tally], tally: Tally, replica: int | None) -> str:
-    names = [shown(tally.optimizers[0].name)] if len(tallies) > 1 else []
+def _where(
+    trace: Trace, summaries: Sequence[Summary], summary: Summary, replica: int | None
+) -> str:
+    names = [shown(summary.optimizers[0].name)] if len(summaries) > 1 else []
     if replica is not None:
         names.append(shown(replica_names(trace)[replica]))
     return " on ".join(names)

@@ -10,8 +10,8 @@ from tracer.model.labels import replica_ids
 from tracer.model.measures import Measure
 from tracer.model.records import Kind
 from tracer.model.selection import REQUESTS, Selection
-from tracer.model.stretches import Values
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
+from tracer.model.timeline import Values
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, shown
@@ -84,12 +84,12 @@ class Rows:
     def __init__(
         self,
         trace: Trace,
-        tallies: Sequence[Tally],
+        summaries: Sequence[Summary],
         expected: Expected,
         selection: Selection,
         failed: Sequence[Wanted],
     ) -> None:
-        self._trace, self._tallies, self._selection = trace, tallies, selection
+        self._trace, self._tallies, self._selection = trace, summaries, selection
         self._per_step, self._failed = expected.per_step, failed
         self.rows: dict[_Row, list[int]] = {}
         """Each row with its replicas."""
@@ -97,20 +97,20 @@ class Rows:
         """The steps in which gradients were handed over and none of them was applied."""
         self.short = False
         """Whether anything ran less often than it should."""
-        for tally in tallies:
-            for replica in replicas_to_judge(tally, expected.per_replica):
-                self._collect(tally, replica)
+        for summary in summaries:
+            for replica in replicas_to_judge(summary, expected.per_replica):
+                self._collect(summary, replica)
 
-    def _collect(self, tally: Tally, replica: int | None) -> None:
+    def _collect(self, summary: Summary, replica: int | None) -> None:
         """The rows of one optimizer, on one replica or on all of them."""
         selection, per_step, failed = self._selection, self._per_step, self._failed
         measures = [measure_of(selection, wanted.kinds) for wanted in failed]
-        totals = tuple(tally.total(measure, replica) for measure in measures)
-        replicas = tally.replicas if replica is None else (replica,)
-        keys = [(group, index) for group in _groups(tally, selection) for index in replicas]
+        totals = tuple(summary.total(measure, replica) for measure in measures)
+        replicas = summary.replicas if replica is None else (replica,)
+        keys = [(group, index) for group in _groups(summary, selection) for index in replicas]
         for group, index in keys:
             measures += _counts_of(selection, group[0], index)
-        spans_by_values = spans_of(tally, replica, measures)
+        spans_by_values = spans_of(summary, replica, measures)
         good = [values for values in spans_by_values if per_step and _hold(failed, values)]
         usual = max(good, key=lambda values: length(spans_by_values[values]), default=None)
         usually = usual and _treated(keys, usual[len(failed) :])
@@ -118,7 +118,7 @@ class Rows:
             treated = _treated(keys, values[len(failed) :])
             executed = any(variables_alike.counts.executed for variables_alike in treated)
             requested = any(variables_alike.counts.requested for variables_alike in treated)
-            unknown = not executed and not requested and tally.unplaced(selection.count)
+            unknown = not executed and not requested and summary.unplaced(selection.count)
             if values in good or unknown:
                 continue
             short = _short(failed, values if per_step else totals)
@@ -130,19 +130,19 @@ class Rows:
             for number, variables_alike in enumerate(treated):
                 differs = not usually or variables_alike != usually[number]
                 if differs and (short or per_step or variables_alike.counts.executed):
-                    self._add(tally, variables_alike, spans, none_applied)
+                    self._add(summary, variables_alike, spans, none_applied)
 
     def _add(
-        self, tally: Tally, treated: _Treated, spans: Sequence[Span], none_applied: bool
+        self, summary: Summary, treated: _Treated, spans: Sequence[Span], none_applied: bool
     ) -> None:
         """Add a row for each variable, or one for all if none of their gradients was applied."""
         several = len(self._tallies) > 1
-        optimizer = f"{shown(tally.optimizers[0].name)}: " if several else ""
+        optimizer = f"{shown(summary.optimizers[0].name)}: " if several else ""
         variables, counts = treated.variables, treated.counts
         if none_applied:
             variables, counts = [None], _Counts(0, 0, 0, 1)
         for variable in variables:
-            noun = tally.dialect.variable
+            noun = summary.dialect.variable
             name = f"each {noun}" if none_applied else self._name(variable)
             order = -1 if variable is None else variable
             row = _Row(
@@ -192,8 +192,10 @@ class Rows:
             if in_all:
                 cells.append(f"{(dense + sparse) * length(row.spans) * len(replicas):,}")
             rows.append(Row(row.name, tuple(cells), row.note))
-        for tally in self._tallies:
-            counts = [tally.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")]
+        for summary in self._tallies:
+            counts = [
+                summary.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")
+            ]
             if any(counts):
                 cells = ["-", "-"] if several else ["-"]
                 cells += [f"{count:,}" for count in counts]
@@ -203,13 +205,13 @@ class Rows:
         return as_lines(table, rows)
 
 
-def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
+def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
     """The variables that are meant, those that were treated alike everywhere together.
 
     A step method has no variables: None stands for it.
     """
     same: dict[tuple[tuple[_Deed, int], ...], list[int | None]] = {}
-    for group in tally.groups:
+    for group in summary.groups:
         variables = [
             index
             for index in group.variables
@@ -231,7 +233,7 @@ def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
     ]
     without = selection.variables is None and any(
         selection.holds(entry) and not entry.variables
-        for block in tally.blocks
+        for block in summary.blocks
         for entry in block.entries
     )
     if selection.methods is not None and (executed or without):
@@ -240,7 +242,7 @@ def _groups(tally: Tally, selection: Selection) -> list[list[int | None]]:
 
 
 _Deed = tuple[int, str, str]
-"""The number of a block (`Tally.representatives`), `execution`, `request` or `vain`, and the
+"""The number of a block (`Summary.representatives`), `execution`, `request` or `vain`, and the
 kind."""
 
 
@@ -286,14 +288,14 @@ def _ids(trace: Trace, replicas: Sequence[int]) -> str:
 
 
 def spans_of(
-    tally: Tally,
+    summary: Summary,
     replica: int | None,
     measures: Sequence[Measure],
     but: Callable[[Values], bool] = lambda values: False,
 ) -> dict[Values, list[Span]]:
     """The steps, by what each of them counts, `but` not those that count this."""
     spans_by_values: dict[Values, list[Span]] = {}
-    for stretch in tally.stretches(*measures, replica=replica):
+    for stretch in summary.stretches(*measures, replica=replica):
         if all(but(values) for _, values in stretch.cycle):
             continue
         begin = stretch.first
@@ -308,9 +310,9 @@ def spans_of(
     return spans_by_values
 
 
-def replicas_to_judge(tally: Tally, per_replica: bool) -> Sequence[int | None]:
+def replicas_to_judge(summary: Summary, per_replica: bool) -> Sequence[int | None]:
     """Each replica on its own, or None for all of them together."""
-    return tally.replicas if per_replica else (None,)
+    return summary.replicas if per_replica else (None,)
 
 
 def label(spans: Sequence[Span], most: int | None = None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tracer.model.measures import Measure
 from tracer.model.names import is_meant
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
 from tracer.reporters.layout import shown
@@ -56,25 +56,25 @@ def of_layers(trace: Trace, layers: Sequence[Frozen]) -> str:
 
 
 def explaining(
-    tally: Tally, expected: Expected, failed: Sequence[tuple[Wanted, Measure]]
+    summary: Summary, expected: Expected, failed: Sequence[tuple[Wanted, Measure]]
 ) -> list[Frozen]:
     """The frozen layers with as many variables as are missing in each step, for all that failed.
 
     All of the frozen layers, or the one with that number: where several have it, it may be any.
     """
-    layers = list(tally.trace.objects.frozen())
+    layers = list(summary.trace.objects.frozen())
     if isinstance(expected.variable, str):
         meant = expected.variable
         kept = ((name, tuple(n for n in own if is_meant(meant, n))) for name, own in layers)
         layers = [(name, own) for name, own in kept if own]
     elif expected.variable is not None:
         return []
-    counts = tally.steps if expected.per_step else 1
-    counts *= len(tally.replicas) if expected.per_replica else 1
-    steps = sum(tally.steps_on.values())
+    counts = summary.steps if expected.per_step else 1
+    counts *= len(summary.replicas) if expected.per_replica else 1
+    steps = sum(summary.steps_on.values())
     culprits: list[Frozen] = []
     for wanted, measure in failed:
-        missing = (wanted.low or 0) * counts - tally.total(measure)
+        missing = (wanted.low or 0) * counts - summary.total(measure)
         if missing <= 0:
             return []
         if sum(len(own) for _, own in layers) * steps == missing:

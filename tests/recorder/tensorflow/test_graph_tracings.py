@@ -9,7 +9,7 @@ from odometers import ODOMETERS
 
 import tracer
 from tracer.model.records import Graph
-from tracer.model.tally import tallies_of
+from tracer.model.summary import summaries_of
 from tracer.recorder.figures import OTHERS
 from tracer.recorder.tensorflow import graph_tracings
 from tracer.recorder.tensorflow.graph_tracings import MOST
@@ -69,7 +69,7 @@ def test_a_graph_inside_another_that_never_ran_is_counted() -> None:
     (graph,) = tracer.trace_of(optimizer).graphs
     (row,) = [
         row
-        for row in by_method(tallies_of(tracer.trace_of(optimizer))[0])
+        for row in by_method(summaries_of(tracer.trace_of(optimizer))[0])
         if row.method == "apply_gradients"
     ]
     assert (graph.tracings, graph.idle, graph.steps) == (2, 1, 3)

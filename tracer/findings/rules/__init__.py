@@ -1,1 +1,1 @@
-"""The rules, by what they look at: each a function from evidence to cases."""
+"""The rules, by what they look at: each a function from summary to cases."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.kinds import KINDS
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.records import Optimizer, Remark
+from tracer.model.summary import Summary
 from tracer.model.wording import some, times
 
 _SIGNATURES = {
@@ -39,9 +39,9 @@ _SIGNATURES = {
         "Keras does, or that calls the method itself."
     ),
 )
-def override_unreached(evidence: Evidence) -> Iterator[Case]:
+def override_unreached(summary: Summary) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
-    for optimizer, remark in _remarked(evidence, "override-unreached"):
+    for optimizer, remark in _remarked(summary, "override-unreached"):
         yield Case(
             "error",
             f"{class_of(optimizer)}.{remark.method} overrides nothing: the base class, "
@@ -49,7 +49,7 @@ def override_unreached(evidence: Evidence) -> Iterator[Case]:
             f"of {class_of(optimizer)} calls {remark.method}.",
             f"Define {_signature(remark.detail, optimizer.kind)} instead{_or(remark.method)}.",
         )
-    for optimizer, remark in _remarked(evidence, "override-beside"):
+    for optimizer, remark in _remarked(summary, "override-beside"):
         yield Case(
             "warning",
             f"{class_of(optimizer)}.{remark.method} is called by nothing: the base class, "
@@ -76,10 +76,10 @@ def override_unreached(evidence: Evidence) -> Iterator[Case]:
         "that does nothing but raise an error is not reported."
     ),
 )
-def wrong_signature(evidence: Evidence) -> Iterator[Case]:
+def wrong_signature(summary: Summary) -> Iterator[Case]:
     """A method cannot be called with what its base class passes."""
-    for optimizer, remark in _remarked(evidence, "wrong-signature"):
-        sparse, _, embeddings = _sparse(evidence, optimizer, remark)
+    for optimizer, remark in _remarked(summary, "wrong-signature"):
+        sparse, _, embeddings = _sparse(summary, optimizer, remark)
         passed, _, error = remark.detail.partition("): ")
         certain = sparse or "sparse" not in remark.method
         when = (
@@ -111,10 +111,10 @@ def wrong_signature(evidence: Evidence) -> Iterator[Case]:
         "sparse gradient came. A model without sparse gradients needs no such method."
     ),
 )
-def sparse_missing(evidence: Evidence) -> Iterator[Case]:
+def sparse_missing(summary: Summary) -> Iterator[Case]:
     """A subclass has no method for sparse gradients, and they come, or an embedding waits."""
-    for optimizer, remark in _remarked(evidence, "sparse-missing"):
-        sparse, variables, embeddings = _sparse(evidence, optimizer, remark)
+    for optimizer, remark in _remarked(summary, "sparse-missing"):
+        sparse, variables, embeddings = _sparse(summary, optimizer, remark)
         if sparse:
             of = f" of {variables[0]}" if variables else ""
             yield Case(
@@ -148,11 +148,11 @@ def sparse_missing(evidence: Evidence) -> Iterator[Case]:
         "cannot be read."
     ),
 )
-def python_side_effect(evidence: Evidence) -> Iterator[Case]:
+def python_side_effect(summary: Summary) -> Iterator[Case]:
     """An apply method changes Python state, and was traced into a graph."""
-    for optimizer, remark in _remarked(evidence, "python-side-effect"):
-        calls = _calls(evidence, optimizer, remark.method)
-        executions = _executions(evidence, optimizer, remark.method)
+    for optimizer, remark in _remarked(summary, "python-side-effect"):
+        calls = _calls(summary, optimizer, remark.method)
+        executions = _executions(summary, optimizer, remark.method)
         if executions > calls:
             yield Case(
                 "warning",
@@ -179,15 +179,15 @@ def python_side_effect(evidence: Evidence) -> Iterator[Case]:
         "the variables; what seeds random numbers; and what another method sets back."
     ),
 )
-def step_per_variable(evidence: Evidence) -> Iterator[Case]:
+def step_per_variable(summary: Summary) -> Iterator[Case]:
     """An apply method moves on a variable of the optimizer's own, once for each variable."""
-    for optimizer, remark in _remarked(evidence, "step-per-variable"):
-        index = evidence.trace.optimizers.index(optimizer)
+    for optimizer, remark in _remarked(summary, "step-per-variable"):
+        index = summary.trace.optimizers.index(optimizer)
         variables = {
             variable
-            for calls in evidence.trace.data.calls
+            for calls in summary.trace.data.calls
             if calls.optimizer == index
-            and evidence.trace.methods[calls.method].name == remark.method
+            and summary.trace.methods[calls.method].name == remark.method
             for variable in calls.variables
         }
         if len(variables) > 1:
@@ -199,10 +199,10 @@ def step_per_variable(evidence: Evidence) -> Iterator[Case]:
             )
 
 
-def _remarked(evidence: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark]]:
+def _remarked(summary: Summary, code: str) -> Iterator[tuple[Optimizer, Remark]]:
     """The remarks with a code, those on several optimizers of one class once."""
     seen = set()
-    for optimizer in evidence.optimizers:
+    for optimizer in summary.optimizers:
         for remark in optimizer.remarks:
             key = optimizer.class_name, remark
             if remark.code == code and key not in seen:
@@ -211,40 +211,40 @@ def _remarked(evidence: Evidence, code: str) -> Iterator[tuple[Optimizer, Remark
 
 
 def _sparse(
-    evidence: Evidence, optimizer: Optimizer, remark: Remark
+    summary: Summary, optimizer: Optimizer, remark: Remark
 ) -> tuple[bool, tuple[str, ...], str]:
     """Whether Python called a sparse method, for which variables, and the living embeddings."""
-    index = evidence.trace.optimizers.index(optimizer)
+    index = summary.trace.optimizers.index(optimizer)
     variables = {
         variable
-        for calls in evidence.trace.data.calls
-        if calls.optimizer == index and "sparse" in evidence.trace.methods[calls.method].name
+        for calls in summary.trace.data.calls
+        if calls.optimizer == index and "sparse" in summary.trace.methods[calls.method].name
         for variable in calls.variables
     }
-    names = tuple(evidence.trace.variables[each].name for each in sorted(variables))
+    names = tuple(summary.trace.variables[each].name for each in sorted(variables))
     layers = next((each.detail for each in optimizer.remarks if each.code == "embedding"), "")
     known = f", and there is an Embedding layer ({layers})" if layers else ""
     return bool(variables), names, known
 
 
-def _calls(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
-    index = evidence.trace.optimizers.index(optimizer)
+def _calls(summary: Summary, optimizer: Optimizer, method: str) -> int:
+    index = summary.trace.optimizers.index(optimizer)
     return sum(
         (calls.eager + calls.tracing) * len(calls.variables)
-        for calls in evidence.trace.data.calls
-        if calls.optimizer == index and evidence.trace.methods[calls.method].name == method
+        for calls in summary.trace.data.calls
+        if calls.optimizer == index and summary.trace.methods[calls.method].name == method
     )
 
 
-def _executions(evidence: Evidence, optimizer: Optimizer, method: str) -> int:
-    index = evidence.trace.optimizers.index(optimizer)
+def _executions(summary: Summary, optimizer: Optimizer, method: str) -> int:
+    index = summary.trace.optimizers.index(optimizer)
     return sum(
         block.total * entry.times * len(entry.variables)
-        for block in evidence.blocks
+        for block in summary.blocks
         for entry in block.entries
         if entry.optimizer == index
         and entry.role in ("update", "vain", "discarded", "apply")
-        and evidence.trace.methods[entry.method].name == method
+        and summary.trace.methods[entry.method].name == method
     )
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, names_of, subject
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
+from tracer.model.summary import Summary
 from tracer.model.wording import times
 
 
@@ -27,46 +27,46 @@ from tracer.model.wording import times
         "graph, where TensorFlow needs the op that makes the update."
     ),
 )
-def never_assigned(evidence: Evidence) -> Iterator[Case]:
+def never_assigned(summary: Summary) -> Iterator[Case]:
     """An apply method ran, and nothing of it writes to the variable."""
-    for optimizer, method in _without_result(evidence):
-        name = evidence.trace.methods[method].name
+    for optimizer, method in _without_result(summary):
+        name = summary.trace.methods[method].name
         yield Case(
             "error",
             f"{class_of(optimizer)}.{name} returned None while a graph was traced, where "
             "TensorFlow needs the op that makes the update.",
             f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
         )
-    for (index, method), variables in _in_vain(evidence).items():
-        optimizer = evidence.trace.optimizers[index]
-        ran = evidence.total(counting(["vain"], methods=[method]))
+    for (index, method), variables in _in_vain(summary).items():
+        optimizer = summary.trace.optimizers[index]
+        ran = summary.total(counting(["vain"], methods=[method]))
         if ran:
-            name = evidence.trace.methods[method].name
+            name = summary.trace.methods[method].name
             yield Case(
                 "error",
                 f"{class_of(optimizer)}.{name} ran {times(ran)} and assigned nothing to "
-                f"{subject(evidence, variables)}.",
+                f"{subject(summary, variables)}.",
                 f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
                 "`variable = ...` changes no weight.",
-                names_of(evidence, variables),
+                names_of(summary, variables),
             )
 
 
-def _in_vain(evidence: Evidence) -> dict[tuple[int, int], list[int]]:
+def _in_vain(summary: Summary) -> dict[tuple[int, int], list[int]]:
     """The variables to which an optimizer's method assigned nothing."""
     found: dict[tuple[int, int], set[int]] = {}
-    for block in evidence.blocks:
+    for block in summary.blocks:
         for entry in block.entries:
             if entry.role == "vain" and block.total:
                 found.setdefault((entry.optimizer, entry.method), set()).update(entry.variables)
     return {key: sorted(variables) for key, variables in sorted(found.items())}
 
 
-def _without_result(evidence: Evidence) -> Iterator[tuple[Optimizer, int]]:
+def _without_result(summary: Summary) -> Iterator[tuple[Optimizer, int]]:
     """The methods that returned nothing where an op is needed, each once."""
-    numbers = {method.name: index for index, method in enumerate(evidence.trace.methods)}
+    numbers = {method.name: index for index, method in enumerate(summary.trace.methods)}
     seen = set()
-    for optimizer in evidence.optimizers:
+    for optimizer in summary.optimizers:
         for remark in optimizer.remarks:
             key = optimizer.class_name, remark.method
             if remark.code == "no-result" and remark.method in numbers and key not in seen:

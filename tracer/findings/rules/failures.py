@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, names_in_short, of_optimizer
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model.records import Failure
+from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 
 _IDENTIFIER = re.compile(
@@ -85,11 +85,11 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
         "is one that comes while a graph runs, or what another rule says of the optimizer's class."
     ),
 )
-def apply_raised(evidence: Evidence) -> Iterator[Case]:
+def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
-    root = evidence.optimizers[0]
+    root = summary.optimizers[0]
     told = any(
-        remark.code in _TOLD_OF_CLASS for each in evidence.optimizers for remark in each.remarks
+        remark.code in _TOLD_OF_CLASS for each in summary.optimizers for remark in each.remarks
     )
     for failure in root.failures:
         if told and failure.cause == "other":
@@ -97,12 +97,12 @@ def apply_raised(evidence: Evidence) -> Iterator[Case]:
         kind, _, said = failure.error.partition(": ")
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
-        method = f"{class_of(root)}.{failure.method}{of_optimizer(evidence)}"
+        method = f"{class_of(root)}.{failure.method}{of_optimizer(summary)}"
         error = f"{kind}{_quoted(failure, said)}"
         yield Case(
-            "info" if _went_on(evidence, failure) else "error",
+            "info" if _went_on(summary, failure) else "error",
             f"{method} raised {error}{where}, {when}{_because(failure, said)}.",
-            _fix(evidence, failure),
+            _fix(summary, failure),
             failure.variables,
         )
 
@@ -124,8 +124,8 @@ _FIXES = {
 }
 
 
-def _fix(evidence: Evidence, failure: Failure) -> str:
-    root = evidence.optimizers[0]
+def _fix(summary: Summary, failure: Failure) -> str:
+    root = summary.optimizers[0]
     if failure.cause == "creation" and root.kind in ("legacy", "v1"):  # which have no `build`
         return "Make a tf.function for each model and optimizer."
     if "corresponding 1:1" in failure.error:  # on JAX: other variables than it was built for
@@ -133,7 +133,7 @@ def _fix(evidence: Evidence, failure: Failure) -> str:
             "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
             "loop of your own, build an optimizer for the variables that it is to train."
         )
-    return evidence.dialect.advice(f"apply-raised:{failure.cause}", _FIXES[failure.cause])
+    return summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES[failure.cause])
 
 
 def _quoted(failure: Failure, said: str) -> str:
@@ -162,13 +162,13 @@ def _because(failure: Failure, said: str) -> str:
     return f"{on}: {said.rstrip('.')}" if said else on
 
 
-def _went_on(evidence: Evidence, failure: Failure) -> bool:
+def _went_on(summary: Summary, failure: Failure) -> bool:
     """Whether what could not be done then was done later, or by another optimizer."""
     if failure.cause != "unknown" or not failure.variables:
         return not failure.last
     updated = {
-        evidence.trace.variables[index].name
-        for block in evidence.trace.data.blocks
+        summary.trace.variables[index].name
+        for block in summary.trace.data.blocks
         for entry in block.entries
         if entry.role == "update" and block.total
         for index in entry.variables

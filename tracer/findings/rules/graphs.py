@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tracer.findings.cases import Case, Severity, of_optimizer
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model.records import Graph, GraphTracing
-from tracer.model.tally import is_first_only
+from tracer.model.summary import Summary, is_first_only
 from tracer.model.wording import some, times
 
 _OFTEN = 5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
@@ -34,19 +33,19 @@ _LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
         "gradients of its own, as where a critic makes several steps for one of the generator."
     ),
 )
-def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
+def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     most: dict[str, int] = {}
     parted = set()
-    for graph in _graphs(evidence):
+    for graph in _graphs(summary):
         if graph.step_calls > 1:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
             if graph.parted:
                 parted.add(graph.function)
-    method = evidence.dialect.step_method
-    advice = evidence.dialect.advice("apply-gradients-twice")
+    method = summary.dialect.step_method
+    advice = summary.dialect.advice("apply-gradients-twice")
     for function, calls in most.items():
-        called = f"{function} calls {method}{of_optimizer(evidence)} {times(calls)}"
+        called = f"{function} calls {method}{of_optimizer(summary)} {times(calls)}"
         steps = f"each time it runs, that is {calls:,} steps."
         if function in parted:
             yield Case("warning", f"{called}: {steps}", advice)
@@ -72,13 +71,13 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
         "the optimizer gave no graph, and is not reported either."
     ),
 )
-def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
+def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
-    every = [_without_failed(each) for each in _graphs(evidence)]
-    noun, twice = evidence.dialect.program, evidence.dialect.traces_twice
+    every = [_without_failed(each) for each in _graphs(summary)]
+    noun, twice = summary.dialect.program, summary.dialect.traces_twice
     rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
-    ran = any(block.total for block in evidence.blocks)
-    failed = any(program.error for program in evidence.trace.programs)
+    ran = any(block.total for block in summary.blocks)
+    failed = any(program.error for program in summary.trace.programs)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
         idle, tracings = sum(each.idle for each in rows), sum(each.tracings for each in rows)
@@ -86,13 +85,13 @@ def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
             f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
         )
         rows = []
-        yield _idle(which + of_optimizer(evidence), noun, tracings, idle, ran, failed)
+        yield _idle(which + of_optimizer(summary), noun, tracings, idle, ran, failed)
     for function in functions if rows else ():
         mine = [each for each in every if each.function == function]
         idle = sum(each.idle for each in rows if each.function == function)
         tracings = sum(each.tracings for each in mine)
-        where = _traced_by(evidence, [each for each in rows if each.function == function])
-        which = function + of_optimizer(evidence)
+        where = _traced_by(summary, [each for each in rows if each.function == function])
+        which = function + of_optimizer(summary)
         yield _idle(which, noun, tracings, idle, ran, failed, where)
 
 
@@ -137,9 +136,9 @@ def _idle(
         "torch.compile compiles anew is not reported."
     ),
 )
-def retraced(evidence: Evidence) -> Iterator[Case]:
+def retraced(summary: Summary) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
-    for rows in _by_function(evidence):
+    for rows in _by_function(summary):
         signatures = [each for each in rows if each.signature]
         later = [each for each in signatures[1:] if each.after > 0]
         if not later:
@@ -147,17 +146,17 @@ def retraced(evidence: Evidence) -> Iterator[Case]:
         tracings = sum(each.tracings for each in later)
         first = later[0]
         before = signatures[signatures.index(first) - 1]
-        event = next(iter(_events_of(evidence, [first])), None)
+        event = next(iter(_events_of(summary, [first])), None)
         change = _change(before.signature, first.signature)
         if event is not None and event.cause == "value":  # it knows the name of the argument
             change = f", when {event.detail.replace(' -> ', ' became ')}"
-        line = _line(evidence, event)
+        line = _line(summary, event)
         text = (
-            f"{first.function}{of_optimizer(evidence)} was traced anew {times(tracings)} in "
-            f"training, first after step {first.after:,}{evidence.dialect.roughly}{change}"
+            f"{first.function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
+            f"training, first after step {first.after:,}{summary.dialect.roughly}{change}"
             + (f", by the call in {line}" if line else "")
         )
-        advice = evidence.dialect.advice("retraced")
+        advice = summary.dialect.advice("retraced")
         yield Case(_costly(tracings, rows), f"{text}.", advice, step=first.after + 1)
 
 
@@ -176,27 +175,27 @@ def retraced(evidence: Evidence) -> Iterator[Case]:
         "steps or more."
     ),
 )
-def traced_again(evidence: Evidence) -> Iterator[Case]:
+def traced_again(summary: Summary) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""
-    for rows in _by_function(evidence):
+    for rows in _by_function(summary):
         again = [each for each in rows if each.tracings - each.idle > 1]
         tracings = sum(each.tracings - each.idle for each in again)
         if again:
             text = (
-                f"{again[0].function}{of_optimizer(evidence)} was traced {times(tracings)} for "
+                f"{again[0].function}{of_optimizer(summary)} was traced {times(tracings)} for "
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
-            advice = evidence.dialect.advice("traced-again")
+            advice = summary.dialect.advice("traced-again")
             yield Case(_costly(tracings, rows), f"{text}.", advice)
 
 
-def _traced_by(evidence: Evidence, rows: Sequence[Graph]) -> str:
+def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
     """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`, if it is known.
 
     It is not where some graphs of several lines ran, and others did not.
     """
-    events = list(_events_of(evidence, rows))
-    lines = list(dict.fromkeys(_line(evidence, event) for event in events))
+    events = list(_events_of(summary, rows))
+    lines = list(dict.fromkeys(_line(summary, event) for event in events))
     if "" in lines or len(events) < sum(row.tracings for row in rows):
         return ""
     if len(lines) != 1 and any(row.idle < row.tracings for row in rows):
@@ -207,22 +206,22 @@ def _traced_by(evidence: Evidence, rows: Sequence[Graph]) -> str:
     return f"{text} for {what}" if what else text
 
 
-def _events_of(evidence: Evidence, rows: Sequence[Graph]) -> Iterator[GraphTracing]:
+def _events_of(summary: Summary, rows: Sequence[Graph]) -> Iterator[GraphTracing]:
     """The graph tracings of these rows, in the order in which they began."""
-    data = evidence.trace.data
+    data = summary.trace.data
     named = [(row.function, row.signature, row.replica) for row in rows]
     for event in data.graph_tracings:
         graph = data.graphs[event.graph]
         same = (graph.function, graph.signature, graph.replica) in named
-        if graph.root == evidence.root and same:
+        if graph.root == summary.root and same:
             yield event
 
 
-def _line(evidence: Evidence, event: GraphTracing | None) -> str:
+def _line(summary: Summary, event: GraphTracing | None) -> str:
     """The line of the program that called what was traced; empty if it is not known."""
     if event is None or event.path is None:
         return ""
-    data = evidence.trace.data
+    data = summary.trace.data
     lines = [data.lines[index] for index in data.paths[event.path]]
     mine = [line for line in lines if line.file]
     return f"{mine[-1].file}:{mine[-1].number}" if mine else ""
@@ -233,18 +232,18 @@ def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
     return "warning" if tracings >= _OFTEN and tracings * _EACH >= steps else "info"
 
 
-def _graphs(evidence: Evidence) -> list[Graph]:
+def _graphs(summary: Summary) -> list[Graph]:
     """The graphs of the optimizer; those of several workers, which do the same, stand for one."""
     first: dict[tuple[str, str], Graph] = {}
-    for graph in evidence.trace.graphs:
-        if graph.root == evidence.root:
+    for graph in summary.trace.graphs:
+        if graph.root == summary.root:
             first.setdefault((graph.function, graph.signature), graph)
     return list(first.values())
 
 
-def _by_function(evidence: Evidence) -> list[list[Graph]]:
+def _by_function(summary: Summary) -> list[list[Graph]]:
     groups: dict[str, list[Graph]] = {}
-    for graph in sorted(_graphs(evidence), key=lambda each: each.after):
+    for graph in sorted(_graphs(summary), key=lambda each: each.after):
         groups.setdefault(graph.function, []).append(graph)
     return list(groups.values())
 

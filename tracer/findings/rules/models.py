@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, Severity, names_in_short, of_optimizer
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
+from tracer.model.summary import Summary
 
 
 @rule(
@@ -32,12 +32,12 @@ from tracer.findings.rule import rule
         "which apply-raised reports."
     ),
 )
-def never_handed(evidence: Evidence) -> Iterator[Case]:
+def never_handed(summary: Summary) -> Iterator[Case]:
     """Layers were made trainable, and the step that was traced before does not train them."""
-    names = evidence.optimizers[0].never_handed
-    if not names or not evidence.steps or not evidence.trace.complete:
+    names = summary.optimizers[0].never_handed
+    if not names or not summary.steps or not summary.trace.complete:
         return
-    yield _of_model(evidence, "warning", "never-handed", names, _THAWED)
+    yield _of_model(summary, "warning", "never-handed", names, _THAWED)
 
 
 _THAWED = (
@@ -47,14 +47,14 @@ _THAWED = (
 
 
 def _of_model(
-    evidence: Evidence, severity: Severity, code: str, names: tuple[str, ...], when: str
+    summary: Summary, severity: Severity, code: str, names: tuple[str, ...], when: str
 ) -> Case:
     """The case of these variables; `when` says what happened if the dialect does not."""
     were, them, their = ("was", "it", "its") if len(names) == 1 else ("were", "them", "their")
-    which = names_in_short(names, noun=evidence.dialect.variable)
-    said = evidence.dialect.advice(f"{code}:when", when)
-    text = said.format(of=of_optimizer(evidence), them=them, their=their)
-    advice = evidence.dialect.advice(code)
+    which = names_in_short(names, noun=summary.dialect.variable)
+    said = summary.dialect.advice(f"{code}:when", when)
+    text = said.format(of=of_optimizer(summary), them=them, their=their)
+    advice = summary.dialect.advice(code)
     return Case(severity, f"{which} {were} {text}.", advice, variables=names)
 
 
@@ -83,14 +83,14 @@ def _of_model(
         "raises, and with Keras on PyTorch it reads `trainable` anew."
     ),
 )
-def frozen_but_updated(evidence: Evidence) -> Iterator[Case]:
+def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     """Layers were frozen, and the step that was traced before trains them on."""
-    names = evidence.optimizers[0].frozen
-    if not names or not evidence.steps:
+    names = summary.optimizers[0].frozen
+    if not names or not summary.steps:
         return
-    roots = {each.root for each in evidence.trace.optimizers}
+    roots = {each.root for each in summary.trace.optimizers}
     severity: Severity = "warning" if len(roots) == 1 else "info"
-    yield _of_model(evidence, severity, "frozen-but-updated", names, _FROZEN)
+    yield _of_model(summary, severity, "frozen-but-updated", names, _FROZEN)
 
 
 _FROZEN = (

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, names_in_short
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model.programs import has_ended
 from tracer.model.records import Decay, Optimizer
+from tracer.model.summary import Summary
 from tracer.model.wording import listed, some
 
 
@@ -28,11 +28,11 @@ from tracer.model.wording import listed, some
         "reads the scale itself, as by `optimizer.dynamic_scale`."
     ),
 )
-def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
+def loss_not_scaled(summary: Summary) -> Iterator[Case]:
     """A loss scale unscales what nobody has scaled."""
-    if not evidence.steps or not evidence.trace.complete:
+    if not summary.steps or not summary.trace.complete:
         return
-    for optimizer, method, divides in _remarked(evidence, "loss-not-scaled"):
+    for optimizer, method, divides in _remarked(summary, "loss-not-scaled"):
         scale = optimizer.settings.get("initial_scale")
         factor = optimizer.settings.get("loss_scale_factor")
         if scale == 1 == optimizer.settings.get("dynamic_scale", 1):
@@ -40,14 +40,14 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
         times = f" by its scale, {scale:,.0f} at first," if isinstance(scale, int | float) else ""
         if not times and isinstance(factor, int | float):
             times = f" by its loss_scale_factor, {factor:,g},"
-        where = evidence.dialect.advice("loss-not-scaled:where")
+        where = summary.dialect.advice("loss-not-scaled:where")
         yield Case(
             "warning",
             f"{class_of(optimizer)}.{divides} divided each gradient{times} and nobody called "
             f"{method}: the gradients are too small by that factor.",
             f"Compute the gradients of optimizer.{method}(loss){where}.",
         )
-    for optimizer, method, _ in _remarked(evidence, "never-scaled"):
+    for optimizer, method, _ in _remarked(summary, "never-scaled"):
         yield Case(
             "info",
             f"{class_of(optimizer)} only skips steps that are not finite: nobody called {method}.",
@@ -73,15 +73,15 @@ def loss_not_scaled(evidence: Evidence) -> Iterator[Case]:
         "itself (`_model_variables_moving_average`, `SwapEMAWeights`)."
     ),
 )
-def ema_unused(evidence: Evidence) -> Iterator[Case]:
+def ema_unused(summary: Summary) -> Iterator[Case]:
     """An optimizer averaged the weights, and its averages went nowhere."""
-    if not evidence.steps or not evidence.trace.complete:
+    if not summary.steps or not summary.trace.complete:
         return
-    for optimizer, method, _ in _remarked(evidence, "ema-unused"):
+    for optimizer, method, _ in _remarked(summary, "ema-unused"):
         yield Case(
-            "warning" if has_ended(evidence.trace) else "info",
+            "warning" if has_ended(summary.trace) else "info",
             f"{optimizer.name} kept a moving average of each variable (use_ema=True) in "
-            f"{some(evidence.steps, 'step')}, and nobody put the averages into the model: neither "
+            f"{some(summary.steps, 'step')}, and nobody put the averages into the model: neither "
             f"{method} nor ema_overwrite_frequency was used.",
         )
 
@@ -103,11 +103,11 @@ def ema_unused(evidence: Evidence) -> Iterator[Case]:
         "one list may be for several models."
     ),
 )
-def decay_exclusion(evidence: Evidence) -> Iterator[Case]:
+def decay_exclusion(summary: Summary) -> Iterator[Case]:
     """`exclude_from_weight_decay` was told of variables that there are none of."""
-    if not evidence.steps:
+    if not summary.steps:
         return
-    for optimizer in evidence.optimizers:
+    for optimizer in summary.optimizers:
         decay = optimizer.decay
         if decay is not None and decay.unmatched:
             yield Case(
@@ -139,9 +139,9 @@ def decay_exclusion(evidence: Evidence) -> Iterator[Case]:
         "reported."
     ),
 )
-def state_not_loaded(evidence: Evidence) -> Iterator[Case]:
+def state_not_loaded(summary: Summary) -> Iterator[Case]:
     """The state of an optimizer was in a file, and was not taken from it."""
-    for optimizer, _, _ in _remarked(evidence, "state-not-loaded") if evidence.steps else ():
+    for optimizer, _, _ in _remarked(summary, "state-not-loaded") if summary.steps else ():
         yield Case(
             "warning",
             f"{optimizer.name} was to get its state from a file, which was left out, because it "
@@ -154,9 +154,9 @@ def _matches(decay: Decay) -> str:
     return "matches" if len(decay.unmatched) == 1 else "match"
 
 
-def _remarked(evidence: Evidence, code: str) -> Iterator[tuple[Optimizer, str, str]]:
+def _remarked(summary: Summary, code: str) -> Iterator[tuple[Optimizer, str, str]]:
     """The optimizers with a remark, each with the method and the detail of that."""
-    for optimizer in evidence.optimizers:
+    for optimizer in summary.optimizers:
         for remark in optimizer.remarks:
             if remark.code == code:
                 yield optimizer, remark.method, remark.detail

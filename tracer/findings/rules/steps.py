@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, of_optimizer
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model.empty import (
     accumulated_steps,
@@ -15,6 +14,7 @@ from tracer.model.empty import (
 from tracer.model.measures import tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
+from tracer.model.summary import Summary
 from tracer.model.wording import some
 
 _HALVINGS = 15
@@ -42,20 +42,20 @@ _HALVINGS = 15
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
 )
-def steps_skipped(evidence: Evidence) -> Iterator[Case]:
+def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    scales = [each for each in evidence.optimizers if is_loss_scale(each)]
-    if not scales or not evidence.trace.complete or evidence.unplaced(tries):
+    scales = [each for each in summary.optimizers if is_loss_scale(each)]
+    if not scales or not summary.trace.complete or summary.unplaced(tries):
         return
-    if accumulated_steps(evidence) > 1:
-        yield from _skipped_while_accumulating(evidence)
+    if accumulated_steps(summary) > 1:
+        yield from _skipped_while_accumulating(summary)
         return
     by = skipper(scales)
-    for replica in evidence.replicas[:1]:  # a loss scale decides for all replicas
-        number = evidence.spread(tries, replica=replica)[(0,)]
+    for replica in summary.replicas[:1]:  # a loss scale decides for all replicas
+        number = summary.spread(tries, replica=replica)[(0,)]
         if not number:
             return
-        streaks = list(_streaks(evidence, replica))
+        streaks = list(_streaks(summary, replica))
         first, last = max(streaks, key=lambda each: each[1] - each[0])
         longest = last - first + 1
         which = f"the first of them step {streaks[0][0]:,}"
@@ -65,15 +65,15 @@ def steps_skipped(evidence: Evidence) -> Iterator[Case]:
             row = f"in a row, from step {first:,} to {last:,}"
             which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
         text = (
-            f"{some(number, 'step')} of {evidence.steps_on[replica]:,}{of_optimizer(evidence)} "
+            f"{some(number, 'step')} of {summary.steps_on[replica]:,}{of_optimizer(summary)} "
             f"{'was' if number == 1 else 'were'} skipped by {by}, {which}"
         )
         lost = scales[0].settings.get("dynamic_scale") == 0
-        hopeless = lost or longest > _halvings(scales[0]) or longest == evidence.steps_on[replica]
+        hopeless = lost or longest > _halvings(scales[0]) or longest == summary.steps_on[replica]
         yield Case(
             "warning" if hopeless else "info",
             f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(evidence.dialect.find_nan),
+            (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
             step=streaks[0][0],
         )
 
@@ -110,26 +110,26 @@ def _coming(scale: Optimizer) -> str:
     return f"; the scale is {now:g} now, and each further step that is skipped halves it, down to 0"
 
 
-def _skipped_while_accumulating(evidence: Evidence) -> Iterator[Case]:
+def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
     """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    inner = [each.iterations for each in evidence.optimizers if not is_loss_scale(each)]
+    inner = [each.iterations for each in summary.optimizers if not is_loss_scale(each)]
     known = [each for each in inner if each is not None]
-    if known and evidence.steps > max(known) > 0:
-        number = evidence.steps - max(known)
+    if known and summary.steps > max(known) > 0:
+        number = summary.steps - max(known)
         yield Case(
             "info",
-            f"{some(number, 'step')} of {evidence.steps:,}{of_optimizer(evidence)} "
+            f"{some(number, 'step')} of {summary.steps:,}{of_optimizer(summary)} "
             f"{'was' if number == 1 else 'were'} skipped by the loss scale.",
         )
 
 
-def _streaks(evidence: Evidence, replica: int) -> Iterator[tuple[int, int]]:
+def _streaks(summary: Summary, replica: int) -> Iterator[tuple[int, int]]:
     """The first and the last step of those in a row that updated nothing.
 
     Of steps that repeat a cycle, those of its first two turns and of its last.
     """
     begin = end = 0
-    for stretch in evidence.stretches(tries, replica=replica):
+    for stretch in summary.stretches(tries, replica=replica):
         for turn in sorted({0, min(1, stretch.turns - 1), stretch.turns - 1}):
             first = stretch.first + turn * stretch.period
             for length, (count,) in stretch.cycle:
@@ -174,15 +174,15 @@ def _halvings(scale: Optimizer) -> int:
         "a loss scale skipped are reported by steps-skipped."
     ),
 )
-def steps_differ(evidence: Evidence) -> Iterator[Case]:
+def steps_differ(summary: Summary) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
-    if not evidence.steps or not evidence.trace.complete or evidence.unplaced(tries):
+    if not summary.steps or not summary.trace.complete or summary.unplaced(tries):
         return
-    replica = evidence.replicas[0]
-    steps = evidence.steps_on[replica]
-    applied = steps - evidence.spread(tries, replica=replica)[(0,)]
-    for index, made in _made(evidence, replica).items() if applied else ():
-        optimizer = evidence.trace.optimizers[index]
+    replica = summary.replicas[0]
+    steps = summary.steps_on[replica]
+    applied = steps - summary.spread(tries, replica=replica)[(0,)]
+    for index, made in _made(summary, replica).items() if applied else ():
+        optimizer = summary.trace.optimizers[index]
         moved = optimizer.iterations
         if moved is None or moved == made:
             continue
@@ -196,27 +196,27 @@ def steps_differ(evidence: Evidence) -> Iterator[Case]:
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         else:
-            why = _why(moved, applied, steps if index != evidence.root else 0)
+            why = _why(moved, applied, steps if index != summary.root else 0)
             yield Case("info", f"{begin}moved by {moved:,}{why}.", _FINE)
-    every = accumulated_steps(evidence)
-    meant = every > 1 or not any(map(is_loss_scale, evidence.optimizers))
-    if applied < steps and meant and not evidence.total(vain):
+    every = accumulated_steps(summary)
+    meant = every > 1 or not any(map(is_loss_scale, summary.optimizers))
+    if applied < steps and meant and not summary.total(vain):
         reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
         yield Case(
             "info",
-            f"{applied:,} of {some(steps, 'step')}{of_optimizer(evidence)} updated anything: "
+            f"{applied:,} of {some(steps, 'step')}{of_optimizer(summary)} updated anything: "
             f"{reason}.",
             _FINE,
         )
 
 
-def _made(evidence: Evidence, replica: int) -> dict[int, int]:
+def _made(summary: Summary, replica: int) -> dict[int, int]:
     """For each optimizer that updates variables, how often its step method ran on a replica."""
     making: set[int] = set()
     ran: dict[tuple[int, int], int] = {}
-    for block in evidence.blocks:
+    for block in summary.blocks:
         for entry in block.entries:
             if entry.role in ("update", "vain", "discarded") and not block.outside:
                 making.add(entry.optimizer)
@@ -258,20 +258,20 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
         "otherwise: at the end of a long run it is a small loss, and training may go on."
     ),
 )
-def gradients_left(evidence: Evidence) -> Iterator[Case]:
+def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
-    every = accumulated_steps(evidence)
-    trace = evidence.trace
-    reached = accumulations(evidence)
-    if every < 2 or not evidence.steps or not trace.complete or reached is None:
+    every = accumulated_steps(summary)
+    trace = summary.trace
+    reached = accumulations(summary)
+    if every < 2 or not summary.steps or not trace.complete or reached is None:
         return
-    if evidence.unplaced(tries) or evidence.unplaced(reached):
+    if summary.unplaced(tries) or summary.unplaced(reached):
         return
-    replica = evidence.replicas[0]
-    steps = evidence.steps_on[replica]
+    replica = summary.replicas[0]
+    steps = summary.steps_on[replica]
     updating = (
         part.last
-        for stretch in evidence.stretches(tries, replica=replica)
+        for stretch in summary.stretches(tries, replica=replica)
         for part, (made,) in stretch.parts()
         if made
     )
@@ -279,7 +279,7 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
     after = range(last + 1, steps + 1)
     left = sum(
         reached(block) * sum(run.within(after) for run in block.runs)
-        for block in evidence.blocks
+        for block in summary.blocks
         if block.replica == replica and not block.outside
     )
     if 0 < left < every:
@@ -287,9 +287,9 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
         which = which if left == len(after) else f"{left:,} of {which}"
         yield Case(
             "warning" if left * 10 >= steps and has_ended(trace) else "info",
-            f"The gradients of {which} of {steps:,}{of_optimizer(evidence)} were accumulated "
+            f"The gradients of {which} of {steps:,}{of_optimizer(summary)} were accumulated "
             f"and never applied: those of {every:,} steps are applied together.",
-            evidence.dialect.advice("gradients-left"),
+            summary.dialect.advice("gradients-left"),
             step=last + 1,
         )
 
@@ -311,13 +311,13 @@ def gradients_left(evidence: Evidence) -> Iterator[Case]:
         "is none that `compile` has chosen (RMSprop)."
     ),
 )
-def never_used(evidence: Evidence) -> Iterator[Case]:
+def never_used(summary: Summary) -> Iterator[Case]:
     """An optimizer was given its variables, and made no step."""
-    root = evidence.optimizers[0]
+    root = summary.optimizers[0]
     fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not evidence.blocks and not any(each.iterations for each in evidence.optimizers)
-    if fitted and idle and evidence.trace.complete:
+    idle = not summary.blocks and not any(each.iterations for each in summary.optimizers)
+    if fitted and idle and summary.trace.complete:
         yield Case(
             "warning",
             f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
@@ -325,6 +325,6 @@ def never_used(evidence: Evidence) -> Iterator[Case]:
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )
-    elif built and idle and evidence.trace.complete and not root.failures:
+    elif built and idle and summary.trace.complete and not root.failures:
         text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
         yield Case("warning", f"{text}.")

@@ -14,7 +14,6 @@ from tracer.findings.cases import (
     subject,
     was,
 )
-from tracer.findings.histories import Evidence, History, Span
 from tracer.findings.rule import rule
 from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
 from tracer.model.labels import (
@@ -22,6 +21,7 @@ from tracer.model.labels import (
     replica_noun,
 )
 from tracer.model.measures import counting, tries
+from tracer.model.summary import History, Span, Summary
 from tracer.model.wording import listed, some, some_between, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
@@ -46,16 +46,16 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
         "layer is not handed over at all, so it is not reported."
     ),
 )
-def no_gradient(evidence: Evidence) -> Iterator[Case]:
+def no_gradient(summary: Summary) -> Iterator[Case]:
     """Every gradient that was handed over for a variable was `None`."""
-    if not evidence.trace.complete:
+    if not summary.trace.complete:
         return
     facts = [
         fact_of(
             history.variables,
             max(history.count("request", "none", replica=r) for r in history.replicas),
         )
-        for history in evidence.histories
+        for history in summary.histories
         if history.count("request", "none")
         and not history.count("request")
         and not history.count("update")
@@ -64,14 +64,14 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
     for fact in folded(facts):
         steps = some_between(fact.numbers[0], "step")
         text = (
-            f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated: "
+            f"{subject(summary, fact.variables)} {was(fact.variables)} never updated: "
             f"the gradient was None each time, in {steps}"
         )
-        names = names_of(evidence, fact.variables)
-        if any(each.kind == "v1" for each in evidence.optimizers):
+        names = names_of(summary, fact.variables)
+        if any(each.kind == "v1" for each in summary.optimizers):
             yield Case("info", f"{text}.", _OF_THE_GRAPH, names, 1)
         else:
-            advice = evidence.dialect.advice("no-gradient")
+            advice = summary.dialect.advice("no-gradient")
             yield Case("warning", f"{text}.", advice, names, 1)
 
 
@@ -92,26 +92,26 @@ _OF_THE_GRAPH = (
         "None from some step on."
     ),
 )
-def gradient_missing(evidence: Evidence) -> Iterator[Case]:
+def gradient_missing(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
-    if not evidence.trace.complete:
+    if not summary.trace.complete:
         return
     facts = []
-    for history in evidence.histories:
+    for history in summary.histories:
         if not history.count("request", "none") or not history.count("request"):
             continue
         replica = history.replicas[0]
         spans = [each for each in history.spans(replica) if each.step.missing]
-        if spans and history.placed and _silent(history, replica, evidence) is None:
+        if spans and history.placed and _silent(history, replica, summary) is None:
             steps, first = sum(each.steps for each in spans), min(each.first for each in spans)
             facts.append(fact_of(history.variables, steps, step=first))
     for fact in folded(facts):
         text = (
-            f"{subject(evidence, fact.variables)} had no gradient (None) in "
-            f"{span(fact.numbers[0])} of {some(evidence.steps, 'step')}, "
+            f"{subject(summary, fact.variables)} had no gradient (None) in "
+            f"{span(fact.numbers[0])} of {some(summary.steps, 'step')}, "
             f"first in step {fact.step:,}"
         )
-        yield Case("info", f"{text}.", variables=names_of(evidence, fact.variables), step=fact.step)
+        yield Case("info", f"{text}.", variables=names_of(summary, fact.variables), step=fact.step)
 
 
 @rule(
@@ -127,67 +127,65 @@ def gradient_missing(evidence: Evidence) -> Iterator[Case]:
         "layer, is not."
     ),
 )
-def never_updated(evidence: Evidence) -> Iterator[Case]:
+def never_updated(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
-    if not evidence.trace.complete:
+    if not summary.trace.complete:
         return
-    every = evidence.histories
+    every = summary.histories
     if not any(history.count("update") for history in every):
         return
     facts: dict[bool, list[Fact]] = {False: [], True: []}
     for history in every:
         if history.count("request") and not history.count("update") and not history.count("vain"):
             most = max(history.count("request", replica=r) for r in history.replicas)
-            facts[_only_skipped(evidence, history)].append(fact_of(history.variables, most))
+            facts[_only_skipped(summary, history)].append(fact_of(history.variables, most))
     for skipped, of in facts.items():
         for fact in folded(of):
             text = (
-                f"{subject(evidence, fact.variables)} {was(fact.variables)} never updated, "
-                f"though {evidence.dialect.step_method} got a gradient {_times(fact.numbers[0])}"
+                f"{subject(summary, fact.variables)} {was(fact.variables)} never updated, "
+                f"though {summary.dialect.step_method} got a gradient {_times(fact.numbers[0])}"
             )
             text += (
-                f", in steps that {_skipper(evidence)} skipped" if skipped else _by_itself(evidence)
+                f", in steps that {_skipper(summary)} skipped" if skipped else _by_itself(summary)
             )
             yield Case(
                 "warning",
                 f"{text}.",
-                _infinite(evidence) if skipped else _taken_away(evidence),
-                names_of(evidence, fact.variables),
+                _infinite(summary) if skipped else _taken_away(summary),
+                names_of(summary, fact.variables),
                 1,
             )
 
 
-def _taken_away(evidence: Evidence) -> str:
+def _taken_away(summary: Summary) -> str:
     """What to look for where a gradient came, and no update did."""
-    method = evidence.dialect.step_method
+    method = summary.dialect.step_method
     own = f"Look for what takes gradients away in the optimizer's own {method}."
-    return evidence.dialect.advice("never-updated", own)
+    return summary.dialect.advice("never-updated", own)
 
 
-def _skipper(evidence: Evidence) -> str:
-    return skipper(evidence.optimizers) or "the loss scale"
+def _skipper(summary: Summary) -> str:
+    return skipper(summary.optimizers) or "the loss scale"
 
 
-def _infinite(evidence: Evidence) -> str:
+def _infinite(summary: Summary) -> str:
     where = "in the steps in which it has one"
-    return (
-        f"Look for what makes the gradients infinite or NaN {where}: {evidence.dialect.find_nan}."
-    )
+    return f"Look for what makes the gradients infinite or NaN {where}: {summary.dialect.find_nan}."
 
 
-def _only_skipped(evidence: Evidence, history: History) -> bool:
+def _only_skipped(summary: Summary, history: History) -> bool:
     """Whether a loss scale skipped each step in which these variables had a gradient."""
-    if not any(map(is_loss_scale, evidence.optimizers)) or accumulated_steps(evidence) > 1:
+    if not any(map(is_loss_scale, summary.optimizers)) or accumulated_steps(summary) > 1:
         return False
-    if evidence.unplaced(tries):
+    if summary.unplaced(tries):
         return False
     asked = counting(["request"], variable=history.variables[0])
-    return not any(made and came for made, came in evidence.spread(tries, asked))
+    return not any(made and came for made, came in summary.spread(tries, asked))
 
 
-def _by_itself(evidence: Evidence) -> str:
+def _by_itself(summary: Summary) -> str:
     """What else may have updated a variable that no apply method was called for."""
-    for optimizer in evidence.optimizers:
+    for optimizer in summary.optimizers:
         for remark in optimizer.remarks:
             if remark.code == "own-step":
                 return (
@@ -208,38 +206,38 @@ def _by_itself(evidence: Evidence) -> str:
         "frozen."
     ),
 )
-def stopped(evidence: Evidence) -> Iterator[Case]:
+def stopped(summary: Summary) -> Iterator[Case]:
     """A variable was updated up to some step and never again, while others were."""
-    if not evidence.trace.complete:
+    if not summary.trace.complete:
         return
-    if not evidence.replicas:
+    if not summary.replicas:
         return
-    replica = evidence.replicas[0]  # of those that do not do the same, see replicas_disagree
+    replica = summary.replicas[0]  # of those that do not do the same, see replicas_disagree
     every = [
         history
-        for history in evidence.histories
+        for history in summary.histories
         if history.count("update", replica=replica) and history.placed
     ]
     latest = max((_last(history.spans(replica)) for history in every), default=0)
     for because, severity, reason, advice in _STOPPED:
         facts = []
         for history in every:
-            silent = _silent(history, replica, evidence)
+            silent = _silent(history, replica, summary)
             if silent is not None and silent[1] == because and latest > silent[0] + 1:
                 facts.append(fact_of(history.variables, step=silent[0] + 1))
         for fact in folded(facts):
-            own, code = evidence.dialect.advice, f"updates-stopped:{because}"
-            reason, advice = own(f"{code} why", reason), own(code, advice or _taken_away(evidence))
+            own, code = summary.dialect.advice, f"updates-stopped:{because}"
+            reason, advice = own(f"{code} why", reason), own(code, advice or _taken_away(summary))
             since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
             text = (
-                f"{subject(evidence, fact.variables)} {was(fact.variables)} no longer updated "
-                f"{since} (of {some(evidence.steps, 'step')}): {reason}"
+                f"{subject(summary, fact.variables)} {was(fact.variables)} no longer updated "
+                f"{since} (of {some(summary.steps, 'step')}): {reason}"
             )
             yield Case(
                 severity,
                 f"{text}.",
                 advice,
-                names_of(evidence, fact.variables),
+                names_of(summary, fact.variables),
                 fact.step,
             )
 
@@ -268,14 +266,14 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
 )
 
 
-def _silent(history: History, replica: int, evidence: Evidence) -> tuple[int, str] | None:
+def _silent(history: History, replica: int, summary: Summary) -> tuple[int, str] | None:
     """The last step with an update and what came after, if no update is due any more.
 
     None if the steps since then are not many more than there ever were between two updates.
     """
     spans = history.spans(replica)
     last = _last(spans)
-    silent = evidence.steps_on[replica] - last
+    silent = summary.steps_on[replica] - last
     if not last or silent < max(3, 3 * _gap(spans, last) + 1):
         return None
     after = [each.step for each in spans if each.last > last and not each.step.updates]
@@ -323,13 +321,13 @@ def _gap(spans: Iterable[Span], last: int) -> int:
         "twice makes two steps of it: see apply-gradients-twice."
     ),
 )
-def updated_twice(evidence: Evidence) -> Iterator[Case]:
+def updated_twice(summary: Summary) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
-    if any(each.code == "updated-twice" for of in evidence.optimizers for each in of.remarks):
+    if any(each.code == "updated-twice" for of in summary.optimizers for each in of.remarks):
         return  # by each member of a `vmap`
     facts = []
-    for history in evidence.histories:
-        if _uneven(evidence, history):
+    for history in summary.histories:
+        if _uneven(summary, history):
             continue
         for replica in history.replicas[:1]:
             spans = [each for each in history.spans(replica) if each.step.updates > 1]
@@ -342,14 +340,14 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
         in_step, in_steps = fact.numbers
         where = f"in step {fact.step:,}"
         if in_steps[1] > 1:
-            of = some(evidence.steps, "step")
+            of = some(summary.steps, "step")
             where = f"a step in {span(in_steps)} of {of}, first in step {fact.step:,}"
         text = (
-            f"{subject(evidence, fact.variables)} {was(fact.variables)} updated "
+            f"{subject(summary, fact.variables)} {was(fact.variables)} updated "
             f"{_times(in_step)} {where}"
         )
-        advice = evidence.dialect.advice("updated-twice")
-        names = names_of(evidence, fact.variables)
+        advice = summary.dialect.advice("updated-twice")
+        names = names_of(summary, fact.variables)
         yield Case("warning", f"{text}.", advice, names, fact.step)
 
 
@@ -366,16 +364,16 @@ def updated_twice(evidence: Evidence) -> Iterator[Case]:
         "`ZeroRedundancyOptimizer`, with which each rank updates a part."
     ),
 )
-def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
+def replicas_disagree(summary: Summary) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
-    if not evidence.trace.complete:
+    if not summary.trace.complete:
         return
-    if len(evidence.replicas) < 2 or _one_copy(evidence):
+    if len(summary.replicas) < 2 or _one_copy(summary):
         return
-    yield from _steps_disagree(evidence)
+    yield from _steps_disagree(summary)
     apart: dict[tuple[int, int], list[Fact]] = {}
-    for history in evidence.histories:
-        counts = {r: history.count("update", replica=r) for r in evidence.replicas}
+    for history in summary.histories:
+        counts = {r: history.count("update", replica=r) for r in summary.replicas}
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
         first = history.difference(most, least) if counts[most] > counts[least] else None
         if first is not None and history.placed:
@@ -383,12 +381,12 @@ def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
             numbers = (here.updates, there.updates, counts[most], counts[least])
             known = fact_of(history.variables, *numbers, step=step, replica=least)
             apart.setdefault((most, least), []).append(known)
-    name_of = replica_names(evidence.trace)
+    name_of = replica_names(summary.trace)
     for (most, least), facts in apart.items():
         for fact in folded(facts):
             in_step, in_step_less, in_all, in_all_less = fact.numbers
             text = (
-                f"{subject(evidence, fact.variables)} {was(fact.variables)} updated "
+                f"{subject(summary, fact.variables)} {was(fact.variables)} updated "
                 f"{_times(in_step)} on {name_of[most]} and {_times(in_step_less)} on "
                 f"{name_of[least]} in step {fact.step:,}, where they first differ; "
                 f"{_times(in_all)} and {_times(in_all_less)} in all"
@@ -396,15 +394,15 @@ def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
             yield Case(
                 "error",
                 f"{text}.",
-                _ON_A_RANK if replica_noun(evidence.trace) == "rank" else _on_a_replica(evidence),
-                names_of(evidence, fact.variables),
+                _ON_A_RANK if replica_noun(summary.trace) == "rank" else _on_a_replica(summary),
+                names_of(summary, fact.variables),
                 fact.step,
-                evidence.trace.replicas[least].id,
+                summary.trace.replicas[least].id,
             )
 
 
-def _on_a_replica(evidence: Evidence) -> str:
-    method = evidence.dialect.step_method
+def _on_a_replica(summary: Summary) -> str:
+    method = summary.dialect.step_method
     return f"Look for a condition on the replica or on its own data around {method}."
 
 
@@ -419,35 +417,35 @@ _MORE_FOR_A_RANK = (
 )
 
 
-def _more_for(evidence: Evidence, most: int, behind: Sequence[int]) -> str:
+def _more_for(summary: Summary, most: int, behind: Sequence[int]) -> str:
     """What to do for those that made fewer steps than the one that made most."""
-    trace = evidence.trace
+    trace = summary.trace
     if replica_noun(trace) == "rank":
         return _MORE_FOR_A_RANK
     if {trace.replicas[each].worker for each in behind} == {trace.replicas[most].worker}:
-        return _on_a_replica(evidence)
+        return _on_a_replica(summary)
     return _MORE_FOR_A_WORKER
 
 
-def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
-    if not evidence.trace.finished:
+def _steps_disagree(summary: Summary) -> Iterator[Case]:
+    if not summary.trace.finished:
         return
-    steps = evidence.steps_on
-    most = max(evidence.replicas, key=lambda r: steps[r])
-    behind = [each for each in evidence.replicas if steps[each] < steps[most]]
+    steps = summary.steps_on
+    most = max(summary.replicas, key=lambda r: steps[r])
+    behind = [each for each in summary.replicas if steps[each] < steps[most]]
     if behind:
         low = min(steps[each] for each in behind)
-        name_of = replica_names(evidence.trace)
+        name_of = replica_names(summary.trace)
         names = [name_of[each] for each in behind]
-        which = listed(names) if len(names) <= 3 else some(len(names), replica_noun(evidence.trace))
+        which = listed(names) if len(names) <= 3 else some(len(names), replica_noun(summary.trace))
         ran = some_between((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
-            f"{which}{of_optimizer(evidence)} ran {ran}, {name_of[most]} ran "
+            f"{which}{of_optimizer(summary)} ran {ran}, {name_of[most]} ran "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
-            _more_for(evidence, most, behind),
+            _more_for(summary, most, behind),
             step=low + 1,
-            replica=evidence.trace.replicas[behind[0]].id,
+            replica=summary.trace.replicas[behind[0]].id,
         )
 
 
@@ -473,47 +471,45 @@ def _steps_disagree(evidence: Evidence) -> Iterator[Case]:
         "batches move too. Of the legacy optimizers only Adam does that."
     ),
 )
-def densified(evidence: Evidence) -> Iterator[Case]:
+def densified(summary: Summary) -> Iterator[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
     facts = []
-    for history in evidence.histories:
+    for history in summary.histories:
         sparse = history.count("request", "sparse")
         dense = history.count("update", "dense")
         mixed = history.count("request", "dense") or history.count("update", "sparse")
         if sparse and dense and not mixed:
-            facts += [fact_of([index], _rows(evidence, index)) for index in history.variables]
+            facts += [fact_of([index], _rows(summary, index)) for index in history.variables]
     for fact in folded(facts):
         text = (
-            f"{subject(evidence, fact.variables)}: the gradient was sparse when it reached "
-            f"apply_gradients and dense when it was applied{_densifier(evidence)}, with all "
+            f"{subject(summary, fact.variables)}: the gradient was sparse when it reached "
+            f"apply_gradients and dense when it was applied{_densifier(summary)}, with all "
             f"{some_between(fact.numbers[0], 'row')}"
         )
-        yield Case("warning", f"{text}.", variables=names_of(evidence, fact.variables))
+        yield Case("warning", f"{text}.", variables=names_of(summary, fact.variables))
 
 
-def _rows(evidence: Evidence, variable: int) -> int:
-    shape = evidence.trace.variables[variable].shape
+def _rows(summary: Summary, variable: int) -> int:
+    shape = summary.trace.variables[variable].shape
     return (shape[0] or 0) if shape else 1
 
 
-def _densifier(evidence: Evidence) -> str:
+def _densifier(summary: Summary) -> str:
     """` (global_clipnorm is set)`: what may have done it."""
     names = ("gradient_accumulation_steps", "global_clipnorm")
-    causes = [
-        name for name in names if any(each.settings.get(name) for each in evidence.optimizers)
-    ]
+    causes = [name for name in names if any(each.settings.get(name) for each in summary.optimizers)]
     return f" ({listed(causes)} {'is' if len(causes) == 1 else 'are'} set)" if causes else ""
 
 
-def _one_copy(evidence: Evidence) -> bool:
-    if any(class_of(each) == "ZeroRedundancyOptimizer" for each in evidence.optimizers):
+def _one_copy(summary: Summary) -> bool:
+    if any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers):
         return True  # of PyTorch: each rank updates its own part, and sends it to the others
-    return any(name in evidence.trace.environment.get("strategy", "") for name in _ONE_COPY)
+    return any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 
-def _uneven(evidence: Evidence, history: History) -> bool:
-    counts = {history.count("update", replica=each) for each in evidence.replicas}
-    return len(counts) > 1 and not _one_copy(evidence)
+def _uneven(summary: Summary, history: History) -> bool:
+    counts = {history.count("update", replica=each) for each in summary.replicas}
+    return len(counts) > 1 and not _one_copy(summary)
 
 
 def _times(numbers: tuple[int, int]) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject, was
-from tracer.findings.histories import Evidence
 from tracer.findings.rule import rule
 from tracer.model import stretches
 from tracer.model.measures import counting
 from tracer.model.records import Observation
 from tracer.model.runs import Run
+from tracer.model.summary import Summary
 from tracer.model.wording import some, some_between
 
 _FEWEST = 3
@@ -61,9 +61,9 @@ class _Moves(NamedTuple):
         "those of a checkpoint."
     ),
 )
-def not_finite(evidence: Evidence) -> Iterator[Case]:
+def not_finite(summary: Summary) -> Iterator[Case]:
     """Something in a variable was infinite or NaN when a step had ended."""
-    seen = _runs(evidence, "not_finite")
+    seen = _runs(summary, "not_finite")
     begins = {of: min((run.first for run in runs), default=0) for of, runs in seen.items()}
     if not begins:
         return
@@ -71,11 +71,11 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
     at_first = sorted({of.variable for of, step in begins.items() if step == first})
     everyone = sorted({of.variable for of in begins})
     replicas = {of.replica for of, step in begins.items() if step == first}
-    looked = _runs(evidence, "compared")
+    looked = _runs(summary, "compared")
     compared = {of.variable for of in looked}
     since = min((run.first for runs in looked.values() for run in runs), default=0)
     when = f"after step {first:,}" if first else "after some steps"
-    text = f"{subject(evidence, at_first)} held infinite or NaN values {when}"
+    text = f"{subject(summary, at_first)} held infinite or NaN values {when}"
     if first and first == since:
         text += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
     if len(everyone) > len(at_first):
@@ -88,11 +88,11 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
         if first and first == since
         else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
         "step (log of 0, a division by 0, an overflow of float16): "
-        f"{evidence.dialect.find_nan} stops where it begins. A lower learning "
+        f"{summary.dialect.find_nan} stops where it begins. A lower learning "
         "rate or clipping helps where gradients explode.",
-        names_of(evidence, everyone),
+        names_of(summary, everyone),
         first or None,
-        _id_of(evidence, replicas),
+        _id_of(summary, replicas),
     )
 
 
@@ -114,11 +114,11 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
         "updates, and NaN that stays NaN is found by `not-finite`."
     ),
 )
-def unchanged(evidence: Evidence) -> Iterator[Case]:
+def unchanged(summary: Summary) -> Iterator[Case]:
     """A variable was updated, and did not change."""
-    if not evidence.trace.complete:
+    if not summary.trace.complete:
         return
-    moves = _moves(evidence)
+    moves = _moves(summary)
     never: list[Fact] = []
     stopped: list[Fact] = []
     told: set[int] = set()
@@ -137,51 +137,51 @@ def unchanged(evidence: Evidence) -> Iterator[Case]:
         fact = next(iter(folded([each._replace(numbers=()) for each in never])))
         yield Case(
             "error",
-            f"No step changed any bit of {subject(evidence, fact.variables)}, and "
+            f"No step changed any bit of {subject(summary, fact.variables)}, and "
             f"{'it was' if len(dead) == 1 else 'all of them were'} updated in "
             f"{some(max(move.updated for move in moves.values()), 'step')}.",
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
             "not, all gradients are 0: look at the loss.",
-            names_of(evidence, fact.variables),
+            names_of(summary, fact.variables),
             1,
         )
         never = []
     for fact in folded(never):
         yield Case(
             "warning",
-            f"{subject(evidence, fact.variables)} {was(fact.variables)} updated in "
+            f"{subject(summary, fact.variables)} {was(fact.variables)} updated in "
             f"{some_between(fact.numbers[0], 'step')}, and no bit of "
             f"{'it' if len(fact.variables) == 1 else 'them'} changed.",
-            variables=names_of(evidence, fact.variables),
+            variables=names_of(summary, fact.variables),
         )
     for fact in folded(stopped):
         has = "has" if len(fact.variables) == 1 else "have"
         yield Case(
             "warning",
-            f"{subject(evidence, fact.variables)} {has} not changed since step {fact.step:,}: "
+            f"{subject(summary, fact.variables)} {has} not changed since step {fact.step:,}: "
             f"{some_between(fact.numbers[0], 'update')} changed nothing.",
             "Print the learning rate: a schedule may have come to 0. If it has not, the gradient "
             "is 0 (a layer that is cut off, a loss at its minimum), or too small beside the weight "
             "for its type.",
-            names_of(evidence, fact.variables),
+            names_of(summary, fact.variables),
             fact.step,
         )
 
 
-def _moves(evidence: Evidence) -> dict[_Of, _Moves]:
+def _moves(summary: Summary) -> dict[_Of, _Moves]:
     """What came of the updates, of each variable of which all is known."""
-    seen = {what: _runs(evidence, what) for what in ("compared", "unchanged", "not_finite")}
+    seen = {what: _runs(summary, what) for what in ("compared", "unchanged", "not_finite")}
     moves = {}
     known: dict[tuple[tuple[Run, ...], ...], _Moves] = {}  # most variables have the same
     for of, compared in seen["compared"].items():
-        variable = evidence.trace.variables[of.variable]
+        variable = summary.trace.variables[of.variable]
         if variable.argument or 0 in variable.shape:  # without elements it cannot change
             continue
-        updated = tuple(_updated(evidence, of))
+        updated = tuple(_updated(summary, of))
         still, broken = seen["unchanged"].get(of, ()), seen["not_finite"].get(of, ())
         key = updated, compared, still, broken
         if key not in known:
-            known[key] = _moved(key, evidence.steps_on.get(of.replica, 0))
+            known[key] = _moved(key, summary.steps_on.get(of.replica, 0))
         if known[key].updated:
             moves[of] = known[key]
     return moves
@@ -218,27 +218,27 @@ def _steps_with_updates(
                 yield part, stretch.turns, bool(still)
 
 
-def _updated(evidence: Evidence, of: _Of) -> Iterator[Run]:
+def _updated(summary: Summary, of: _Of) -> Iterator[Run]:
     """The steps in which the variable was updated on the replica."""
     measure = counting(["update"], variable=of.variable)
-    for block in evidence.blocks:
+    for block in summary.blocks:
         if block.replica == of.replica and not block.outside and measure(block):
             for run in block.runs:
                 yield Run(run.first, run.stride, run.count)
 
 
-def _runs(evidence: Evidence, what: Observation) -> Mapping[_Of, tuple[Run, ...]]:
+def _runs(summary: Summary, what: Observation) -> Mapping[_Of, tuple[Run, ...]]:
     """In which steps something was seen of each variable on each replica, where it was."""
     found: dict[_Of, tuple[Run, ...]] = defaultdict(tuple)
-    for effect in evidence.trace.data.effects:
-        if effect.root == evidence.root and effect.what == what and effect.total:
+    for effect in summary.trace.data.effects:
+        if effect.root == summary.root and effect.what == what and effect.total:
             for variable in effect.variables:
                 found[_Of(effect.replica, variable)] += effect.runs
     return dict(found)
 
 
-def _id_of(evidence: Evidence, replicas: set[int]) -> int | None:
+def _id_of(summary: Summary, replicas: set[int]) -> int | None:
     """The id of the one replica on which it was so, if there are others."""
-    if len(evidence.replicas) == 1 or len(replicas) > 1:
+    if len(summary.replicas) == 1 or len(replicas) > 1:
         return None
-    return evidence.trace.replicas[min(replicas)].id
+    return summary.trace.replicas[min(replicas)].id

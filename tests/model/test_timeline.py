@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
 from tracer.model.runs import Run
-from tracer.model.stretches import Values, folded
-from tracer.model.tally import Tally
+from tracer.model.summary import Summary
+from tracer.model.timeline import Values, folded
 from tracer.reporters.text import render
 
 
@@ -61,7 +61,7 @@ def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
     text = render(trace, "variable")
     assert time.thread_time() - start < 2
     assert f"{400 * epochs:,}" in text
-    assert [each.last for each in Tally(trace, 0).stretches(lambda block: 1)] == [100 * epochs]
+    assert [each.last for each in Summary(trace, 0).stretches(lambda block: 1)] == [100 * epochs]
 
 
 def test_a_block_for_each_variable_takes_no_longer() -> None:
@@ -91,7 +91,7 @@ def test_variables_of_the_same_entries_are_alike() -> None:
         block([step(), update(0, 1, 2, 3)], Run(1, 1, 4)),
         block([step(), update(0, 1), update(3, 3)], Run(5, 1, 2)),
     )
-    found = Tally(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
+    found = Summary(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
     counts = {
         tuple(each.variables): [entry.times * of.total for _, of, entry in each.entries]
         for each in found.groups

@@ -1,4 +1,4 @@
-"""The counts behind reports and findings: a `Tally` for each root optimizer.
+"""The counts behind reports and findings: a `Summary` for each root optimizer.
 
 Nothing here walks through the steps one by one: blocks record arithmetic runs of steps, and
 `stretches` folds them, so that a trace of a million steps takes no longer than one of a hundred.
@@ -24,11 +24,11 @@ from tracer.model.records import (
     Role,
 )
 from tracer.model.runs import Run, apart, segments, union
-from tracer.model.stretches import Stretch, Train, Values, added, cycles, pieces, trains, weighed
+from tracer.model.timeline import Stretch, Train, Values, added, cycles, pieces, trains, weighed
 from tracer.model.trace import Trace
 
 Weights = tuple[tuple[int, int], ...]
-"""Numbers of blocks (`Tally.representatives`), each with how often one execution of it counts."""
+"""Numbers of blocks (`Summary.representatives`), each with how often one execution of it counts."""
 
 
 class Group(NamedTuple):
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
     variables: list[int]
     entries: list[tuple[int, Block, Entry]]
-    """Each with its block, and the number of that (`Tally.representatives`)."""
+    """Each with its block, and the number of that (`Summary.representatives`)."""
 
     def weights(self, role: Role, *kinds: Kind) -> Weights:
         """What is done to each of the variables: equal for variables that count the same."""
@@ -47,7 +47,7 @@ class Group(NamedTuple):
         return tuple(sorted(weights.items()))
 
 
-class Tally:
+class Summary:
     """The counts of one root optimizer, together with the optimizers nested in it."""
 
     def __init__(self, trace: Trace, root: int) -> None:
@@ -435,11 +435,11 @@ def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
     return tuple(found)
 
 
-def tallies_of(trace: Trace) -> list[Tally]:
-    """One tally for each root optimizer, in the order of the trace."""
+def summaries_of(trace: Trace) -> list[Summary]:
+    """One summary for each root optimizer, in the order of the trace."""
     return list(trace.derived(_tallies))
 
 
-def _tallies(trace: Trace) -> tuple[Tally, ...]:
+def _tallies(trace: Trace) -> tuple[Summary, ...]:
     roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
-    return tuple(Tally(trace, root) for root in roots)
+    return tuple(Summary(trace, root) for root in roots)
