@@ -8,9 +8,10 @@ import traces
 from hypothesis import given, strategies as st
 from traces import block, request, step, update
 
+from tracer.model.measures import updates
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.model.timeline import Values, folded
+from tracer.model.timeline import Timeline, Values
 from tracer.reporters.text import render
 
 
@@ -39,7 +40,7 @@ def test_recurring_runs_fold_to_the_steps_they_are(
                 expected[at, place] += weight * run.times
     found = [
         values
-        for stretch in folded(weighted, steps, 2)
+        for stretch in Timeline.of(weighted, steps, 2).stretches
         for _ in range(stretch.turns)
         for length, values in stretch.cycle
         for _ in range(length)
@@ -61,7 +62,9 @@ def test_epochs_with_a_partial_batch_take_no_longer(epochs: int) -> None:
     text = render(trace, "variable")
     assert time.thread_time() - start < 2
     assert f"{400 * epochs:,}" in text
-    assert [each.last for each in Summary(trace, 0).stretches(lambda block: 1)] == [100 * epochs]
+    assert [each.last for each in Summary(trace, 0).timeline(lambda block: 1).stretches] == [
+        100 * epochs
+    ]
 
 
 def test_a_block_for_each_variable_takes_no_longer() -> None:
@@ -92,15 +95,12 @@ def test_variables_of_the_same_entries_are_alike() -> None:
         block([step(), update(0, 1), update(3, 3)], Run(5, 1, 2)),
     )
     found = Summary(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
-    counts = {
-        tuple(each.variables): [entry.times * of.total for _, of, entry in each.entries]
-        for each in found.groups
-    }
-    assert counts == {(0, 1): [4, 2], (2,): [4], (3,): [4, 2, 2]}
+    counts = {each.variables: each.total(updates) for each in found.patterns}
+    assert counts == {(0, 1): 6, (2,): 4, (3,): 8}
 
 
 def test_equal_runs_of_many_replicas_are_not_compared_with_each_other() -> None:
     begun = time.perf_counter()
-    (stretch,) = folded([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1)
+    (stretch,) = Timeline.of([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1).stretches
     assert stretch.cycle == ((10**6, (30_000,)),)
     assert time.perf_counter() - begun < 10  # a minute and more, if each is

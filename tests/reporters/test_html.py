@@ -23,7 +23,7 @@ from tracer.model.excerpt import select
 from tracer.model.records import Effect, Graph, GraphTracing, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
-from tracer.model.timeline import Stretch
+from tracer.model.timeline import Stretch, Timeline
 from tracer.reporters import charts, html
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.rows import VariableRow
@@ -44,7 +44,7 @@ def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], data: st.D
     for cycle, turns in parts:
         stretches.append(Stretch(len(steps) + 1, tuple(cycle), turns))
         steps += [values for length, values in cycle for _ in range(length)] * turns
-    lane = Lane(stretches)
+    lane = Lane(Timeline(stretches))
     first = data.draw(st.integers(1, len(steps)))
     last = data.draw(st.integers(first, len(steps)))
     chosen = steps[first - 1 : last]
@@ -230,8 +230,9 @@ def test_a_page_has_a_size_whatever_the_names_and_notes() -> None:
 def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     dice = random.Random(3)
     counts = [(dice.randint(0, 1), dice.randint(0, 1)) for _ in range(400_000)]
-    irregular = Lane([Stretch(n, ((1, each),)) for n, each in enumerate(counts, 1)])
-    lanes = [irregular, Lane([Stretch(1, ((3, (0, 0)), (1, (1, 0))), turns=100_000)]), irregular]
+    irregular = Lane(Timeline(Stretch(n, ((1, each),)) for n, each in enumerate(counts, 1)))
+    regular = Lane(Timeline([Stretch(1, ((3, (0, 0)), (1, (1, 0))), turns=100_000)]))
+    lanes = [irregular, regular, irregular]
     grain = html._grain(lanes, 400_000, html._CHARACTERS)
     assert grain == 100
     written = [html._lane(each, 400_000, grain) for each in lanes]

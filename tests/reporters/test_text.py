@@ -22,7 +22,7 @@ from tracer.model.merge import combine
 from tracer.model.records import Block, Graph, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.timeline import Stretch, Values, folded
+from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.reporters import console
 from tracer.reporters.answer import answer, question
@@ -442,7 +442,9 @@ def test_folded_steps_are_the_steps(weighted: list[tuple[Run, Values]], steps: i
         for at in range(run.first, run.last + 1, run.stride):
             for place, weight in enumerate(weights):
                 expected[at, place] += weight * run.times
-    unfolded = [values for each in folded(weighted, steps, 2) for values in unfold(each)]
+    unfolded = [
+        values for each in Timeline.of(weighted, steps, 2).stretches for values in unfold(each)
+    ]
     assert unfolded == [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
 
 

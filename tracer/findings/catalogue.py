@@ -23,7 +23,7 @@ from tracer.findings.rules import (
     updates,
     weights,
 )
-from tracer.model.summary import Summary
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -57,12 +57,11 @@ def findings(trace: Trace) -> list[Finding]:
 
     What is the same of many variables is one finding, with some of their names and their number.
     """
+    summaries_of(trace)  # which the findings read, and reports after them
     return list(trace.derived(_findings))
 
 
 def _findings(trace: Trace) -> list[Finding]:
-    roots = [i for i, each in enumerate(trace.optimizers) if each.root == i]
-    evidence_of_each = [Summary(trace, root) for root in roots]
     unsorted = [
         Finding(
             rule.code,
@@ -75,7 +74,7 @@ def _findings(trace: Trace) -> list[Finding]:
             case.replica,
         )
         for rule in RULES
-        for given in ([trace] if rule.whole else evidence_of_each)
+        for given in ([trace] if rule.whole else summaries_of(trace))
         for case in rule.find(given)
     ]
     distinct = dict.fromkeys(unsorted)  # what a class shows is so of each optimizer of it

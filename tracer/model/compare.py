@@ -5,7 +5,7 @@ What is the same in both, `matching` says. What a test compares, each method on 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -14,8 +14,8 @@ from tracer.model.labels import replica_names, replica_noun, steps_label
 from tracer.model.matching import Pair, class_name, matched
 from tracer.model.records import Line, Observation
 from tracer.model.runs import Run
-from tracer.model.summary import Summary, Weights
-from tracer.model.timeline import Stretch, Values, folded
+from tracer.model.summary import Pattern, Summary
+from tracer.model.timeline import Timeline, Values
 from tracer.model.trace import Trace
 
 T = TypeVar("T")
@@ -141,23 +141,23 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
             yield Change(name, before.get(name), after.get(name))
 
 
-class _Updates(NamedTuple):
-    """The updates of a variable by the blocks that make them: see `Group.weights`."""
-
-    dense: Weights = ()
-    sparse: Weights = ()
-
-
 def _variables(pair: Pair) -> Iterator[Change]:
     before, after = pair.before, pair.after
 
-    def compared(mine: _Updates, its: _Updates) -> _Totals:
-        changes = _differing(before, mine, after, its)
-        return _Totals(_total(before, mine), _total(after, its), _some(list(changes)))
+    def compared(mine: Pattern, its: Pattern) -> _Totals:
+        changes = list(_differing(before, _updates(mine), after, _updates(its)))
+        totals = mine.total(measures.updates), its.total(measures.updates)
+        return _Totals(*totals, _some(changes))
 
-    yield from _by_variable(
-        pair, _updates_by_variable(before), _updates_by_variable(after), _Updates(), compared
-    )
+    yield from _by_variable(pair, compared)
+
+
+_Weighted = list[tuple[Run, int]]
+
+
+def _updates(pattern: Pattern) -> tuple[_Weighted, _Weighted]:
+    """The dense and the sparse updates of each of the variables."""
+    return pattern.runs(measures.dense), pattern.runs(measures.sparse)
 
 
 def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
@@ -166,15 +166,15 @@ def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
     if not (before.effects and after.effects):
         return
 
-    def compared(mine: _Seen, its: _Seen) -> _Totals:
-        weighted: list[tuple[Run, Values]] = [
-            *((run, _Step(dense_before=run.times)) for run in mine.runs),
-            *((run, _Step(dense_after=run.times)) for run in its.runs),
-        ]
-        where = _some(list(_differing_where(weighted, before, after)))
-        return _Totals(mine.total, its.total, where)
+    def compared(mine: Pattern, its: Pattern) -> _Totals:
+        ours, theirs = (
+            [(run, 1) for effect in each.effects if effect.what == what for run in effect.runs]
+            for each in (mine, its)
+        )
+        where = _some(list(_differing(before, (ours, []), after, (theirs, []))))
+        return _Totals(mine.observed(what), its.observed(what), where)
 
-    yield from _by_variable(pair, _seen(before, what), _seen(after, what), _Seen(), compared)
+    yield from _by_variable(pair, compared)
 
 
 class _Totals(NamedTuple):
@@ -185,17 +185,15 @@ class _Totals(NamedTuple):
     where: str
 
 
-def _by_variable(
-    pair: Pair,
-    counted: Mapping[int, T],
-    counted_after: Mapping[int, T],
-    none: T,
-    compared: Callable[[T, T], _Totals],
-) -> Iterator[Change]:
-    """What differs of the variables; of many that are counted by the same objects it asks once."""
+def _by_variable(pair: Pair, compared: Callable[[Pattern, Pattern], _Totals]) -> Iterator[Change]:
+    """What differs of the variables; it asks once for all of two patterns."""
+    of_before, of_after = (
+        {index: pattern for pattern in each.patterns for index in pattern.variables}
+        for each in (pair.before, pair.after)
+    )
     known: dict[tuple[int, int], _Totals] = {}
     for index, other in pair.variables:
-        mine, its = counted.get(index, none), counted_after.get(other, none)
+        mine, its = of_before[index], of_after[other]
         key = (id(mine), id(its))
         if key not in known:
             known[key] = compared(mine, its)
@@ -203,39 +201,6 @@ def _by_variable(
         if totals.before != totals.after or totals.where:
             name = pair.after.trace.variables[other].name
             yield Change(name, totals.before, totals.after, totals.where)
-
-
-class _Seen(NamedTuple):
-    """After how many steps something was seen of a variable, and after which of them, if known."""
-
-    total: int = 0
-    runs: tuple[Run, ...] = ()
-
-
-def _seen(summary: Summary, what: Observation) -> dict[int, _Seen]:
-    """After which steps `what` was seen of each variable; equal ones are the same object."""
-    seen: dict[int, _Seen] = {}
-    for effect in summary.effects:
-        if effect.what == what:
-            for index in effect.variables:
-                total, runs = seen.get(index, _Seen())
-                seen[index] = _Seen(total + effect.total, runs + effect.runs)
-    known: dict[_Seen, _Seen] = {}
-    return {index: known.setdefault(own, own) for index, own in seen.items()}
-
-
-def _updates_by_variable(summary: Summary) -> dict[int, _Updates]:
-    """The updates of each variable; equal ones are the same object."""
-    known: dict[_Updates, _Updates] = {}
-    updates: dict[int, _Updates] = {}
-    for group in summary.groups:
-        own = _Updates(group.weights("update", "dense"), group.weights("update", "sparse"))
-        updates.update(dict.fromkeys(group.variables, known.setdefault(own, own)))
-    return updates
-
-
-def _total(summary: Summary, updates: _Updates) -> int:
-    return sum(summary.blocks[number].total * times for kind in updates for number, times in kind)
 
 
 class _Step(NamedTuple):
@@ -255,33 +220,24 @@ class _Step(NamedTuple):
         return self.dense_after + self.sparse_after
 
 
-def _differing(before: Summary, mine: _Updates, after: Summary, its: _Updates) -> Iterator[Change]:
-    """The steps in which the updates differ."""
-    weighted: list[tuple[Run, Values]] = [
-        *((run, _Step(dense_before=times)) for run, times in _runs_of(before, mine.dense)),
-        *((run, _Step(sparse_before=times)) for run, times in _runs_of(before, mine.sparse)),
-        *((run, _Step(dense_after=times)) for run, times in _runs_of(after, its.dense)),
-        *((run, _Step(sparse_after=times)) for run, times in _runs_of(after, its.sparse)),
-    ]
-    yield from _differing_where(weighted, before, after)
-
-
-def _differing_where(
-    weighted: Sequence[tuple[Run, Values]], before: Summary, after: Summary
+def _differing(
+    before: Summary,
+    mine: tuple[_Weighted, _Weighted],
+    after: Summary,
+    its: tuple[_Weighted, _Weighted],
 ) -> Iterator[Change]:
-    """The steps in which the counts of the one and the other differ."""
-    for stretch in folded(weighted, max(before.steps, after.steps), len(_Step._fields)):
-        yield from _differing_in(stretch, before.steps, after.steps)
+    """The steps in which dense or sparse updates differ."""
+    weighted: list[tuple[Run, Values]] = [
+        (run, tuple(times * (place == each) for each in range(4)))
+        for place, runs in enumerate((*mine, *its))
+        for run, times in runs
+    ]
+    timeline = Timeline.of(weighted, max(before.steps, after.steps), len(_Step._fields))
+    yield from _differing_in(timeline, before.steps, after.steps)
 
 
-def _runs_of(summary: Summary, weights: Weights) -> Iterator[tuple[Run, int]]:
-    for number, times in weights:
-        for run in summary.blocks[number].runs:
-            yield run, times
-
-
-def _differing_in(stretch: Stretch, steps_before: int, steps_after: int) -> Iterator[Change]:
-    for steps, counts in stretch.parts():
+def _differing_in(timeline: Timeline, steps_before: int, steps_after: int) -> Iterator[Change]:
+    for steps, counts in timeline.parts():
         step = _Step(*counts)
         if step[:2] != step[2:]:
             kinds = ""
@@ -315,14 +271,14 @@ def _runs(before: Summary, after: Summary) -> Iterator[Change]:
     return _differing(before, _all_updates(before), after, _all_updates(after))
 
 
-def _all_updates(summary: Summary) -> _Updates:
-    """The updates of all variables in steps."""
-    inside = [(number, block) for number, block in enumerate(summary.blocks) if not block.outside]
+def _all_updates(summary: Summary) -> tuple[_Weighted, _Weighted]:
+    """The dense and the sparse updates of all variables in steps."""
+    inside = [block for block in summary.blocks if not block.outside]
     dense, sparse = (
-        tuple((number, times) for number, block in inside if (times := measure(block)))
+        [(run, times) for block in inside if (times := measure(block)) for run in block.runs]
         for measure in (measures.dense, measures.sparse)
     )
-    return _Updates(dense, sparse)
+    return dense, sparse
 
 
 def _methods(before: Summary, after: Summary) -> Iterator[Change]:

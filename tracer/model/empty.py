@@ -151,7 +151,7 @@ def _reached_optax(block: Block) -> int:
 
 def every(summary: Summary, measure: Measure, replica: int) -> int:
     """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
-    stretches = summary.stretches(measure, replica=replica)
+    stretches = summary.timeline(measure, replica=replica).stretches
     if not stretches:
         return 0
     first = stretches[0]

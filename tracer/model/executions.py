@@ -113,8 +113,7 @@ def _executed(
 ) -> Iterator[tuple[Work, Executed]]:
     """What was executed, by variable and method."""
     groups: list[tuple[Sequence[int], list[tuple[Block, Entry]]]] = [
-        (group.variables, [(block, entry) for _, block, entry in group.entries])
-        for group in summary.groups
+        (pattern.variables, list(pattern.cells)) for pattern in summary.patterns
     ]
     without = [(b, entry) for b in summary.blocks for entry in b.entries if not entry.variables]
     groups.append(((-1,), without))

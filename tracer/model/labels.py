@@ -1,17 +1,11 @@
 """What steps and replicas are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from tracer.model.records import Replica
-from tracer.model.timeline import Part, Steps, Stretch
+from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
-
-
-def labelled(stretch: Stretch, first_step: int = 1) -> Iterator[tuple[str, Part]]:
-    """The parts of a stretch, each with the label of its steps."""
-    for steps, values in stretch.parts(first_step):
-        yield steps_label(steps), (steps.length, values)
 
 
 def steps_label(steps: Steps) -> str:

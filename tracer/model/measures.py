@@ -14,14 +14,14 @@ def counting(
     kinds: Iterable[Kind | None] = ("dense", "sparse"),
     methods: Iterable[int] | None = None,
     variable: int | None = None,
-) -> Measure:
+) -> Selection:
     """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
     return Selection(
         roles=frozenset(roles),
         kinds=frozenset(kinds),
         methods=None if methods is None else frozenset(methods),
         variables=None if variable is None else frozenset({variable}),
-    ).count
+    )
 
 
 updates = counting(["update"])
@@ -47,6 +47,6 @@ def steps(block: Block) -> int:
     return int(block.step)
 
 
-def of_methods(methods: Iterable[int]) -> Measure:
+def of_methods(methods: Iterable[int]) -> Selection:
     """A measure that counts the executions of the methods with these indices."""
     return counting(EXECUTIONS, ("dense", "sparse", "none", None), methods)

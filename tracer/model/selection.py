@@ -72,6 +72,8 @@ class Selection:
             contribution(entry, self.variables) for entry in block.entries if self.holds(entry)
         )
 
+    __call__ = count
+
     def runs(self, block: Block) -> Iterable[Run]:
         """The runs of `block`, as far as they are in the steps that count."""
         if self.steps is None:

@@ -1,50 +1,138 @@
-"""The counts behind reports and findings: a `Summary` for each root optimizer.
+"""The analysis behind all that is said of a trace: a `Summary` for each root optimizer.
 
-Nothing here walks through the steps one by one: blocks record arithmetic runs of steps, and
-`stretches` folds them, so that a trace of a million steps takes no longer than one of a hundred.
+Findings, reports, assertions and comparisons read it. It has the counts of the whole optimizer, and
+a `Pattern` for the variables that got the same in every step. What is counted is a `Selection`, as
+those in `tracer.model.measures`; in which steps it was is a `Timeline`, so that a trace of a
+million steps takes no longer than one of a hundred. No TensorFlow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec import structs
 
 from tracer.model.dialects import Dialect, dialect_of
-from tracer.model.measures import Measure, steps, tries, updates
+from tracer.model.measures import Measure, counting, steps, tries, updates
 from tracer.model.records import (
     Block,
     Effect,
     Entry,
     Graph,
-    Kind,
     Observation,
     Optimizer,
-    Role,
 )
 from tracer.model.runs import Run, apart, segments, union
-from tracer.model.timeline import Stretch, Train, Values, added, cycles, pieces, trains, weighed
+from tracer.model.selection import Selection
+from tracer.model.timeline import Timeline, Train, Values, added, trains
 from tracer.model.trace import Trace
 
-Weights = tuple[tuple[int, int], ...]
-"""Numbers of blocks (`Summary.representatives`), each with how often one execution of it counts."""
 
+class Pattern:
+    """Variables that got the same in every step, on each replica and by each method."""
 
-class Group(NamedTuple):
-    """Variables that are in the same entries, so that all that is counted of them is equal."""
+    def __init__(
+        self,
+        summary: "Summary",
+        variables: Sequence[int],
+        cells: Iterable[tuple[int, Entry]],
+        effects: Iterable[Effect],
+    ) -> None:
+        self.variables = tuple(variables)
+        """Their indices, in the order of the trace."""
+        self.effects = tuple(effects)
+        """What was seen of each of them; none where that was not asked for."""
+        self._summary = summary
+        self._on: dict[int | None, list[tuple[Block, Entry]]] = {None: []}
+        for number, entry in cells:
+            block = summary.blocks[number]
+            self._on[None].append((block, entry))
+            self._on.setdefault(block.replica, []).append((block, entry))
+        self._timelines: dict[tuple[object, ...], Timeline] = {}
 
-    variables: list[int]
-    entries: list[tuple[int, Block, Entry]]
-    """Each with its block, and the number of that (`Summary.representatives`)."""
+    @cached_property
+    def argument(self) -> bool:
+        """Whether it is the argument of a function, which stands for several variables."""
+        return self._summary.trace.variables[self.variables[0]].argument
 
-    def weights(self, role: Role, *kinds: Kind) -> Weights:
-        """What is done to each of the variables: equal for variables that count the same."""
-        weights: Counter[int] = Counter()
-        for number, _, entry in self.entries:
-            if entry.role == role and entry.kind in kinds:
-                weights[number] += entry.times
-        return tuple(sorted(weights.items()))
+    @property
+    def cells(self) -> Sequence[tuple[Block, Entry]]:
+        """What one execution of a block does to each of the variables; entries name none."""
+        return self._on[None]
+
+    @cached_property
+    def replicas(self) -> tuple[int, ...]:
+        """The replicas on which a gradient was handed over, or an update tried."""
+        asked = {"update", "vain", "request"}
+        return tuple(sorted({block.replica for block, entry in self.cells if entry.role in asked}))
+
+    def has(self, measure: Selection) -> bool:
+        """Whether any of it is counted, be it in a graph that never ran."""
+        return any(measure.holds(entry) for _, entry in self.cells)
+
+    def _counted(self, measure: Selection, replica: int | None) -> Iterator[tuple[Block, int]]:
+        """The blocks that hold what is counted, each with how often one execution counts."""
+        for block, entry in self._on.get(replica, ()):
+            if measure.holds(entry):
+                yield block, entry.times
+
+    def total(self, measure: Selection, replica: int | None = None) -> int:
+        """What is counted of each of the variables, on all replicas or on one."""
+        return sum(block.total * times for block, times in self._counted(measure, replica))
+
+    def observed(self, what: Observation) -> int:
+        """After how many steps it was seen of each of the variables, each replica counted."""
+        return sum(effect.total for effect in self.effects if effect.what == what)
+
+    def unplaced(self, measure: Selection) -> int:
+        """That part of the total which ran in a step, but it is not known in which."""
+        counted = self._counted(measure, None)
+        return sum(block.unplaced * times for block, times in counted if not block.outside)
+
+    @property
+    def placed(self) -> bool:
+        """Whether the step is known of each update and of each gradient."""
+        every = counting(["update", "vain", "request"], ("dense", "sparse", "none"))
+        return all(not block.unplaced for block, _ in self._counted(every, None))
+
+    def runs(self, measure: Selection, replica: int | None = None) -> list[tuple[Run, int]]:
+        """The steps in which it was counted, with what one execution counts."""
+        return [
+            (run, times) for block, times in self._counted(measure, replica) for run in block.runs
+        ]
+
+    def timeline(
+        self,
+        *measures: Selection,
+        replica: int | None = None,
+        observations: Sequence[Observation] = (),
+    ) -> Timeline:
+        """What each step counted of each variable by each of `measures`, on all replicas or one.
+
+        Then, by each of `observations`, whether this was seen of it after the step.
+        """
+        key = (*measures, replica, *observations)
+        if key not in self._timelines:
+            summary, width = self._summary, len(measures) + len(observations)
+            sums: dict[int, Values] = {}
+            weighted = [
+                (summary.runs_of[id(block)], place, times)
+                for place, measure in enumerate(measures)
+                for block, times in self._counted(measure, replica)
+                if not block.outside
+            ]
+            weighted += [
+                (summary.index_of(apart(effect.runs)), len(measures) + place, 1)
+                for place, what in enumerate(observations)
+                for effect in self.effects
+                if effect.what == what and replica in (None, effect.replica)
+            ]
+            for runs, place, times in weighted:
+                one = tuple(times * (place == each) for each in range(width))
+                sums[runs] = added(sums.get(runs, (0,) * width), one)
+            steps = summary.steps if replica is None else summary.steps_on[replica]
+            self._timelines[key] = summary.folded(sums, steps, width)
+        return self._timelines[key]
 
 
 class Summary:
@@ -57,7 +145,9 @@ class Summary:
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
-        self._known_pieces: dict[tuple[tuple[int, ...], int], list[Stretch]] = {}
+        self._timelines: dict[tuple[object, ...], Timeline] = {}
+        self._indices: dict[tuple[Run, ...], int] = {}
+        self._trains: list[tuple[Train, ...]] = []
 
     @property
     def steps(self) -> int:
@@ -86,26 +176,6 @@ class Summary:
         asked = {i for block in self.blocks for entry in block.entries for i in entry.variables}
         called = {variable for variables in self._calls.values() for variable in variables}
         return tuple(i for i in range(len(self.trace.variables)) if i in asked or i in called)
-
-    @cached_property
-    def groups(self) -> list[Group]:
-        """The variables that are in any entry, those together that are in the same ones."""
-        entries_of: dict[tuple[int, ...], list[tuple[int, Block, Entry]]] = {}
-        for number, block in zip(self.representatives, self.blocks, strict=True):
-            for entry in block.entries:
-                entries_of.setdefault(entry.variables, []).append((number, block, entry))
-        sets_with: dict[int, list[int]] = {}  # for each variable the sets that it is in
-        for index, variables in enumerate(entries_of):
-            for variable in variables:
-                sets_with.setdefault(variable, []).append(index)
-        in_same_sets: dict[tuple[int, ...], list[int]] = {}
-        for variable, indices in sorted(sets_with.items()):
-            in_same_sets.setdefault(tuple(indices), []).append(variable)
-        entries = list(entries_of.values())
-        return [
-            Group(variables, [each for index in indices for each in entries[index]])
-            for indices, variables in in_same_sets.items()
-        ]
 
     @cached_property
     def methods(self) -> tuple[int, ...]:
@@ -285,25 +355,107 @@ class Summary:
         """What steps did to the variables; none where it was not asked for."""
         return tuple(each for each in self.trace.data.effects if each.root == self.root)
 
-    def stretches(
+    @cached_property
+    def patterns(self) -> list[Pattern]:
+        """All variables, those together that got the same, in the order of their first one."""
+        effects: dict[int, list[Effect]] = {}
+        for effect in self.effects:
+            for variable in effect.variables:
+                effects.setdefault(variable, []).append(effect)
+        together: dict[tuple[object, ...], list[int]] = {}
+        cells_of = self._cells
+        for variable in self.variables:
+            seen = tuple(
+                (each.replica, each.what, each.total, each.runs)
+                for each in effects.get(variable, ())
+            )
+            key = self.trace.variables[variable].argument, cells_of.get(variable, ()), seen
+            together.setdefault(key, []).append(variable)
+        return [
+            Pattern(self, variables, cells_of.get(variables[0], ()), effects.get(variables[0], ()))
+            for variables in together.values()
+        ]
+
+    @cached_property
+    def _cells(self) -> dict[int, tuple[tuple[int, Entry], ...]]:
+        """For each variable, the blocks that it is in (`representatives`), with what they do to it.
+
+        Entries of one list of variables are put together first: there are few different lists.
+        """
+        times_of: dict[tuple[int, ...], Counter[tuple[int, Entry]]] = {}
+        for number, block in zip(self.representatives, self.blocks, strict=True):
+            for entry in block.entries:
+                plain = structs.replace(entry, variables=(), times=1)
+                times_of.setdefault(entry.variables, Counter())[number, plain] += entry.times
+        lists_with: dict[int, list[int]] = {}
+        for index, variables in enumerate(times_of):
+            for variable in variables:
+                lists_with.setdefault(variable, []).append(index)
+        counters = list(times_of.values())
+        known: dict[tuple[int, ...], tuple[tuple[int, Entry], ...]] = {}
+        for lists in dict.fromkeys(map(tuple, lists_with.values())):
+            times = sum((counters[index] for index in lists), Counter[tuple[int, Entry]]())
+            known[lists] = tuple(
+                (number, structs.replace(entry, times=times[number, entry]))
+                for number, entry in sorted(times, key=lambda each: (each[0], repr(each[1])))
+            )
+        return {variable: known[tuple(lists)] for variable, lists in lists_with.items()}
+
+    @cached_property
+    def asked(self) -> list[Pattern]:
+        """The patterns of variables that were handed over or updated, and are no arguments."""
+        return [each for each in self.patterns if each.replicas and not each.argument]
+
+    def timeline(
         self,
         *measures: Measure,
         replica: int | None = None,
         observations: Sequence[Observation] = (),
-    ) -> list[Stretch]:
-        """What each step counted by each of `measures`: every step from 1 on, equal ones folded.
+    ) -> Timeline:
+        """What each step counted by each of `measures`: every step from 1 on.
 
         Then, by each of `observations`, of how many variables this was seen after the step.
         """
-        return list(cycles(self._uneven(measures, replica, observations)))
+        width = len(measures) + len(observations)
+        sums: dict[int, Values] = {}
+        for block in self.blocks if replica is None else self._blocks_on[replica]:
+            if not block.outside:
+                weights = tuple(measure(block) for measure in measures)
+                if any(weights):
+                    runs = self.runs_of[id(block)]
+                    weights += (0,) * len(observations)
+                    sums[runs] = added(sums.get(runs, (0,) * width), weights)
+        for place, what in enumerate(observations):
+            one = tuple(int(len(measures) + place == each) for each in range(width))
+            if seen := tuple(self._seen(what, replica)):
+                runs = self.index_of(seen)
+                sums[runs] = added(sums.get(runs, (0,) * width), one)
+        steps = self.steps if replica is None else self.steps_on[replica]
+        return self.folded(sums, steps, width)
+
+    def folded(self, sums: Mapping[int, Values], steps: int, width: int) -> Timeline:
+        """The timeline of so many steps in which runs, by their index, count so much.
+
+        To find where anything changes takes the most time, and most measures change alike. So it is
+        done once for all that count the same runs, each as much as the others.
+        """
+        key = steps, width, frozenset(sums.items())
+        if key not in self._timelines:
+            different = set(sums.values())
+            if len(different) == 1 and different != {(1,)}:
+                (weights,) = different
+                alike = self.folded(dict.fromkeys(sums, (1,)), steps, 1)
+                self._timelines[key] = alike.times(weights)
+            else:
+                weighted = (
+                    (t, values) for each, values in sums.items() for t in self._trains[each]
+                )
+                self._timelines[key] = Timeline.of_trains(weighted, steps, width)
+        return self._timelines[key]
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """In how many steps each combination of counts by `measures` occurred."""
-        counts: Counter[Values] = Counter()
-        for stretch in self._uneven(measures, replica):
-            for length, values in stretch.cycle:
-                counts[values] += length * stretch.turns
-        return counts
+        return self.timeline(*measures, replica=replica).spread
 
     def rates(self, measure: Measure, replica: int) -> Counter[int]:
         """In how many of the steps that called for an update `measure` counted how many.
@@ -333,40 +485,6 @@ class Summary:
             for number, block in enumerate(self.blocks)
         )
 
-    def _uneven(
-        self,
-        measures: Sequence[Measure],
-        replica: int | None,
-        observations: Sequence[Observation] = (),
-    ) -> list[Stretch]:
-        """The steps as the runs give them, before cycles are looked for.
-
-        To cut the steps where anything changes takes the most time, and most measures cut them
-        alike. So that is done once for all that count the same blocks, each block as much as the
-        others, and what they count in a piece is worked out from how often the blocks ran in it.
-        """
-        zero = (0,) * len(measures)
-        sums: dict[int, Values] = {}  # by the index in `_trains`: replicas do the same in a step
-        for block in self.blocks if replica is None else self._blocks_on[replica]:
-            if not block.outside:
-                weights = tuple(measure(block) for measure in measures)
-                if any(weights):
-                    index = self._train_of[id(block)]
-                    sums[index] = added(sums.get(index, zero), weights)
-        last = self.steps if replica is None else self.steps_on[replica]
-        different = set(sums.values())
-        if len(different) != 1 or observations:
-            rest = (0,) * len(observations)
-            weighted = [
-                (each, (*sums[index], *rest)) for index in sums for each in self._trains[index]
-            ]
-            for place, what in enumerate(observations):
-                values = (*zero, *(int(place == each) for each in range(len(observations))))
-                weighted += [(each, values) for each in trains(self._seen(what, replica))]
-            return pieces(weighted, last, len(measures) + len(observations))
-        (weights,) = different
-        return list(weighed(self._pieces(tuple(sums), last), weights))
-
     def _seen(self, what: Observation, replica: int | None) -> list[Run]:
         """After which steps it was seen of how many variables.
 
@@ -384,24 +502,17 @@ class Summary:
                         regular.append(Run(run.first, run.stride, run.count, number))
         return regular + [Run(step, 1, 1, number) for step, number in sorted(single.items())]
 
-    def _pieces(self, indices: tuple[int, ...], last: int) -> list[Stretch]:
-        """The steps up to `last`, with how many of the trains at these indices ran in each."""
-        known = self._known_pieces.get((indices, last))
-        if known is None:
-            weighted = [(each, (1,)) for index in indices for each in self._trains[index]]
-            known = self._known_pieces[indices, last] = pieces(weighted, last, 1)
-        return known
-
     @cached_property
-    def _train_of(self) -> dict[int, int]:
-        """For each block, by its id, the index of its runs in `_trains`."""
-        indices: dict[tuple[Run, ...], int] = {}
-        return {id(block): indices.setdefault(block.runs, len(indices)) for block in self.blocks}
+    def runs_of(self) -> dict[int, int]:
+        """For each block, by its id, the index of its runs: replicas do the same in a step."""
+        return {id(block): self.index_of(block.runs) for block in self.blocks}
 
-    @cached_property
-    def _trains(self) -> list[tuple[Train, ...]]:
-        """The different runs of blocks."""
-        return [trains(runs) for runs in dict.fromkeys(block.runs for block in self.blocks)]
+    def index_of(self, runs: tuple[Run, ...]) -> int:
+        """The index of these runs; their trains are in `_trains`."""
+        if runs not in self._indices:
+            self._indices[runs] = len(self._trains)
+            self._trains.append(trains(runs))
+        return self._indices[runs]
 
 
 def is_first_only(graph: Graph) -> bool:
@@ -436,10 +547,10 @@ def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def summaries_of(trace: Trace) -> list[Summary]:
-    """One summary for each root optimizer, in the order of the trace."""
-    return list(trace.derived(_tallies))
+    """One for each root optimizer, in the order of the trace."""
+    return list(trace.derived(_summaries))
 
 
-def _tallies(trace: Trace) -> tuple[Summary, ...]:
+def _summaries(trace: Trace) -> tuple[Summary, ...]:
     roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
     return tuple(Summary(trace, root) for root in roots)

@@ -1,14 +1,17 @@
-"""Steps folded: what each step counts, from runs of steps with what each adds to a step.
+"""`Timeline`: what was counted in each step of a run, with equal steps together.
 
-Nothing here walks through the steps one by one. Runs that come again at equal distances are a
-`Train`. Between the steps at which a train starts or ends what goes on repeats, so it is worked out
-for one period, and neighbours that are equal are put together: these are the `pieces`. Those that
-come again in the same order become one cycle (`cycles`). `folded` does it all. No TensorFlow.
+No step is looked at on its own. Runs that come again at equal distances are a `Train`. Between the
+steps at which a train starts or ends what goes on repeats, so it is worked out for one period, and
+neighbours that are equal are put together. Those that come again in the same order become one
+cycle. No TensorFlow.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,6 +35,16 @@ class Steps(NamedTuple):
     last: int
     length: int
     every: int | None = None
+
+    @property
+    def number(self) -> int:
+        """How many steps they are.
+
+        >>> Steps(1, 63, 3, 4).number
+        48
+        """
+        turns = 1 if self.every is None else (self.last - self.first) // self.every + 1
+        return self.length * turns
 
 
 @dataclass(frozen=True)
@@ -63,24 +76,111 @@ class Stretch:
             yield Steps(begin, last, length, self.period if self.turns > 1 else None), values
             begin += length
 
-
-def folded(weighted: Sequence[tuple[Run, Values]], steps: int, size: int) -> list[Stretch]:
-    """What each of the steps 1 to `steps` counts, from runs with what each adds to a step.
-
-    >>> for stretch in folded([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2):
-    ...     print(stretch)
-    Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3)
-    """
-    runs_of: dict[Values, list[Run]] = {}
-    for run, values in weighted:
-        runs_of.setdefault(values, []).append(run)
-    weighted_trains = [(train, values) for values in runs_of for train in trains(runs_of[values])]
-    return list(cycles(pieces(weighted_trains, steps, size)))
+    def within(self, start: int, length: int) -> Iterator[tuple[int, Values]]:
+        """How many of `length` steps from `start` (from 0) on have which counts."""
+        turns, rest = divmod(length, self.period)
+        if turns:
+            yield from ((number * turns, values) for number, values in self.cycle)
+        start %= self.period
+        for number, values in (*self.cycle, *self.cycle):
+            taken = min(max(0, number - start), rest)
+            if taken:
+                yield taken, values
+            start, rest = max(0, start - number), rest - taken
 
 
-def pieces(weighted: Sequence[tuple["Train", Values]], steps: int, size: int) -> list[Stretch]:
-    """The same from trains, as pieces in which no cycle was looked for yet."""
-    return _merged(_regions(weighted, steps, (0,) * size))
+class Timeline:
+    """What was counted in each step, from step 1 on, as a tuple of counts for each step."""
+
+    def __init__(self, stretches: Iterable[Stretch]) -> None:
+        self.stretches = tuple(stretches)
+
+    @classmethod
+    def of(cls, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> "Timeline":
+        """The steps from 1 to `steps`, from runs with the `size` counts that each adds to a step.
+
+        >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
+        (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
+        """
+        runs_of: dict[Values, list[Run]] = {}
+        for run, values in weighted:
+            runs_of.setdefault(values, []).append(run)
+        return cls.of_trains(
+            ((train, values) for values in runs_of for train in trains(runs_of[values])),
+            steps,
+            size,
+        )
+
+    @classmethod
+    def of_trains(
+        cls, weighted: Iterable[tuple["Train", Values]], steps: int, size: int
+    ) -> "Timeline":
+        """The same from trains."""
+        return cls(_cycles(_merged(_regions(list(weighted), steps, (0,) * size))))
+
+    def times(self, weights: Values) -> "Timeline":
+        """A timeline of one count, with several counts that are so many times that one."""
+        return Timeline(
+            Stretch(
+                each.first,
+                tuple((length, tuple(n * w for w in weights)) for length, (n,) in each.cycle),
+                each.turns,
+            )
+            for each in self.stretches
+        )
+
+    def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
+        """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""
+        for stretch in self.stretches:
+            yield from stretch.parts(first_step)
+
+    @cached_property
+    def spread(self) -> Counter[Values]:
+        """In how many steps each combination of counts occurred."""
+        counts: Counter[Values] = Counter()
+        for stretch in self.stretches:
+            for length, values in stretch.cycle:
+                counts[values] += length * stretch.turns
+        return counts
+
+    def spans(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[int, int, Values]]:
+        """The first and the last step of equal steps in a row, if `keep` says so of their counts.
+
+        A cycle is written out, turn after turn; one with nothing in it to keep is passed over.
+        """
+        first, last, before = 1, 0, None
+        for stretch in self.stretches:
+            kept = any(keep(values) for _, values in stretch.cycle)
+            begin = stretch.first
+            for length, values in stretch.cycle * stretch.turns if kept else ():
+                if keep(values):
+                    if before != values or last != begin - 1:
+                        if before is not None:
+                            yield first, last, before
+                        first, before = begin, values
+                    last = begin + length - 1
+                begin += length
+        if before is not None:
+            yield first, last, before
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [each.first for each in self.stretches]
+
+    def within(self, first: int, last: int) -> Iterator[tuple[int, Values]]:
+        """How many of the steps from `first` to `last` have which counts.
+
+        >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
+        [(3, (0,)), (1, (2,)), (1, (0,)), (1, (2,)), (1, (0,))]
+        """
+        at = max(0, bisect_right(self._starts, first) - 1)
+        for number in range(at, len(self.stretches)):  # a slice would copy half a million
+            stretch = self.stretches[number]
+            if stretch.first > last:
+                return
+            low, high = max(first, stretch.first), min(last, stretch.last)
+            if low <= high:
+                yield from stretch.within(low - stretch.first, high - low + 1)
 
 
 class Train(NamedTuple):
@@ -183,16 +283,6 @@ def _region(
         begin += length
 
 
-def weighed(pieces: Iterable[Stretch], weights: Values) -> Iterator[Stretch]:
-    """The pieces, if each of what ran in them counts `weights`."""
-    for piece in pieces:
-        cycle = tuple(
-            (length, tuple(times * weight for weight in weights))
-            for length, (times,) in piece.cycle
-        )
-        yield Stretch(piece.first, cycle, piece.turns)
-
-
 def _parts(
     begin: int, end: int, base: Values, strided: Sequence[tuple[Train, Values]]
 ) -> tuple[Part, ...]:
@@ -240,7 +330,7 @@ def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
     return merged
 
 
-def cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
+def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
     """The same steps, with parts that come again in the same order made one cycle."""
     at = 0
     while at < len(pieces):

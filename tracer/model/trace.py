@@ -88,7 +88,7 @@ class Trace:
         """
         if make not in self._derived:
             twin = copy.copy(self)
-            twin._derived = {}
+            twin._derived = self._derived.copy()
             self._derived[make] = make(twin)
         made: T = self._derived[make]
         return made

@@ -346,5 +346,5 @@ def _lane(lane: Lane, steps: int, grain: int) -> list[Any] | dict[str, Any]:
             stretch.turns,
             *(n for length, values in stretch.cycle for n in (length, *values)),
         ]
-        for stretch in lane.stretches
+        for stretch in lane.timeline.stretches
     ]

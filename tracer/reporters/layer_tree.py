@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from tracer.model.records import Kind
+from tracer.model import measures
 from tracer.model.summary import Summary
 from tracer.reporters.layout import shown
 from tracer.reporters.trees import Node, folded
@@ -86,13 +86,10 @@ def tree(summary: Summary) -> Layer:
 
 def _updates(summary: Summary) -> dict[int, tuple[int, int]]:
     """The dense and the sparse updates of each variable."""
-    updates: dict[int, tuple[int, int]] = {}
-    for group in summary.groups:
-        counts: dict[Kind | None, int] = {"dense": 0, "sparse": 0}
-        for _, block, entry in group.entries:
-            if entry.role == "update":
-                counts[entry.kind] += entry.times * block.total
-        updates.update(dict.fromkeys(group.variables, (counts["dense"], counts["sparse"])))
+    updates = {}
+    for pattern in summary.patterns:
+        counts = pattern.total(measures.dense), pattern.total(measures.sparse)
+        updates.update(dict.fromkeys(pattern.variables, counts))
     return updates
 
 

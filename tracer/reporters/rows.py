@@ -4,7 +4,6 @@ The text report adds notes and colours to them; JSON, CSV, Markdown and the page
 are, by the names of the fields.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -12,8 +11,8 @@ from tracer.model import measures
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.empty import accumulations
 from tracer.model.measures import counting
-from tracer.model.records import Kind, Line, Role
-from tracer.model.summary import Group, Summary, Weights, summaries_of
+from tracer.model.records import Line
+from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree, layer_tree
 
@@ -152,47 +151,32 @@ def everything(trace: Trace, by: By | None) -> Iterator[tuple[Summary, By, Seque
 
 def by_variable(summary: Summary) -> list[VariableRow]:
     """A row for each of `Summary.variables`, in that order."""
-    rates: dict[Weights, tuple[int | None, int | None]] = {}
-    of_variable: dict[int, tuple[int, int, int | None, int | None, int]] = {}
-    for group in summary.groups:
-        totals: Counter[tuple[Role, Kind | None]] = Counter()
-        for _, block, entry in group.entries:
-            totals[entry.role, entry.kind] += entry.times * block.total
-        weights = group.weights("update", "dense", "sparse")
-        if weights not in rates:
-            rates[weights] = _limits(summary, group)
-        dense, sparse = totals["update", "dense"], totals["update", "sparse"]
-        one = (dense, sparse, *rates[weights], totals["request", "none"])
-        of_variable.update(dict.fromkeys(group.variables, one))
-    seen = effects_on(summary)
-    made = []
-    for index in summary.variables:
-        variable = summary.trace.variables[index]
-        shape = "x".join("?" if size is None else str(size) for size in variable.shape)
-        dense, sparse, least, most, without = of_variable.get(index, (0, 0, 0, 0, 0))
-        figures = (dense + sparse, dense, sparse, least, most, without)
-        effects = seen.get(index, (0, 0)) if seen else (None, None)
-        made.append(VariableRow(variable.name, shape, variable.dtype, *figures, *effects))
-    return made
+    made = {}
+    for pattern in summary.patterns:
+        dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
+        figures = (dense + sparse, dense, sparse, *_limits(summary, pattern))
+        without = pattern.total(measures.missing)
+        effects: tuple[int | None, int | None] = None, None
+        if summary.effects:
+            effects = pattern.observed("unchanged"), pattern.observed("not_finite")
+        for index in pattern.variables:
+            variable = summary.trace.variables[index]
+            shape = "x".join("?" if size is None else str(size) for size in variable.shape)
+            made[index] = VariableRow(
+                variable.name, shape, variable.dtype, *figures, without, *effects
+            )
+    return [made[index] for index in summary.variables]
 
 
-def effects_on(summary: Summary) -> dict[int, tuple[int, int]]:
-    """In how many steps each variable was unchanged, and not finite; empty without effects."""
-    counts: dict[int, list[int]] = {}
-    for effect in summary.effects:
-        for variable in effect.variables:
-            count = counts.setdefault(variable, [0, 0])
-            if effect.what != "compared":
-                count[effect.what == "not_finite"] += effect.total
-    return {variable: (unchanged, broken) for variable, (unchanged, broken) in counts.items()}
-
-
-def _limits(summary: Summary, group: Group) -> tuple[int | None, int | None]:
+def _limits(summary: Summary, pattern: Pattern) -> tuple[int | None, int | None]:
     """The fewest and the most updates of one of the variables in a step on a replica."""
-    measure = counting(["update"], variable=group.variables[0])
-    if summary.unplaced(measure):
+    if not pattern.has(measures.updates):
+        return 0, 0
+    if pattern.unplaced(measures.updates):
         return None, None
-    spreads = [summary.spread(measure, replica=replica) for replica in summary.replicas]
+    spreads = [
+        pattern.timeline(measures.updates, replica=replica).spread for replica in summary.replicas
+    ]
     occurring = {count for spread in spreads for (count,) in spread} or {0}
     return min(occurring), max(occurring)
 
@@ -203,18 +187,17 @@ def by_step(summary: Summary) -> list[StepRow]:
     handed_over = (measures.requests, measures.missing)
     reached = accumulations(summary)
     counted = (measures.steps, *kinds, *handed_over, measures.tries, reached or measures.steps)
-    stretches = summary.stretches(*counted, observations=OBSERVATIONS if summary.effects else ())
+    timeline = summary.timeline(*counted, observations=OBSERVATIONS if summary.effects else ())
     made = []
-    for stretch in stretches:
-        for steps, values in stretch.parts(summary.trace.first_step):
-            on, dense, sparse, requests, missing, tried, accumulating, *seen = values
-            kept = None if reached is None else 0 if tried else min(on, accumulating)
-            compared, *effects = seen or (0, 0, 0)
-            updates = (dense + sparse, dense, sparse)
-            row = StepRow(*steps, on, *updates, requests + missing, missing, kept)
-            if compared:
-                row = row._replace(unchanged=effects[0], not_finite=effects[1])
-            made.append(row)
+    for steps, values in timeline.parts(summary.trace.first_step):
+        on, dense, sparse, requests, missing, tried, accumulating, *seen = values
+        kept = None if reached is None else 0 if tried else min(on, accumulating)
+        compared, *effects = seen or (0, 0, 0)
+        updates = (dense + sparse, dense, sparse)
+        row = StepRow(*steps, on, *updates, requests + missing, missing, kept)
+        if compared:
+            row = row._replace(unchanged=effects[0], not_finite=effects[1])
+        made.append(row)
     return made
 
 

@@ -88,11 +88,11 @@ def _lanes(summary: Summary) -> Iterator[tuple[_Names, Lane]]:
     """What each step counts: two numbers and whether both are 0, with their names."""
     yield (
         ("updates/dense", "updates/sparse", "skipped"),
-        Lane(summary.stretches(measures.dense, measures.sparse)),
+        Lane(summary.timeline(measures.dense, measures.sparse)),
     )
     if summary.effects:
         seen: tuple[Observation, Observation] = "unchanged", "not_finite"
-        yield (*seen, None), Lane(summary.stretches(observations=seen))
+        yield (*seen, None), Lane(summary.timeline(observations=seen))
 
 
 def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:

@@ -1,6 +1,5 @@
 """The tables of the text report: the figures of `rows`, with what there is to say about them."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from tracer.model.labels import (
 )
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
-from tracer.model.summary import Group, Summary, Weights
+from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import some
 from tracer.reporters import rows
@@ -116,9 +115,8 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
         columns.append(Column(f"by {copy}", drop=4))
     columns += _EFFECT_COLUMNS if summary.effects else ()
     extras = _extras(summary)
-    only_called = _Extra("0", _split([0] * len(summary.replicas)), "")
     all_rows = [
-        _variable_row(row, summary, index, extras.get(index, only_called))
+        _variable_row(row, summary, index, extras[index])
         for index, row in zip(summary.variables, rows.by_variable(summary), strict=True)
     ]
     kept = _first(all_rows, _MOST if asked.everything else _FEW)
@@ -161,44 +159,36 @@ class _Extra(NamedTuple):
 def _extras(summary: Summary) -> dict[int, _Extra]:
     """The extras of each variable that is in any entry."""
     extras: dict[int, _Extra] = {}
-    known: dict[Weights, str] = {}
-    rates: dict[Weights, str] = {}
     unapplied = reason_for_all(summary)
-    for group in summary.groups:
-        weights = group.weights("request", "none")
-        if weights not in known:
-            known[weights] = _no_gradient(summary, group) if weights else ""
-        why = known[weights]
-        if group.weights("vain", "dense", "sparse"):
+    for pattern in summary.patterns:
+        why = _no_gradient(pattern)
+        if pattern.has(measures.vain):
             why = "nothing was assigned" + (f", {why}" if why else "")
-        elif unapplied and group.weights("request", "dense", "sparse"):
+        elif unapplied and pattern.has(measures.requests):
             why = f"{why}, else {unapplied.text}" if why else unapplied.text
-        updates: Counter[int] = Counter()
-        for number, times in group.weights("update", "dense", "sparse"):
-            block = summary.blocks[number]
-            updates[block.replica] += times * block.total
-        done = group.weights("update", "dense", "sparse")
-        if done not in rates:
-            rates[done] = _rate(summary, group)
-        split = _split([updates[replica] for replica in summary.replicas])
-        extra = _Extra(rates[done], split, why)
-        extras.update(dict.fromkeys(group.variables, extra))
+        split = _split([pattern.total(measures.updates, each) for each in summary.replicas])
+        extra = _Extra(_rate(summary, pattern), split, why)
+        extras.update(dict.fromkeys(pattern.variables, extra))
     return extras
 
 
-def _rate(summary: Summary, group: Group) -> str:
-    measure = counting(["update"], variable=group.variables[0])
-    if summary.unplaced(measure):
+def _rate(summary: Summary, pattern: Pattern) -> str:
+    if not pattern.has(measures.updates):
+        return "0"
+    if pattern.unplaced(measures.updates):
         return "?"
-    occurring = {n for replica in summary.replicas for n in summary.rates(measure, replica)} or {0}
+    measure = counting(["update"], variable=pattern.variables[0])
+    occurring = {n for each in summary.replicas for n in summary.rates(measure, each)} or {0}
     low, high = min(occurring), max(occurring)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
-def _no_gradient(summary: Summary, group: Group) -> str:
-    measure = counting(["request"], ["none"], variable=group.variables[0])
-    steps = sum(number for (count,), number in summary.spread(measure).items() if count)
-    lost = summary.unplaced(measure)
+def _no_gradient(pattern: Pattern) -> str:
+    if not pattern.has(measures.missing):
+        return ""
+    spread = pattern.timeline(measures.missing).spread
+    steps = sum(number for (count,), number in spread.items() if count)
+    lost = pattern.unplaced(measures.missing)
     if not steps and not lost:
         return ""
     return f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"

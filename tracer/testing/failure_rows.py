@@ -89,7 +89,7 @@ class Rows:
         selection: Selection,
         failed: Sequence[Wanted],
     ) -> None:
-        self._trace, self._tallies, self._selection = trace, summaries, selection
+        self._trace, self._summaries, self._selection = trace, summaries, selection
         self._per_step, self._failed = expected.per_step, failed
         self.rows: dict[_Row, list[int]] = {}
         """Each row with its replicas."""
@@ -136,7 +136,7 @@ class Rows:
         self, summary: Summary, treated: _Treated, spans: Sequence[Span], none_applied: bool
     ) -> None:
         """Add a row for each variable, or one for all if none of their gradients was applied."""
-        several = len(self._tallies) > 1
+        several = len(self._summaries) > 1
         optimizer = f"{shown(summary.optimizers[0].name)}: " if several else ""
         variables, counts = treated.variables, treated.counts
         if none_applied:
@@ -192,7 +192,7 @@ class Rows:
             if in_all:
                 cells.append(f"{(dense + sparse) * length(row.spans) * len(replicas):,}")
             rows.append(Row(row.name, tuple(cells), row.note))
-        for summary in self._tallies:
+        for summary in self._summaries:
             counts = [
                 summary.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")
             ]
@@ -211,18 +211,18 @@ def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
     A step method has no variables: None stands for it.
     """
     same: dict[tuple[tuple[_Deed, int], ...], list[int | None]] = {}
-    for group in summary.groups:
+    for pattern in summary.patterns:
         variables = [
             index
-            for index in group.variables
+            for index in pattern.variables
             if selection.variables is None or index in selection.variables
         ]
         deeds: Counter[_Deed] = Counter()
-        for number, _, entry in group.entries:
+        for block, entry in pattern.cells:
             if selection.holds(entry):
-                deeds[number, "execution", entry.kind or ""] += entry.times
+                deeds[id(block), "execution", entry.kind or ""] += entry.times
             elif entry.role in ("request", "vain"):
-                deeds[number, entry.role, entry.kind or ""] += entry.times
+                deeds[id(block), entry.role, entry.kind or ""] += entry.times
         if variables and deeds:
             same.setdefault(tuple(sorted(deeds.items())), []).extend(variables)
     groups = list(same.values())
@@ -242,8 +242,7 @@ def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
 
 
 _Deed = tuple[int, str, str]
-"""The number of a block (`Summary.representatives`), `execution`, `request` or `vain`, and the
-kind."""
+"""The id of a block, `execution`, `request` or `vain`, and the kind."""
 
 
 def _counts_of(selection: Selection, variable: int | None, replica: int) -> list[Measure]:
@@ -295,18 +294,9 @@ def spans_of(
 ) -> dict[Values, list[Span]]:
     """The steps, by what each of them counts, `but` not those that count this."""
     spans_by_values: dict[Values, list[Span]] = {}
-    for stretch in summary.stretches(*measures, replica=replica):
-        if all(but(values) for _, values in stretch.cycle):
-            continue
-        begin = stretch.first
-        for length, values in stretch.cycle * stretch.turns:
-            end, first = begin + length, begin
-            if not but(values):
-                spans = spans_by_values.setdefault(values, [])
-                if spans and spans[-1][1] == begin - 1:
-                    first = spans.pop()[0]
-                spans.append((first, end - 1))
-            begin = end
+    timeline = summary.timeline(*measures, replica=replica)
+    for first, last, values in timeline.spans(lambda values: not but(values)):
+        spans_by_values.setdefault(values, []).append((first, last))
     return spans_by_values
 
 

@@ -129,7 +129,7 @@ def _streaks(summary: Summary, replica: int) -> Iterator[tuple[int, int]]:
     Of steps that repeat a cycle, those of its first two turns and of its last.
     """
     begin = end = 0
-    for stretch in summary.stretches(tries, replica=replica):
+    for stretch in summary.timeline(tries, replica=replica).stretches:
         for turn in sorted({0, min(1, stretch.turns - 1), stretch.turns - 1}):
             first = stretch.first + turn * stretch.period
             for length, (count,) in stretch.cycle:
@@ -270,10 +270,7 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
     updating = (
-        part.last
-        for stretch in summary.stretches(tries, replica=replica)
-        for part, (made,) in stretch.parts()
-        if made
+        part.last for part, (made,) in summary.timeline(tries, replica=replica).parts() if made
     )
     last = max(updating, default=0)
     after = range(last + 1, steps + 1)

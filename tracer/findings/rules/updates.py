@@ -1,6 +1,7 @@
 """Rules on what was updated, and with what gradient."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from tracer.findings.cases import (
     Case,
@@ -20,8 +21,19 @@ from tracer.model.labels import (
     replica_names,
     replica_noun,
 )
-from tracer.model.measures import counting, tries
-from tracer.model.summary import History, Span, Summary
+from tracer.model.measures import (
+    counting,
+    dense,
+    missing,
+    requests,
+    sparse,
+    tries,
+    updates,
+    vain,
+)
+from tracer.model.runs import Run
+from tracer.model.summary import Pattern, Summary
+from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.wording import listed, some, some_between, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
@@ -52,14 +64,14 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
         return
     facts = [
         fact_of(
-            history.variables,
-            max(history.count("request", "none", replica=r) for r in history.replicas),
+            pattern.variables,
+            max(pattern.total(missing, r) for r in pattern.replicas),
         )
-        for history in summary.histories
-        if history.count("request", "none")
-        and not history.count("request")
-        and not history.count("update")
-        and not history.count("vain")
+        for pattern in summary.asked
+        if pattern.total(missing)
+        and not pattern.total(requests)
+        and not pattern.total(updates)
+        and not pattern.total(vain)
     ]
     for fact in folded(facts):
         steps = some_between(fact.numbers[0], "step")
@@ -97,14 +109,14 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
     if not summary.trace.complete:
         return
     facts = []
-    for history in summary.histories:
-        if not history.count("request", "none") or not history.count("request"):
+    for pattern in summary.asked:
+        if not pattern.total(missing) or not pattern.total(requests):
             continue
-        replica = history.replicas[0]
-        spans = [each for each in history.spans(replica) if each.step.missing]
-        if spans and history.placed and _silent(history, replica, summary) is None:
-            steps, first = sum(each.steps for each in spans), min(each.first for each in spans)
-            facts.append(fact_of(history.variables, steps, step=first))
+        replica = pattern.replicas[0]
+        parts = [steps for steps, step in _parts(pattern, replica) if step.missing]
+        if parts and pattern.placed and _silent(pattern, replica, summary) is None:
+            steps, first = sum(each.number for each in parts), min(each.first for each in parts)
+            facts.append(fact_of(pattern.variables, steps, step=first))
     for fact in folded(facts):
         text = (
             f"{subject(summary, fact.variables)} had no gradient (None) in "
@@ -131,14 +143,14 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
     if not summary.trace.complete:
         return
-    every = summary.histories
-    if not any(history.count("update") for history in every):
+    every = summary.asked
+    if not any(pattern.total(updates) for pattern in every):
         return
     facts: dict[bool, list[Fact]] = {False: [], True: []}
-    for history in every:
-        if history.count("request") and not history.count("update") and not history.count("vain"):
-            most = max(history.count("request", replica=r) for r in history.replicas)
-            facts[_only_skipped(summary, history)].append(fact_of(history.variables, most))
+    for pattern in every:
+        if pattern.total(requests) and not pattern.total(updates) and not pattern.total(vain):
+            most = max(pattern.total(requests, r) for r in pattern.replicas)
+            facts[_only_skipped(summary, pattern)].append(fact_of(pattern.variables, most))
     for skipped, of in facts.items():
         for fact in folded(of):
             text = (
@@ -173,13 +185,13 @@ def _infinite(summary: Summary) -> str:
     return f"Look for what makes the gradients infinite or NaN {where}: {summary.dialect.find_nan}."
 
 
-def _only_skipped(summary: Summary, history: History) -> bool:
+def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     """Whether a loss scale skipped each step in which these variables had a gradient."""
     if not any(map(is_loss_scale, summary.optimizers)) or accumulated_steps(summary) > 1:
         return False
     if summary.unplaced(tries):
         return False
-    asked = counting(["request"], variable=history.variables[0])
+    asked = counting(["request"], variable=pattern.variables[0])
     return not any(made and came for made, came in summary.spread(tries, asked))
 
 
@@ -214,17 +226,15 @@ def stopped(summary: Summary) -> Iterator[Case]:
         return
     replica = summary.replicas[0]  # of those that do not do the same, see replicas_disagree
     every = [
-        history
-        for history in summary.histories
-        if history.count("update", replica=replica) and history.placed
+        pattern for pattern in summary.asked if pattern.total(updates, replica) and pattern.placed
     ]
-    latest = max((_last(history.spans(replica)) for history in every), default=0)
+    latest = max((_last(_parts(pattern, replica)) for pattern in every), default=0)
     for because, severity, reason, advice in _STOPPED:
         facts = []
-        for history in every:
-            silent = _silent(history, replica, summary)
+        for pattern in every:
+            silent = _silent(pattern, replica, summary)
             if silent is not None and silent[1] == because and latest > silent[0] + 1:
-                facts.append(fact_of(history.variables, step=silent[0] + 1))
+                facts.append(fact_of(pattern.variables, step=silent[0] + 1))
         for fact in folded(facts):
             own, code = summary.dialect.advice, f"updates-stopped:{because}"
             reason, advice = own(f"{code} why", reason), own(code, advice or _taken_away(summary))
@@ -266,38 +276,57 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
 )
 
 
-def _silent(history: History, replica: int, summary: Summary) -> tuple[int, str] | None:
+class _Step(NamedTuple):
+    """What a variable got in one step."""
+
+    updates: int
+    requests: int
+    """Gradients."""
+    missing: int
+    """What was `None` in place of a gradient."""
+
+
+_Parts = Sequence[tuple[Steps, _Step]]
+
+
+def _parts(pattern: Pattern, replica: int) -> _Parts:
+    """What each of the variables got in the steps of a replica."""
+    timeline = pattern.timeline(updates, requests, missing, replica=replica)
+    return [(steps, _Step(*values)) for steps, values in timeline.parts()]
+
+
+def _silent(pattern: Pattern, replica: int, summary: Summary) -> tuple[int, str] | None:
     """The last step with an update and what came after, if no update is due any more.
 
     None if the steps since then are not many more than there ever were between two updates.
     """
-    spans = history.spans(replica)
-    last = _last(spans)
+    parts = _parts(pattern, replica)
+    last = _last(parts)
     silent = summary.steps_on[replica] - last
-    if not last or silent < max(3, 3 * _gap(spans, last) + 1):
+    if not last or silent < max(3, 3 * _gap(parts, last) + 1):
         return None
-    after = [each.step for each in spans if each.last > last and not each.step.updates]
-    if any(step.gradients for step in after):
+    after = [step for steps, step in parts if steps.last > last and not step.updates]
+    if any(step.requests for step in after):
         return last, "gradients"
     return last, "missing" if any(step.missing for step in after) else "nothing"
 
 
-def _last(spans: Iterable[Span]) -> int:
+def _last(parts: _Parts) -> int:
     """The last step with an update, 0 if there is none."""
-    return max((each.last for each in spans if each.step.updates), default=0)
+    return max((steps.last for steps, step in parts if step.updates), default=0)
 
 
-def _gap(spans: Iterable[Span], last: int) -> int:
+def _gap(parts: _Parts, last: int) -> int:
     """At least the longest stretch of steps without an update before the last one."""
     longest = current = 0
-    for stretch in spans:
-        if stretch.turns > 1:
+    for steps, step in parts:
+        if steps.every is not None:
             current = 0
-            longest = max(longest, stretch.period)
-        elif stretch.step.updates:
+            longest = max(longest, steps.every)
+        elif step.updates:
             current = 0
-        elif stretch.last < last:
-            current += stretch.length
+        elif steps.last < last:
+            current += steps.length
         longest = max(longest, current)
     return longest
 
@@ -326,16 +355,16 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     if any(each.code == "updated-twice" for of in summary.optimizers for each in of.remarks):
         return  # by each member of a `vmap`
     facts = []
-    for history in summary.histories:
-        if _uneven(summary, history):
+    for pattern in summary.asked:
+        if _uneven(summary, pattern):
             continue
-        for replica in history.replicas[:1]:
-            spans = [each for each in history.spans(replica) if each.step.updates > 1]
-            if spans:
-                most = max(each.step.updates for each in spans)
-                steps = sum(each.steps for each in spans)
-                first = min(each.first for each in spans)
-                facts.append(fact_of(history.variables, most, steps, step=first))
+        for replica in pattern.replicas[:1]:
+            parts = [each for each in _parts(pattern, replica) if each[1].updates > 1]
+            if parts:
+                most = max(step.updates for _, step in parts)
+                steps = sum(each.number for each, _ in parts)
+                first = min(each.first for each, _ in parts)
+                facts.append(fact_of(pattern.variables, most, steps, step=first))
     for fact in folded(facts):
         in_step, in_steps = fact.numbers
         where = f"in step {fact.step:,}"
@@ -372,14 +401,14 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         return
     yield from _steps_disagree(summary)
     apart: dict[tuple[int, int], list[Fact]] = {}
-    for history in summary.histories:
-        counts = {r: history.count("update", replica=r) for r in summary.replicas}
+    for pattern in summary.asked:
+        counts = {r: pattern.total(updates, r) for r in summary.replicas}
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
-        first = history.difference(most, least) if counts[most] > counts[least] else None
-        if first is not None and history.placed:
+        first = _difference(summary, pattern, most, least) if counts[most] > counts[least] else None
+        if first is not None and pattern.placed:
             step, here, there = first
-            numbers = (here.updates, there.updates, counts[most], counts[least])
-            known = fact_of(history.variables, *numbers, step=step, replica=least)
+            numbers = (here, there, counts[most], counts[least])
+            known = fact_of(pattern.variables, *numbers, step=step, replica=least)
             apart.setdefault((most, least), []).append(known)
     name_of = replica_names(summary.trace)
     for (most, least), facts in apart.items():
@@ -399,6 +428,19 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
                 fact.step,
                 summary.trace.replicas[least].id,
             )
+
+
+def _difference(
+    summary: Summary, pattern: Pattern, one: int, other: int
+) -> tuple[int, int, int] | None:
+    """The first step, of those that both replicas ran, in which the updates differ, and these."""
+    weighted: list[tuple[Run, Values]] = [
+        *((run, (times, 0)) for run, times in pattern.runs(updates, one)),
+        *((run, (0, times)) for run, times in pattern.runs(updates, other)),
+    ]
+    steps = min(summary.steps_on[each] for each in (one, other))
+    parts = Timeline.of(weighted, steps, 2).parts()
+    return next(((at.first, here, there) for at, (here, there) in parts if here != there), None)
 
 
 def _on_a_replica(summary: Summary) -> str:
@@ -474,12 +516,13 @@ def _steps_disagree(summary: Summary) -> Iterator[Case]:
 def densified(summary: Summary) -> Iterator[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
     facts = []
-    for history in summary.histories:
-        sparse = history.count("request", "sparse")
-        dense = history.count("update", "dense")
-        mixed = history.count("request", "dense") or history.count("update", "sparse")
-        if sparse and dense and not mixed:
-            facts += [fact_of([index], _rows(summary, index)) for index in history.variables]
+    for pattern in summary.asked:
+        handed_sparse, handed_dense = (
+            pattern.total(counting(["request"], [kind])) for kind in ("sparse", "dense")
+        )
+        mixed = handed_dense or pattern.total(sparse)
+        if handed_sparse and pattern.total(dense) and not mixed:
+            facts += [fact_of([index], _rows(summary, index)) for index in pattern.variables]
     for fact in folded(facts):
         text = (
             f"{subject(summary, fact.variables)}: the gradient was sparse when it reached "
@@ -507,8 +550,8 @@ def _one_copy(summary: Summary) -> bool:
     return any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 
-def _uneven(summary: Summary, history: History) -> bool:
-    counts = {history.count("update", replica=each) for each in summary.replicas}
+def _uneven(summary: Summary, pattern: Pattern) -> bool:
+    counts = {pattern.total(updates, each) for each in summary.replicas}
     return len(counts) > 1 and not _one_copy(summary)
 
 

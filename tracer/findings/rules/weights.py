@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject, was
 from tracer.findings.rule import rule
-from tracer.model import stretches
-from tracer.model.measures import counting
+from tracer.model.effects import OBSERVATIONS
+from tracer.model.measures import updates
 from tracer.model.records import Observation
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
+from tracer.model.timeline import Timeline, Values
 from tracer.model.wording import some, some_between
 
 _FEWEST = 3
@@ -170,61 +171,33 @@ def unchanged(summary: Summary) -> Iterator[Case]:
 
 def _moves(summary: Summary) -> dict[_Of, _Moves]:
     """What came of the updates, of each variable of which all is known."""
-    seen = {what: _runs(summary, what) for what in ("compared", "unchanged", "not_finite")}
     moves = {}
-    known: dict[tuple[tuple[Run, ...], ...], _Moves] = {}  # most variables have the same
-    for of, compared in seen["compared"].items():
-        variable = summary.trace.variables[of.variable]
-        if variable.argument or 0 in variable.shape:  # without elements it cannot change
-            continue
-        updated = tuple(_updated(summary, of))
-        still, broken = seen["unchanged"].get(of, ()), seen["not_finite"].get(of, ())
-        key = updated, compared, still, broken
-        if key not in known:
-            known[key] = _moved(key, summary.steps_on.get(of.replica, 0))
-        if known[key].updated:
-            moves[of] = known[key]
+    for pattern in summary.patterns:
+        for replica in pattern.replicas if pattern.effects and not pattern.argument else ():
+            timeline = pattern.timeline(updates, replica=replica, observations=OBSERVATIONS)
+            move = _moved(timeline, summary.steps_on[replica])
+            for variable in pattern.variables if move.updated else ():
+                if 0 not in summary.trace.variables[variable].shape:  # else it cannot change
+                    moves[_Of(replica, variable)] = move
     return moves
 
 
-def _moved(runs: tuple[tuple[Run, ...], ...], steps: int) -> _Moves:
-    """From the steps in which it was updated, compared, unchanged and not finite."""
+def _moved(timeline: Timeline, steps: int) -> _Moves:
+    """What came of updates, from the counts of `updates` and of `OBSERVATIONS` in each step."""
     number = changed = 0
-    for part, turns, still in _steps_with_updates(runs, steps):
-        number += part.length * turns
-        if not still:
-            changed = max(changed, part.last)
-    later = range(changed + 1, steps + 1)
-    rest = tuple(
-        tuple(cut.moved(-changed) for run in each if (cut := run.only(later)) is not None)
-        for each in runs
-    )
-    left = _steps_with_updates(rest, steps - changed)
-    return _Moves(number, changed, sum(part.length * turns for part, turns, _ in left))
+    for part, values in timeline.parts():
+        if _is_finite(values):
+            number += part.number
+            if not values[2]:
+                changed = max(changed, part.last)
+    later = timeline.within(changed + 1, steps)
+    return _Moves(number, changed, sum(n for n, values in later if _is_finite(values)))
 
 
-def _steps_with_updates(
-    runs: tuple[tuple[Run, ...], ...], steps: int
-) -> Iterator[tuple[stretches.Steps, int, bool]]:
-    """Those after which it was finite: how often they come, and whether it stayed as it was."""
-    weighted = [
-        (Run(run.first, run.stride, run.count), tuple(int(place == at) for at in range(len(runs))))
-        for place, each in enumerate(runs)
-        for run in each
-    ]
-    for stretch in stretches.folded(weighted, steps, len(runs)):
-        for part, (updates, compared, still, broken) in stretch.parts():
-            if updates and compared and not broken:
-                yield part, stretch.turns, bool(still)
-
-
-def _updated(summary: Summary, of: _Of) -> Iterator[Run]:
-    """The steps in which the variable was updated on the replica."""
-    measure = counting(["update"], variable=of.variable)
-    for block in summary.blocks:
-        if block.replica == of.replica and not block.outside and measure(block):
-            for run in block.runs:
-                yield Run(run.first, run.stride, run.count)
+def _is_finite(values: Values) -> bool:
+    """Whether the variable was updated, looked at, and finite after it."""
+    made, compared, _, broken = values
+    return bool(made and compared and not broken)
 
 
 def _runs(summary: Summary, what: Observation) -> Mapping[_Of, tuple[Run, ...]]:
