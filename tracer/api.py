@@ -82,12 +82,12 @@ class CallTrace(Trace):
 
         Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
         """
-        from tracer.model.tracefile import save
+        from tracer.model import tracefile
 
         path = Path(path)
         if path.is_dir():
-            path /= ("+".join(self.workers).replace(":", "-") or "trace") + ".json"
-        save(self._data, path)
+            path /= tracefile.file_name(self)
+        tracefile.save(self._data, path)
 
     def _repr_html_(self) -> str:
         """The report, which a notebook shows for a trace in the last line of a cell."""

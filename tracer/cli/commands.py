@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
+from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName, shown
 
 app = typer.Typer(
     no_args_is_help=False,
@@ -459,6 +459,5 @@ def _meant(arguments: Sequence[str]) -> str:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    line = " ".join(message.split())
-    print(f"tracer: {line}", file=sys.stderr)
+    print(f"tracer: {shown(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

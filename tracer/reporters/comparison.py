@@ -43,7 +43,7 @@ def _lines(
             if not said:
                 yield from paragraph(f"The {which} trace {text}.", width, style=ODD)
         for ending in endings(trace):
-            yield from paragraph(f"The {which} trace: {shown(ending)}", width, style=ODD)
+            yield from paragraph(f"The {which} trace: {ending}", width, style=ODD)
     versions = [
         f"{key} {before.environment.get(key, '-')} and {after.environment.get(key, '-')}"
         for key in sorted({*before.environment, *after.environment})
