@@ -66,8 +66,9 @@ class CallTrace(Trace):
     def without_paths(self) -> "CallTrace":
         """The trace with each file named by its name alone, to be shown to others.
 
-        Lines of callers, of optimizers and of remarks, notes and commands lose the folders that
-        they name. Functions, line numbers, names of variables and all counts stay.
+        Lines of callers, of optimizers and of remarks, notes and errors lose the folders that they
+        name; commands lose all arguments of the program. Functions, line numbers, names of
+        variables and all counts stay.
         """
         from tracer.model.sharing import without_paths
 

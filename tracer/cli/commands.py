@@ -234,7 +234,8 @@ def report(
         str | None, typer.Option("--method", metavar="NAME", help="Only this method, or pattern.")
     ] = None,
     no_paths: Annotated[
-        bool, typer.Option("--no-paths", help="Name files without their folders.")
+        bool,
+        typer.Option("--no-paths", help="Name files without folders, programs without arguments."),
     ] = False,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
