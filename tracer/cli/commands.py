@@ -277,7 +277,7 @@ def diff(
     """Show what changed between two runs, by variable and by step.
 
     The exit status is 0 if they count the same, 1 if not. Layers that Keras numbered differently
-    (dense_3 and dense) are matched in their order, and the output says so.
+    (dense_3 and dense) are matched by order and shapes, and the output says so.
     """
     from tracer.model.compare import differences
     from tracer.model.tracefile import load
