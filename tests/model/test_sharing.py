@@ -84,6 +84,13 @@ def test_a_program_without_its_arguments(command: str, program: str) -> None:
         ["s3://user:hidden@bucket/x"],
         ["--db=postgres://hidden:hidden@host:5432/db?sslmode=require"],
         ["https://hidden@sentry.io/1"],
+        ["redis://:hi?#dden:hidden@host"],
+        ["--proxy", "me:hidden@proxy:3128"],
+        ["--slack-webhook", "https://hooks.slack.com/services/hidden"],
+        ["-eAPI_TOKEN=hidden"],
+        ["--api-key=", "hidden"],
+        ["Endpoint=https://a;AccountName=b;AccountKey=hidden==;x=1"],
+        ["--config={'user': 'me', 'password': 'hidden'}"],
         ["https://a.blob.core.windows.net/c?sv=2022&sig=hidden&se=1"],
         ['{"lr": 0.1, "api_key": "hidden", "x": 1}'],
         ["-c", "login(token='hidden')"],
@@ -107,6 +114,7 @@ def test_a_secret_is_not_kept(arguments: list[str]) -> None:
         "train.py --secret",
         "-m pkg.keys.train --monitor val_loss C:/data",
         "train.py --api-key --epochs 3",
+        "train.py git@github.com:me/repo.git --at 12:30 --lr 1e-3 --name=a:b",
     ],
 )
 def test_what_is_no_secret_is_kept_as_it_was_typed(command: str) -> None:

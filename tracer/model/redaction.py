@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 _HIDDEN = "REDACTED"
 _SAYS = (
-    r"(?:passw|passphrase|(?<![a-z])pass(?![a-z])|pwd|secret|credential|signature|"
+    r"(?:passw|passphrase|webhook|(?<![a-z])pass(?![a-z])|pwd|secret|credential|signature|"
     r"(?<![a-z])sig(?![a-z])|keys?(?![a-z])|token(?!i[sz]|s(?![a-z]))|auth(?!ors?(?![a-z])))"
 )
 """What the name of a secret says: `api-key` and `HF_TOKEN`; not `tokenizer` and `max_tokens`."""
@@ -17,9 +17,12 @@ _INSIDE = re.compile(
     re.IGNORECASE,
 )
 """`"api_key": "..."` or `?token=...` in an argument."""
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/?#'\"]+(?=@)")
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^\s/'\"]+(?=@)|(?<![^\s='\"])[\w.+-]{1,100}:[^\s/'\"@]{1,100}(?=@\w)"
+)
+"""Of a URL, or of `user:password@host` without a scheme."""
 _KNOWN = re.compile(
-    r"\b(?:sk-|hf_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)(?=[\w.-]*\d)[\w.-]{16,}"
+    r"\b(?:sk-|hf_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)(?=[\w.-]{0,200}\d)[\w.-]{16,}"
 )
 """What keys of well-known services begin with."""
 
