@@ -197,14 +197,14 @@ def test_keras_2_against_keras_3() -> None:
     before, after = of_keras_2(OF_KERAS_2), traces.trained(OF_KERAS_3, FIVE)
     for one, other in ((before, after), (after, before)):
         (found,) = differences(one, other)
-        assert found.same == ["5 steps", "8 updates a step", "the updates of each of 8 variables"]
+        assert found.same == ["5 steps", "8 updates a step", "the updates of 8 variables"]
         assert len(found.only) == 1
         assert found.only[0].startswith("the class is ")
         assert not (found.variables or found.steps or found.runs or found.methods)
         said = comparison.render(one, other, [found], width=200).splitlines()
         assert said[:2] == [
             "The traces differ.",
-            "The same: 5 steps, 8 updates a step, the updates of each of 8 variables.",
+            "The same: 5 steps, 8 updates a step, the updates of 8 variables.",
         ]
     assert found.renamed == [(f"sequential_1/{layer}", layer) for layer in LAYERS]
 

@@ -136,9 +136,10 @@ def _same(pair: Pair, steps: Sequence[Change], variables: Sequence[Change]) -> I
     }
     if len(a_step) == 1 and a_step != {0}:
         yield f"{some(a_step.pop(), 'update')} a step{each}"
-    if pair.variables and not variables:
-        noun = some(len(pair.variables), variable_noun(after.optimizers))
-        yield f"the updates of {'each of ' if len(pair.variables) > 1 else ''}{noun}"
+    number = len(pair.variables) - len(variables)
+    if number:
+        of = "" if number == len(pair.variables) else f"{number:,} of "
+        yield f"the updates of {of}{some(len(pair.variables), variable_noun(after.optimizers))}"
 
 
 def _reshaped(pair: Pair, mine: int, other: int) -> str:
