@@ -66,8 +66,9 @@ class CallTrace(Trace):
     def without_paths(self) -> "CallTrace":
         """The trace with each file named by its name alone, to be shown to others.
 
-        Lines of callers, of optimizers and of remarks, notes and commands lose the folders that
-        they name. Functions, line numbers, names of variables and all counts stay.
+        Lines of callers, of optimizers and of remarks, notes and errors lose the folders that they
+        name; commands lose all arguments of the program. Functions, line numbers, names of
+        variables and all counts stay.
         """
         from tracer.model.sharing import without_paths
 
@@ -82,12 +83,12 @@ class CallTrace(Trace):
 
         Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
         """
-        from tracer.model.tracefile import save
+        from tracer.model import tracefile
 
         path = Path(path)
         if path.is_dir():
-            path /= ("+".join(self.workers).replace(":", "-") or "trace") + ".json"
-        save(self._data, path)
+            path /= tracefile.file_name(self)
+        tracefile.save(self._data, path)
 
     def _repr_html_(self) -> str:
         """The report, which a notebook shows for a trace in the last line of a cell."""

@@ -1,8 +1,22 @@
-"""The errors that a user's mistake raises; each message says what would work."""
+"""The errors that a user's mistake raises; each message says what would work.
+
+A message may name what a trace file holds, so it is written as `shown` writes a name.
+"""
 
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+
+def shown(text: str) -> str:
+    r"""The text on one line, with what a terminal would act on or hide written as an escape.
+
+    >>> print(shown("a" + chr(10) + "b" + chr(0x202E) + "c[red]"))
+    a\nb\u202ec[red]
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 class UnsupportedOptimizer(TypeError):
@@ -13,8 +27,8 @@ class UnknownName(LookupError):
     """Raised by a query whose filter names what the trace does not hold."""
 
     def __init__(self, message: str, instead: str = "") -> None:
-        super().__init__(message)
-        self.instead = instead or f"{message[:1].upper()}{message[1:]}."
+        super().__init__(shown(message))
+        self.instead = shown(instead or f"{message[:1].upper()}{message[1:]}.")
         """What the trace holds instead, in a sentence."""
 
 
@@ -25,6 +39,9 @@ class OptimizerWarning(UserWarning):
 class TraceFileError(ValueError):
     """Raised for a trace file that cannot be read or written; names the file and the reason."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
+
 
 class MissingExtra(ImportError):
     """Raised for what needs packages of an extra which is not installed; names the extra."""
@@ -32,6 +49,9 @@ class MissingExtra(ImportError):
 
 class MergeError(ValueError):
     """Raised by `tracer.merge` for traces that are not of one run; names the difference."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
 
 
 def is_mistake(raised: Any) -> bool:

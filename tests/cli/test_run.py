@@ -194,6 +194,33 @@ def test_the_trace_knows_how_the_program_ended(
     )
 
 
+SECRETS = """
+import sys, torch
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+weight.sum().backward()
+optimizer.step()
+print(sys.argv[1:])
+raise RuntimeError("cannot reach https://me:hidden@example.org/x")
+"""
+
+
+def test_secrets_of_the_command_are_the_programs_alone(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(SECRETS)
+    arguments = ["--api-key", "hidden", "DB_PASSWORD=hidden", "s3://me:hidden@bucket/x"]
+    done = run([*TRACER, "train.py", *arguments], tmp_path)
+    assert done.stdout == f"{arguments}\n"
+    report = done.stderr[done.stderr.index("How often did") :]
+    page = run([sys.executable, "-m", "tracer", "report", FILE], tmp_path).stdout
+    for text in (report, page, (tmp_path / FILE).read_text()):
+        assert "hidden" not in text
+        assert "train.py --api-key REDACTED DB_PASSWORD=REDACTED s3://REDACTED@bucket/x" in (
+            " ".join(text.split())
+        )
+        assert "https://REDACTED@example.org/x" in " ".join(text.split())
+
+
 def test_standard_input_is_the_programs(tmp_path: Path) -> None:
     (tmp_path / "read.py").write_text("import sys\nprint(input(), sys.stdin.read().upper())")
     both(tmp_path, "read.py", text="first\nand\nmore")

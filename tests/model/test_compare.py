@@ -11,7 +11,7 @@ from tracer.api import CallTrace
 from tracer.model.compare import differences
 from tracer.model.executions import executions
 from tracer.model.matching import match
-from tracer.model.records import Effect, Observation, Replica
+from tracer.model.records import Effect, Observation, Replica, Variable
 from tracer.model.runs import Run
 from tracer.reporters import comparison
 
@@ -61,9 +61,10 @@ def test_a_trace_does_not_differ_from_itself(name: str) -> None:
 def test_names(
     before: list[str], after: list[str], renamed: list[tuple[str, str]], single: int
 ) -> None:
-    pairs, found = match(before, after)
-    assert found == renamed
-    assert len(before) + len(after) - 2 * len(pairs) == single
+    found = match(dict.fromkeys(before, ()), dict.fromkeys(after, ()))
+    assert found.renamed == renamed
+    assert len(before) + len(after) - 2 * len(found.pairs) == single
+    assert not found.reshaped
 
 
 def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), sparse: bool = False) -> CallTrace:
@@ -174,6 +175,67 @@ def test_a_layer_more_leaves_the_others_what_they_are() -> None:
     assert [(work.variable, other) for work, _, other in executions(after, before)] == [
         ("dense_6/kernel", None)
     ]
+
+
+def of_keras_2(names: Sequence[str], *, replicas: int = 1) -> CallTrace:
+    """The same training as `traces.trained` has it, by an optimizer of tf_keras legacy."""
+    trace = traces.trained(names, FIVE, replicas=replicas)
+    (optimizer,) = trace.optimizers
+    return traces.changed(
+        trace,
+        optimizers=(msgspec.structs.replace(optimizer, kind="legacy", class_name="tf_keras.SGD"),),
+        methods=(traces.APPLY_GRADIENTS, traces.DENSE),
+    )
+
+
+LAYERS = ["hidden", "dense", "dense_1", "out"]
+OF_KERAS_2 = [f"{layer}/{word}" for layer in LAYERS for word in ("kernel", "bias")]
+OF_KERAS_3 = [f"sequential_1/{name}" for name in OF_KERAS_2]
+
+
+def test_keras_2_against_keras_3() -> None:
+    before, after = of_keras_2(OF_KERAS_2), traces.trained(OF_KERAS_3, FIVE)
+    for one, other in ((before, after), (after, before)):
+        (found,) = differences(one, other)
+        assert found.same == ["5 steps", "8 updates a step", "the updates of 8 variables"]
+        assert len(found.only) == 1
+        assert found.only[0].startswith("the class is ")
+        assert not (found.variables or found.steps or found.runs or found.methods)
+        said = comparison.render(one, other, [found], width=200).splitlines()
+        assert said[:2] == [
+            "The traces differ.",
+            "The same: 5 steps, 8 updates a step, the updates of 8 variables.",
+        ]
+    assert found.renamed == [(f"sequential_1/{layer}", layer) for layer in LAYERS]
+
+
+def test_keras_2_against_keras_3_where_they_differ() -> None:
+    before = of_keras_2(OF_KERAS_2, replicas=2)
+    after = traces.trained([*OF_KERAS_3[:-1], "other/out/kernel"], Run(1, 1, 4), replicas=2)
+    (found,) = differences(before, after)
+    assert found.same == ["8 updates a step on each replica"]
+    assert found.only[1:] == [
+        "out/bias is only in the first trace",
+        "other/out/kernel is only in the second trace",
+    ]
+    executions_of = {each.name: (each.before, each.after) for each in found.methods}
+    assert executions_of["_resource_apply_dense = update_step: executions"] == (80, 64)
+
+
+def test_ends_of_names_count_between_kinds_of_optimizers_alone() -> None:
+    (found,) = differences(
+        traces.trained(["dense/kernel"], FIVE), traces.trained(["other/dense/kernel"], FIVE)
+    )
+    assert len(found.only) == 2
+
+
+def test_a_layer_of_another_shape_is_said_and_no_difference_in_counts() -> None:
+    before = traces.trained(["dense/kernel"], FIVE)
+    after = traces.changed(before, variables=(Variable("dense/kernel", (8, 5), "float32"),))
+    (found,) = differences(before, after)
+    assert not found
+    assert found.reshaped == ["dense/kernel is [8, 4] in the first and [8, 5] in the second"]
+    assert found.reshaped[0] in comparison.render(before, after, [found])
 
 
 def test_a_name_that_means_another_layer_in_the_other_trace() -> None:

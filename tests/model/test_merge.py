@@ -18,7 +18,9 @@ from tracer.model.merge import combine
 from tracer.model.records import (
     Block,
     Calls,
+    Decay,
     Entry,
+    Failure,
     Graph,
     Method,
     Optimizer,
@@ -103,6 +105,57 @@ def test_a_missing_worker_is_said() -> None:
     assert not trace.complete
     assert [note.partition(":")[2].partition(":")[0] for note in trace.notes] == ["1", "2"]
     assert trace.notes[0].startswith("worker:1: there is no trace of this worker")
+
+
+def saw(part: TraceData, **fields: object) -> TraceData:
+    """The worker's trace, in which its optimizer has these fields."""
+    return msgspec.structs.replace(
+        part, optimizers=(msgspec.structs.replace(part.optimizers[0], **fields),)
+    )
+
+
+FAILURE = Failure("apply", "ValueError: no", "other", ("a",), 3)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    ("fields", "code", "said"),
+    [
+        ({"failures": (FAILURE,)}, "apply-raised", "a step raised"),
+        ({"frozen": ("a",)}, "frozen-but-updated", "frozen variables were updated"),
+        ({"never_handed": ("c",)}, "never-handed", "trainable variables were never handed over"),
+        ({"iterations": 0}, "steps-differ", "iterations are not the steps"),
+        ({"iterations": 20}, "steps-differ", "iterations are not the steps"),
+        ({"decay": Decay(0.1, ("'b'",), False, ("a",), "a:0")}, "decay-exclusion", ""),
+    ],
+)
+def test_what_one_worker_saw_is_found(
+    which: int, fields: dict[str, object], code: str, said: str
+) -> None:
+    parts = [
+        saw(
+            msgspec.structs.replace(worker(f"worker:{index}"), environment={}),
+            **({"iterations": 10} | (fields if index == which else {})),
+        )
+        for index in (0, 1)
+    ]
+    alone = [tracer.merge([CallTrace(part)]) for part in parts]
+    trace = merged(*parts)
+    found = [{finding.code for finding in each.findings()} for each in (*alone, trace)]
+    assert found[2] >= found[0] | found[1]
+    assert {code} == found[which] - found[1 - which]
+    assert list(trace.notes) == ([f"adam: {said} in worker:{which} alone"] if said else [])
+    assert trace.complete
+
+
+def test_what_all_workers_saw_is_said_once() -> None:
+    failures = [msgspec.structs.replace(FAILURE, after=n, last=n > 3) for n in (3, 5)]
+    parts = [saw(part, failures=(f,)) for part, f in zip(ALL[:2], failures, strict=True)]
+    trace = merged(*parts)
+    assert trace.optimizers[0].failures == (msgspec.structs.replace(FAILURE, after=3, last=True),)
+    assert not [note for note in trace.notes if "alone" in note]
+    healthy = [saw(part, iterations=part.blocks[0].total) for part in ALL]
+    assert merged(*healthy).notes == ()
 
 
 def test_notes_say_whose_they_are() -> None:

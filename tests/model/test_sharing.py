@@ -1,9 +1,13 @@
-"""Traces without the folders of their files."""
+"""What a trace does not keep, and what it loses to be shown to others."""
+
+import shlex
 
 import msgspec
+import pytest
 import traces
 
 from tracer.model.records import Line, Program, Remark
+from tracer.model.redaction import command_line
 
 
 def test_no_folder_is_left() -> None:
@@ -21,10 +25,10 @@ def test_no_folder_is_left() -> None:
         *trace.data.lines[3:],
     )
     program = Program(
-        "secret/train.py --data=/secret/x.csv ../secret/y.csv --rate 0.5",
+        "secret/train.py --data=/secret/x.csv s3://secret:pw@bucket/x --rate 0.5",
         1.0,
         2.0,
-        error="OSError: [Errno 2] No such file: '/secret/x.csv', 3/4 read",
+        error="OSError: no '/secret/x.csv', file:///secret/y, 3/4 of s3://secret:pw@bucket/a/b.csv",
     )
     shared = traces.changed(
         trace,
@@ -36,8 +40,82 @@ def test_no_folder_is_left() -> None:
     assert b"secret" not in msgspec.json.encode(shared.data)
     assert [each.file for each in shared.data.lines[:3]] == ["train.py", "train.py", "<stdin>"]
     assert shared.optimizers[0].made == "train.py:30"
-    assert shared.programs[0].command == "train.py --data=x.csv y.csv --rate 0.5"
-    assert shared.programs[0].error == "OSError: [Errno 2] No such file: 'x.csv', 3/4 read"
+    assert shared.programs[0].command == "train.py"
+    assert (
+        shared.programs[0].error
+        == "OSError: no 'x.csv', file:y, 3/4 of s3://REDACTED@bucket/a/b.csv"
+    )
     assert shared.notes == ("adam, made in train.py:30, was wrapped late",)
     assert [each.name for each in shared.variables] == [each.name for each in trace.variables]
     assert shared.count("updates", by="variable") == trace.count("updates", by="variable")
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("'my models/train.py' --epochs 3", "train.py"),
+        ("-X dev -u -m pkg.train s3://a/b", "-m pkg.train"),
+        ("-c 'print(1)' x", "-c"),
+        ("train.py --rate 0.1 (a fork)", "train.py"),
+        ("not 'closed", ""),
+    ],
+)
+def test_a_program_without_its_arguments(command: str, program: str) -> None:
+    trace = traces.changed(traces.eager(), programs=(Program(command, 1.0, 2.0),))
+    assert trace.without_paths().programs[0].command == program
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--api-key", "hidden"],
+        ["--api_key=hidden"],
+        ["-wandb-key", "hidden", "--epochs", "3"],
+        ["--hf-token", "hidden"],
+        ["--password", "-hidden"],
+        ["--db.password=hidden with spaces"],
+        ["HF_TOKEN=hidden"],
+        ["OPENAI_API_KEY=hidden=="],
+        ["+logger.apiKey=hidden"],
+        ["--client-secret", "hidden"],
+        ["--auth", "me:hidden"],
+        ["-H", "Authorization: Bearer hidden"],
+        ["--header=Cookie: token=hidden"],
+        ["s3://user:hidden@bucket/x"],
+        ["--db=postgres://hidden:hidden@host:5432/db?sslmode=require"],
+        ["https://hidden@sentry.io/1"],
+        ["redis://:hi?#dden:hidden@host"],
+        ["--proxy", "me:hidden@proxy:3128"],
+        ["--slack-webhook", "https://hooks.slack.com/services/hidden"],
+        ["-eAPI_TOKEN=hidden"],
+        ["--api-key=", "hidden"],
+        ["Endpoint=https://a;AccountName=b;AccountKey=hidden==;x=1"],
+        ["--config={'user': 'me', 'password': 'hidden'}"],
+        ["https://a.blob.core.windows.net/c?sv=2022&sig=hidden&se=1"],
+        ['{"lr": 0.1, "api_key": "hidden", "x": 1}'],
+        ["-c", "login(token='hidden')"],
+        ["sk-proj-hidden0123456789abc"],
+        ["--to", "ghp_hidden0123456789abcdef"],
+    ],
+)
+def test_a_secret_is_not_kept(arguments: list[str]) -> None:
+    command = command_line(["train.py", *arguments])
+    assert "hidden" not in command
+    assert "REDACTED" in command
+    assert shlex.split(command)[0] == "train.py"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train.py --epochs 3 --lr=0.1 --data=/home/me/x.csv",
+        "train.py --tokenizer bert-base --max-tokens 512 --author me --keyboard",
+        "train.py s3://bucket/me@home/x https://example.org/page=3 mail@example.org",
+        "train.py --secret",
+        "-m pkg.keys.train --monitor val_loss C:/data",
+        "train.py --api-key --epochs 3",
+        "train.py git@github.com:me/repo.git --at 12:30 --lr 1e-3 --name=a:b",
+    ],
+)
+def test_what_is_no_secret_is_kept_as_it_was_typed(command: str) -> None:
+    assert command_line(shlex.split(command)) == command

@@ -4,19 +4,26 @@ import errno
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import traces
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+import tracer
 from tracer.api import CallTrace
-from tracer.errors import TraceFileError
+from tracer.cli.autosave import Autosave
+from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import fileformat, tracefile
+from tracer.model.compare import differences
 from tracer.model.records import (
     Block,
     Calls,
@@ -35,6 +42,8 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
+from tracer.reporters import charts, comparison, formats, html
+from tracer.testing import expressions, snapshots, verdicts
 
 # A busy machine is no failure.
 
@@ -604,6 +613,80 @@ def test_an_error_leaves_nothing_behind_that_breaks_python(path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# What a file from a stranger can do: nothing but be read.
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        "../../victim",
+        "/etc/victim",
+        r"..\victim",
+        "C:victim",
+        "\x1b[2J",
+        ".",
+        "x/" * 500,
+        "\0",
+        "~",
+    ],
+)
+def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
+    data = example()
+    replicas = tuple(Replica(worker, each.id, each.device) for each in data.replicas)
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    tracefile.save(msgspec.structs.replace(data, replicas=replicas), tmp_path / "sent.json")
+    trace = tracer.load(tmp_path / "sent.json").without_paths()
+    trace.save(folder)
+    (written,) = folder.iterdir()
+    assert re.fullmatch(r"[A-Za-z0-9_+-]+\.json", written.name)
+    assert sorted(each.name for each in tmp_path.rglob("*")) == sorted(
+        ["deep", "er", "sent.json", written.name]
+    )
+    assert tracer.load(written) == trace
+    Autosave(lambda: trace, folder, folder=True, seconds=1).rest()
+    assert list(folder.iterdir()) == [written]
+
+
+def test_workers_with_names_that_are_no_file_names_have_files_of_their_own(tmp_path: Path) -> None:
+    for worker in ("a/b", "a\\b", "a-b", "a" * 200, "a" * 201):
+        replicas = (Replica(worker, 0, ""), Replica(worker, 1, ""))
+        CallTrace(msgspec.structs.replace(example(), replicas=replicas)).save(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 5
+    assert tmp_path.joinpath("a-b.json").exists()
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> None:
+    """Nothing that is shown has a character that a terminal, or a page, would act on."""
+    healthy = traces.ALL[name]()
+    traces.by_a_stranger(healthy).save(path)
+    trace = tracer.load(path)
+    texts = [repr(trace), trace.answer(), *(f"{e.text}{e.advice}" for e in trace.findings())]
+    texts += [formats.render(trace, each) for each in ("text", "json", "csv", "markdown")]
+    texts += [comparison.render(trace, healthy, differences(trace, healthy))]
+    texts += [snapshots.difference(trace, healthy)]
+    wanted = [expressions.read(each) for each in ("updates=99999", "updates=99999/step")]
+    found = expressions.check(trace, wanted, "info")
+    texts += [verdicts.text(found), verdicts.junit(found), verdicts.github(found, [], trace)]
+    asked: list[Callable[[], object]] = [
+        lambda: trace.updates(variable="nothing"),
+        lambda: trace.updates(worker="nothing"),
+        lambda: trace.updates(optimizer="nothing"),
+        lambda: tracer.merge([trace, healthy]),
+    ]
+    for ask in asked:
+        try:
+            texts.append(str(ask()))
+        except (UnknownName, MergeError) as error:
+            texts.append(str(error))
+    page = html.render(trace).replace(charts.library(), "")
+    assert "</script>../../" not in page
+    for text in [*texts, page.replace("\t", " ")]:
+        assert [char for char in text if char != "\n" and not char.isprintable()] == []
+        assert not [line for line in text.split("\n") if line.lstrip().startswith("holds  all")]
 
 
 # Written whole or not at all.

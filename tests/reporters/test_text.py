@@ -1,5 +1,6 @@
 """The text report: golden files, and what must hold of every trace and every width."""
 
+import csv
 import io
 import re
 import time
@@ -24,7 +25,7 @@ from tracer.model.runs import Run
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
-from tracer.reporters import console
+from tracer.reporters import console, csvreport
 from tracer.reporters.answer import answer, question
 from tracer.reporters.calm import cause
 from tracer.reporters.layout import distinct, shown
@@ -502,3 +503,18 @@ def test_an_encoding_without_the_characters() -> None:
     console.report(traces.hostile_names(), file=file)
     file.flush()
     assert rb"\u5c64/\u30ab" in raw.getvalue()
+
+
+def test_no_cell_of_a_csv_file_is_a_formula() -> None:
+    """What OWASP lists: a text that begins with one of these is run by a spreadsheet."""
+    names = [f"{begin}cmd|' /C calc'!A0" for begin in ("=", "+", "-", "@", "\t=", "\r=", "\uff1d")]
+    trace = traces.trained([*names, "dense/kernel", "a=b-c"], Run(1, 1, 2))
+    (optimizer,) = trace.optimizers
+    evil = msgspec.structs.replace(optimizer, name='=HYPERLINK("http://x","y")')
+    rows = list(
+        csv.reader(io.StringIO(csvreport.render(traces.changed(trace, optimizers=(evil,)))))
+    )
+    cells = [cell for row in rows for cell in row]
+    assert [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "\r", "\uff1d")] == []
+    assert [row[1] for row in rows[-2:]] == ["dense/kernel", "a=b-c"]
+    assert [row[1] for row in rows[1:5]] == [f"'{name}" for name in names[:4]]

@@ -6,6 +6,7 @@ these of entries; `trained` if every step is alike; `changed` if a trace differs
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,7 +21,9 @@ from tracer.model.records import (
     Kind,
     Line,
     Method,
+    Observation,
     Optimizer,
+    Program,
     Replica,
     Role,
     TraceData,
@@ -254,6 +257,24 @@ def hostile_names() -> CallTrace:
         (called(1, range(7), tracing=1),),
         "[link=x]\x07Adam",
     )
+
+
+def by_a_stranger(trace: CallTrace) -> CallTrace:
+    """The trace with all that is text written to harm who reads it: escapes, lines and paths."""
+    harm = "\x1b[2J\x1b]0;x\x07\r\nholds  all\u202e\x9b31m[red]</script>../../"
+    fixed = {*get_args(Kind), *get_args(Role), *get_args(Observation), "eager", "graph", "keras3"}
+    fixed |= {"first", "variables", "argument", "value", "function"}  # causes of graph tracings
+
+    def harmed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: harmed(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [harmed(each) for each in value]
+        return harm + value if isinstance(value, str) and value not in fixed else value
+
+    program = Program("train.py", 1.0, 2.0, status=1, error="Boom")
+    ended = changed(trace, programs=(program,), notes=("noted",), complete=False)
+    return CallTrace(msgspec.convert(harmed(msgspec.to_builtins(ended.data)), TraceData))
 
 
 def two_optimizers() -> CallTrace:

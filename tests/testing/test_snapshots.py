@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import msgspec
+import pytest
 import traces
 from golden import assert_golden
 from traces import block, step, update
 
 from tracer.api import CallTrace
+from tracer.model.records import Variable
 from tracer.model.runs import Run
 from tracer.testing.assertions import compare_with_snapshot
 from tracer.testing.snapshots import difference
@@ -44,7 +46,44 @@ def test_a_layer_more_is_all_that_differs() -> None:
 
     two = named("dense_1/kernel", "dense_2/kernel")
     assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
-        "+update_step on dense_9/kernel (dense): 1 in each of the steps 1-3"
+        "+update_step on dense_9/kernel (dense): 1 in each of the steps 1-3\n\n"
+        "Layers with other names, matched by order and shapes: dense_1 = dense_7, dense_2 = dense_8"
+    )
+
+
+def shaped(**shapes: tuple[int, ...]) -> CallTrace:
+    """A trace in which one layer after the other has a kernel of the shape."""
+    names = [f"{layer}/kernel" for layer in shapes]
+    variables = tuple(
+        Variable(name, shape, "float32") for name, shape in zip(names, shapes.values(), strict=True)
+    )
+    return traces.changed(traces.trained(names, Run(1, 1, 3)), variables=variables)
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [
+        ({"dense": (8, 4)}, {"dense_3": (4, 2)}),
+        ({"dense": (8, 4)}, {"dense": (4, 2)}),
+        ({"dense": (8, 4), "dense_1": (4, 2)}, {"dense_4": (8, 4), "dense_6": (2, 2)}),
+        ({"dense_1": (4, 2)}, {"dense_1": (8, 4), "dense_2": (4, 2)}),
+    ],
+)
+def test_a_layer_of_another_shape_is_another_one(
+    expected: dict[str, tuple[int, ...]], actual: dict[str, tuple[int, ...]]
+) -> None:
+    assert difference(shaped(**expected), shaped(**actual)) != ""
+
+
+def test_layers_are_matched_by_shapes_before_they_are_matched_in_order() -> None:
+    one = shaped(dense=(8, 4), dense_1=(4, 2), dense_2=(4, 4))
+    assert difference(one, shaped(dense_7=(4, 2), dense_8=(8, 4), dense_9=(4, 4))) == ""
+    assert difference(shaped(dense_1=(4, 2)), shaped(dense_8=(8, 4), dense_9=(4, 2))) == (
+        "+update_step on dense_8/kernel (dense): 1 in each of the steps 1-3\n\n"
+        "Layers with other names, matched by order and shapes: dense_1 = dense_9"
+    )
+    assert difference(shaped(dense=(8, 4)), shaped(dense=(8, 5))) == (
+        "-dense/kernel has the shape [8, 4]\n+dense/kernel has the shape [8, 5]"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracer.errors import TraceFileError
+from tracer.errors import TraceFileError, shown
 from tracer.model import tracefile
 from tracer.model.trace import Trace
 
@@ -107,7 +107,7 @@ class Autosave:
             return self._path
         if not trace.replicas and not finished:
             return None
-        return self._path / (("+".join(trace.workers).replace(":", "-") or "trace") + ".json")
+        return self._path / tracefile.file_name(trace)
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -126,4 +126,4 @@ class Autosave:
 def say(line: str) -> None:
     """Print one line on standard error, if there is one."""
     with suppress(OSError, ValueError):  # it is closed, or a pipe that nobody reads
-        print(f"tracer: {' '.join(line.split())}", file=sys.__stderr__, flush=True)
+        print(f"tracer: {shown(' '.join(line.split()))}", file=sys.__stderr__, flush=True)

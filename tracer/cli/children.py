@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -10,6 +9,7 @@ from typing import Any
 
 import wrapt
 
+from tracer.model.redaction import command_line, without_secrets
 from tracer.model.wording import listed
 from tracer.reporters.layout import cut, shown
 
@@ -51,8 +51,10 @@ class Children:
     def _of_subprocess(self, popen: Any, args: Any = (), *_: Any, **__: Any) -> Iterator[None]:
         yield
         whole = isinstance(args, str | bytes | os.PathLike)
-        parts = [os.fsdecode(part) for part in ([args] if whole else args)]
-        self._add(parts[0] if whole else shlex.join(parts))
+        if whole:
+            self._add(" ".join(without_secrets(os.fsdecode(args).split(" "))))
+        else:
+            self._add(command_line(map(os.fsdecode, args)))
 
     def _watch_multiprocessing(self, module: ModuleType) -> None:
         _tell_of_calls(module.BaseProcess, "start", self._of_multiprocessing)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName
+from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName, shown
 
 app = typer.Typer(
     no_args_is_help=False,
@@ -234,7 +234,8 @@ def report(
         str | None, typer.Option("--method", metavar="NAME", help="Only this method, or pattern.")
     ] = None,
     no_paths: Annotated[
-        bool, typer.Option("--no-paths", help="Name files without their folders.")
+        bool,
+        typer.Option("--no-paths", help="Name files without folders, programs without arguments."),
     ] = False,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
@@ -276,7 +277,7 @@ def diff(
     """Show what changed between two runs, by variable and by step.
 
     The exit status is 0 if they count the same, 1 if not. Layers that Keras numbered differently
-    (dense_3 and dense) are matched in their order, and the output says so.
+    (dense_3 and dense) are matched by order and shapes, and the output says so.
     """
     from tracer.model.compare import differences
     from tracer.model.tracefile import load
@@ -459,6 +460,5 @@ def _meant(arguments: Sequence[str]) -> str:
 
 
 def _fail(message: str, status: int) -> NoReturn:
-    line = " ".join(message.split())
-    print(f"tracer: {line}", file=sys.stderr)
+    print(f"tracer: {shown(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(status)

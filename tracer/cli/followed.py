@@ -7,7 +7,6 @@ that calls `follow`. A fork is told of by `os.register_at_fork`.
 import functools
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import wrapt
 
 from tracer.cli.autosave import Autosave
 from tracer.cli.process import Process
+from tracer.model.redaction import command_line
 
 _VARIABLE = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
@@ -38,7 +38,7 @@ def follow() -> None:
     settings = os.environ.get(_VARIABLE)
     if settings is not None:
         folder, seconds, launch, effects = json.loads(settings)
-        command = shlex.join(sys.orig_argv[1:])
+        command = command_line(sys.orig_argv[1:])
         process = Process(command, launch, child=True, effects=effects)
         _Followed(process, Path(folder), seconds=seconds, always=False)
 
@@ -83,7 +83,7 @@ class _Followed:
 
         @functools.wraps(bootstrap)
         def _bootstrap(process: Any, *args: Any, **options: Any) -> int:
-            self._process.command = f"{shlex.join(sys.argv)} ({process.name})"
+            self._process.command = f"{command_line(sys.argv)} ({process.name})"
             status: int = bootstrap(process, *args, **options)
             self._process.status = status
             return status

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 import uuid
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from tracer.cli.children import Children
 from tracer.cli.followed import keep_as_one_of
 from tracer.cli.process import Process
 from tracer.errors import TraceFileError
+from tracer.model.redaction import command_line
 from tracer.reporters import console
 from tracer.reporters.rows import By
 
@@ -96,7 +96,7 @@ class Launch:
             raise
 
     def _command(self) -> str:
-        return shlex.join([*(["-m"] if self.module else []), self.program, *self.arguments])
+        return command_line([*(["-m"] if self.module else []), self.program, *self.arguments])
 
     def _tell(self, trace: CallTrace, written: Path | None, children: str) -> None:
         """Print the report on standard error: standard output is the program's own."""

@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from tracer.errors import unknown_name
+from tracer.errors import shown, unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.rule import Rule
 from tracer.findings.rules import (
@@ -66,9 +66,9 @@ def _findings(trace: Trace) -> list[Finding]:
         Finding(
             rule.code,
             case.severity,
-            case.text,
+            shown(case.text),
             rule.why,
-            case.advice or rule.advice,
+            shown(case.advice) or rule.advice,
             case.variables,
             case.step,
             case.replica,

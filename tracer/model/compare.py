@@ -11,12 +11,13 @@ from typing import NamedTuple, TypeVar
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
-from tracer.model.matching import Pair, class_name, matched
-from tracer.model.records import Line, Observation
+from tracer.model.matching import Pair, class_name, kind, matched
+from tracer.model.records import Line, Observation, Role
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline, Values
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 
 T = TypeVar("T")
 
@@ -42,10 +43,14 @@ class Difference:
     """
 
     title: str
+    same: list[str] = field(default_factory=list)
+    """What is the same, in words: `8 steps`, `4 updates a step`."""
     only: list[str] = field(default_factory=list)
     """What is there in one of the two only, in words."""
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    """Layers that are numbered differently, and were matched in their order."""
+    """Layers that have another name, and were matched by order and shapes."""
+    reshaped: list[str] = field(default_factory=list)
+    """Variables of one name that have another shape, in words; that is no difference in counts."""
     steps: list[Change] = field(default_factory=list)
     """By replica."""
     variables: list[Change] = field(default_factory=list)
@@ -95,12 +100,15 @@ def _difference(pair: Pair) -> Difference:
     if after.optimizers[0].name != title:
         title += f" and {after.optimizers[0].name}"
     calls = _callers(before, after)
+    steps, variables = list(_steps(before, after)), list(_variables(pair))
     return Difference(
         title,
+        same=list(_same(pair, steps, variables)),
         only=list(_only(pair)),
         renamed=pair.renamed,
-        steps=list(_steps(before, after)),
-        variables=list(_variables(pair)),
+        reshaped=[_reshaped(pair, *each) for each in pair.reshaped],
+        steps=steps,
+        variables=variables,
         unchanged=list(_effects(pair, "unchanged")),
         not_finite=list(_effects(pair, "not_finite")),
         runs=list(_runs(before, after)),
@@ -110,6 +118,34 @@ def _difference(pair: Pair) -> Difference:
         several=_several(before) or _several(after),
         noun=before.dialect.variable,
     )
+
+
+def _same(pair: Pair, steps: Sequence[Change], variables: Sequence[Change]) -> Iterator[str]:
+    before, after = pair.before, pair.after
+    if not (before.trace.complete and after.trace.complete):
+        return
+    several = len(after.replicas) > 1
+    each = f" on each {replica_noun(after.trace)}" if several else ""
+    if not steps and after.steps:
+        yield some(after.steps, "step") + (each if len({*after.steps_on.values()}) == 1 else "")
+    a_step = {
+        count
+        for summary in (before, after)
+        for replica in summary.replicas
+        for (count,) in summary.spread(measures.updates, replica=replica)
+    }
+    if len(a_step) == 1 and a_step != {0}:
+        yield f"{some(a_step.pop(), 'update')} a step{each}"
+    number = len(pair.variables) - len(variables)
+    if number:
+        of = "" if number == len(pair.variables) else f"{number:,} of "
+        yield f"the updates of {of}{some(len(pair.variables), variable_noun(after.optimizers))}"
+
+
+def _reshaped(pair: Pair, mine: int, other: int) -> str:
+    variable, its = pair.before.trace.variables[mine], pair.after.trace.variables[other]
+    shapes = f"{list(variable.shape)} in the first and {list(its.shape)} in the second"
+    return f"{variable.name} is {shapes}"
 
 
 def _only(pair: Pair) -> Iterator[str]:
@@ -282,17 +318,39 @@ def _all_updates(summary: Summary) -> tuple[_Weighted, _Weighted]:
 
 
 def _methods(before: Summary, after: Summary) -> Iterator[Change]:
-    yield from _changed(_method_counts(before), _method_counts(after))
+    """The counts of each method; of two kinds of optimizers those that update count together."""
+    labels = _by_role(before, after) if kind(before) != kind(after) else {}
+    yield from _changed(_method_counts(before, labels), _method_counts(after, labels))
 
 
-def _method_counts(summary: Summary) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _by_role(before: Summary, after: Summary) -> dict[str, str]:
+    """One label for the methods that update and that one kind alone has.
+
+    A step method that one kind alone has is part of the other one: it is left out, with no label.
+    """
+    mine, its = _methods_of("update", before), _methods_of("update", after)
+    own = mine - its, its - mine
+    label = " = ".join(", ".join(sorted(names)) for names in own)
+    labels = dict.fromkeys(own[0] | own[1], label) if all(own) else {}
+    return labels | dict.fromkeys(_methods_of("step", before) ^ _methods_of("step", after), "")
+
+
+def _methods_of(role: Role, summary: Summary) -> set[str]:
+    methods = {e.method for block in summary.blocks for e in block.entries if e.role == role}
+    return {summary.trace.methods[index].name for index in methods}
+
+
+def _method_counts(summary: Summary, labels: Mapping[str, str]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
     for index in summary.methods:
         name = summary.trace.methods[index].name
+        label = labels.get(name, name)
+        if not label:
+            continue
         eager, tracing = summary.calls(index)
-        counts[f"{name}: executions"] = summary.total(measures.of_methods([index]))
-        counts[f"{name}: eager calls"] = eager
-        counts[f"{name}: calls while tracing"] = tracing
+        counts[f"{label}: executions"] += summary.total(measures.of_methods([index]))
+        counts[f"{label}: eager calls"] += eager
+        counts[f"{label}: calls while tracing"] += tracing
     return counts
 
 

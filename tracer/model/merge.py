@@ -1,6 +1,7 @@
 """One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from tracer.model.records import (
     Calls,
     Effect,
     Entry,
+    Failure,
     Graph,
     GraphTracing,
     Line,
@@ -26,6 +28,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.trace import Trace
+from tracer.model.wording import listed
 
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
@@ -63,22 +66,92 @@ def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
             variables=[of_variable[variable.name] for variable in data.variables],
             replicas=range(begin, len(replicas)),
         )
+    optimizers = tuple(_of_all_workers(index, parts) for index in range(len(first.optimizers)))
     missing = sorted(_cluster(parts) - {replica.worker for replica in replicas})
     notes = dict.fromkeys(_of_worker(note, data) for data in parts for note in data.notes)
+    notes |= dict.fromkeys(_of_some_workers(parts))
     for worker in missing:
         notes[f"{worker}: there is no trace of this worker, so what it ran is not counted"] = None
     return whole.data(
-        optimizers=first.optimizers,
+        optimizers=optimizers,
         variables=first.variables,
         replicas=tuple(replicas),
         complete=not missing and all(data.complete for data in parts),
         notes=tuple(notes),
-        environment=first.environment,
+        environment={key: text for d in parts[::-1] for key, text in d.environment.items()},
         finished=all(data.finished for data in parts),
         programs=tuple(program for data in parts for program in data.programs),
         only=first.only,
         first_step=first.first_step,
     )
+
+
+def _of_all_workers(index: int, parts: Sequence[TraceData]) -> Optimizer:
+    """An optimizer with what any of the workers saw of it.
+
+    Turns, rates and values are compared among the optimizers of one process, so they are those of
+    the first worker.
+    """
+    own = [data.optimizers[index] for data in parts]
+    failures: dict[Failure, list[Failure]] = {}
+    for failure in (failure for each in own for failure in each.failures):
+        alike = msgspec.structs.replace(failure, after=0, last=True)
+        failures.setdefault(alike, []).append(failure)
+    moved = [each.iterations for each in own if each.iterations is not None]
+    astray = [each for each, data in zip(own, parts, strict=True) if _astray(index, data)]
+    settings = {name: value for each in own[::-1] for name, value in each.settings.items()}
+    scales = [each.settings.get("dynamic_scale") for each in own]
+    if known := [scale for scale in scales if isinstance(scale, int | float)]:
+        settings["dynamic_scale"] = min(known)
+    return msgspec.structs.replace(
+        own[0],
+        settings=settings,
+        iterations=astray[0].iterations if astray else next(iter(moved), None),
+        remarks=tuple(dict.fromkeys(remark for each in own for remark in each.remarks)),
+        never_handed=tuple(dict.fromkeys(name for each in own for name in each.never_handed)),
+        frozen=tuple(dict.fromkeys(name for each in own for name in each.frozen)),
+        failures=tuple(
+            msgspec.structs.replace(
+                alike,
+                after=min(failure.after for failure in same),
+                last=any(failure.last for failure in same),
+            )
+            for alike, same in failures.items()
+        ),
+        decay=max((e.decay for e in own if e.decay), key=lambda d: len(d.unmatched), default=None),
+        slots=max((each.slots for each in own if each.slots is not None), default=None),
+    )
+
+
+def _astray(index: int, data: TraceData) -> bool:
+    """Whether an optimizer's own count stayed at 0, or moved more often than it made steps."""
+    optimizer = data.optimizers[index]
+    steps: Counter[int] = Counter()
+    for block in data.blocks:
+        if block.step and block.root == optimizer.root:
+            steps[block.replica] += block.total
+    made, moved = max(steps.values(), default=0), optimizer.iterations
+    return moved is not None and (moved == 0 < made or moved > made)
+
+
+_SEEN: Mapping[str, str] = {
+    "failures": "a step raised",
+    "frozen": "frozen variables were updated",
+    "never_handed": "trainable variables were never handed over",
+}
+
+
+def _of_some_workers(parts: Sequence[TraceData]) -> Iterator[str]:
+    """Which workers alone saw what an optimizer of all workers says."""
+    for index, optimizer in enumerate(parts[0].optimizers):
+        seen = {
+            said: [data for data in parts if getattr(data.optimizers[index], name)]
+            for name, said in _SEEN.items()
+        }
+        seen["iterations are not the steps"] = [data for data in parts if _astray(index, data)]
+        for said, having in seen.items():
+            if 0 < len(having) < len(parts):
+                yield f"{optimizer.name}: {said} in {listed([*map(_named, having)])} alone"
 
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:

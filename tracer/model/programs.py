@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
+from tracer.errors import shown
 from tracer.model.records import Program
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
@@ -28,7 +29,7 @@ def endings(trace: Trace) -> list[str]:
             steps = steps_of[program.worker]
             when = f"after step {steps:,}" if steps else "before the first step"
             alike.setdefault((f"{said}, {when}", bool(program.worker)), []).append(program.worker)
-    return [f"{_whose(workers)} {said}." for (said, _), workers in alike.items()]
+    return [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
 
 
 def runs(trace: Trace) -> Iterator[str]:
@@ -43,7 +44,7 @@ def runs(trace: Trace) -> Iterator[str]:
         trained = steps and not trace.only and (program.worker or len(trace.workers) == 1)
         rate = f", {steps / program.seconds:,.3g} steps a second" if trained else ""
         whose = f"{program.worker}: " if program.worker else ""
-        yield (
+        yield shown(
             f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
             f"for {_seconds(program.seconds)} with its start{rate}"
         )

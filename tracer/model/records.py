@@ -281,7 +281,8 @@ class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
     command: str
-    """As it was typed after `tracer run`: `train.py --epochs 3`."""
+    """As it was typed after `tracer run`, without secrets: `train.py --epochs 3`; see
+    `tracer.model.redaction`."""
     started: float
     """When, in seconds since 1970 (UTC)."""
     seconds: float

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from tracer.errors import is_mistake, unknown_name
+from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model import callers, effects, records
 from tracer.model.callers import Caller
 from tracer.model.names import NAMES_ONLY, Objects
@@ -353,7 +353,7 @@ class Trace:
         return callers.tree(self._data, self.selection("executions", filters))
 
     def __repr__(self) -> str:
-        names = ", ".join(optimizer.name for optimizer in self.optimizers) or "no optimizer"
+        names = ", ".join(shown(each.name) for each in self.optimizers) or "no optimizer"
         state = "" if self.complete else ", incomplete"
         counts = f"{some(self.steps, 'step')}, {some(self.updates(), 'update')}"
         return f"<{type(self).__name__} of {names}: {counts}{state}>"

@@ -3,7 +3,9 @@
 What stands in one is in `tracer.model.fileformat`.
 """
 
+import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -16,8 +18,26 @@ from tracer.model.merge import merge
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 
+_STRANGE = re.compile(r"[^\w+-]", re.ASCII)
+_LONGEST = 100  # characters of a worker's name in that of its file
+
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times that in memory."""
+
+
+def file_name(trace: Trace) -> str:
+    """What the file of a trace is called in a folder: `worker-0.json`, by its workers.
+
+    A name that a file gave to a worker is never a path: what is unusual in a file's name becomes
+    `-`, and a digest keeps apart what that makes equal.
+    """
+    workers = "+".join(trace.workers)
+    plain = workers.replace(":", "-")
+    name = _STRANGE.sub("-", plain)[:_LONGEST]
+    if name != plain:
+        digest = hashlib.sha256(workers.encode("utf-8", "surrogatepass")).hexdigest()
+        name += f"-{digest[:8]}"
+    return f"{name or 'trace'}.json"
 
 
 def save(data: TraceData, path: Path) -> None:

@@ -35,6 +35,8 @@ def _lines(
     changed = [each for each in differences if each]
     verdict = "The traces differ." if changed else "The traces count the same."
     yield Text(verdict, style="bold")
+    if len(differences) == 1:
+        yield from _same(differences[0], width)
     for which, trace in (("first", before), ("second", after)):
         for said, text in (
             (trace.finished, "is of a run that was not finished"),
@@ -43,7 +45,7 @@ def _lines(
             if not said:
                 yield from paragraph(f"The {which} trace {text}.", width, style=ODD)
         for ending in endings(trace):
-            yield from paragraph(f"The {which} trace: {shown(ending)}", width, style=ODD)
+            yield from paragraph(f"The {which} trace: {ending}", width, style=ODD)
     versions = [
         f"{key} {before.environment.get(key, '-')} and {after.environment.get(key, '-')}"
         for key in sorted({*before.environment, *after.environment})
@@ -56,19 +58,33 @@ def _lines(
         only = f"Only the {which} trace has effects, so what became of the weights is not compared."
         yield from paragraph(only, width)
     for difference in differences:
-        if difference or difference.renamed or difference.callers or difference.shifted:
+        if difference or _said(difference) or difference.callers:
             yield from _one(difference, width, named=len(differences) > 1)
 
 
+def _same(difference: Difference, width: int) -> Iterator[Text]:
+    if difference and difference.same:
+        yield from paragraph(f"The same: {', '.join(difference.same)}.", width)
+
+
+def _said(difference: Difference) -> bool:
+    """Whether it says what is no difference in counts."""
+    return bool(difference.renamed or difference.reshaped or difference.shifted)
+
+
 def _one(difference: Difference, width: int, named: bool) -> Iterator[Text]:
-    if named or difference.renamed or difference.only or difference.shifted:
+    if named or difference.only or _said(difference):
         yield Text()
     if named:
         yield from paragraph(shown(difference.title), width, style="bold")
+    if named:
+        yield from _same(difference, width)
     if difference.renamed:
         pairs = ", ".join(f"{shown(a)} = {shown(b)}" for a, b in difference.renamed)
-        said = f"Layers are numbered differently, and were matched in their order: {pairs}."
+        said = f"Layers with other names were matched by their order and shapes: {pairs}."
         yield from paragraph(said, width)
+    for reshaped in difference.reshaped:
+        yield from paragraph(shown(reshaped), width, "- ")
     for only in difference.only:
         yield from paragraph(shown(only), width, "- ")
     if difference.shifted:

@@ -5,7 +5,10 @@ import io
 
 from tracer.model.trace import Trace
 from tracer.reporters.layout import shown
-from tracer.reporters.rows import By, columns, everything
+from tracer.reporters.rows import By, Value, columns, everything
+
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
 
 
 def render(trace: Trace, by: By | None = None) -> str:
@@ -17,5 +20,12 @@ def render(trace: Trace, by: By | None = None) -> str:
     for summary, _, rows in everything(trace, by):
         for row in rows:
             named = {"optimizer": summary.optimizers[0].name, **row._asdict()}
-            writer.writerow({k: shown(v) if isinstance(v, str) else v for k, v in named.items()})
+            writer.writerow({name: _cell(value) for name, value in named.items()})
     return out.getvalue()
+
+
+def _cell(value: Value) -> Value:
+    """The value; a text that would be a formula begins with an apostrophe instead."""
+    if not isinstance(value, str):
+        return value
+    return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)

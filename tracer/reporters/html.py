@@ -87,6 +87,7 @@ def render(trace: Trace, by: None = None) -> str:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: shown(value) if type(value) is str else value,
     )
     return environment.get_template("report.html").render(
         trace=trace,
@@ -94,16 +95,10 @@ def render(trace: Trace, by: None = None) -> str:
         answers=sentences(trace),
         notes=[cut(shown(note), _LONGEST, _LONGEST // 2) for note in trace.notes[:_NOTES]],
         notes_left=max(0, len(trace.notes) - _NOTES),
-        only=shown(trace.only),
-        findings=[
-            {
-                name: shown(getattr(finding, name))
-                for name in ("severity", "code", "text", "why", "advice")
-            }
-            for finding in findings(trace)[:_NOTES]
-        ],
-        runs=[shown(ran) for ran in runs(trace)],
-        endings=[shown(ending) for ending in endings(trace)],
+        only=trace.only,
+        findings=findings(trace)[:_NOTES],
+        runs=list(runs(trace)),
+        endings=endings(trace),
         facts=_facts(trace),
         noun=replica_noun(trace),
         variable=variable,
@@ -112,7 +107,7 @@ def render(trace: Trace, by: None = None) -> str:
         optimizers=[
             _tables(summary, heat, most, boxes, named=len(drawn) > 1) for summary, heat in drawn
         ],
-        environment={shown(k): shown(v) for k, v in trace.environment.items()},
+        environment=trace.environment,
         style=Markup(_resource("report.css")),
         scripts=[Markup(finding) for finding in scripts],
         hashes=[_hash(finding) for finding in scripts],

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from rich.cells import cell_len
 from rich.text import Text
 
+from tracer.errors import shown as shown  # what a report prints goes through it
+
 _NAME = 16  # cells that a name is cut to before other columns go
 _GAPS = (3, 2)
 
@@ -109,17 +111,6 @@ class Table:
                 line += " " * gap + _pad(text, width, left=self.columns[index].left)
             lines.append(line.rstrip())
         return lines
-
-
-def shown(text: str) -> str:
-    r"""The text on one line, with what a terminal would act on or hide written as an escape.
-
-    >>> print(shown("a" + chr(10) + "b" + chr(0x202E) + "c[red]"))
-    a\nb\u202ec[red]
-    """
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def cut(name: str, width: int, tail: int) -> str:

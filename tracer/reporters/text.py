@@ -62,7 +62,7 @@ def render(
         for table in _tables(summary, by):
             lines += [Text(), *(TABLES | TREES)[table](summary, width, asked)]
     for ran in runs(trace):
-        lines += [Text(), *paragraph(f"Ran: {shown(ran)}", width)]
+        lines += [Text(), *paragraph(f"Ran: {ran}", width)]
     return printed(lines, width, color)
 
 
@@ -100,7 +100,7 @@ def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
         yield from paragraph(unfinished, width, style=ODD)
     for ending in endings(trace):
         yield Text()
-        yield from paragraph(shown(ending), width, style=WRONG)
+        yield from paragraph(ending, width, style=WRONG)
     if not trace.complete:
         yield Text()
         warning = 'INCOMPLETE: not everything was seen, so the counts are "at least".'
@@ -119,9 +119,9 @@ def _findings(trace: Trace, width: int) -> Iterator[Text]:
         yield from paragraph("What looks wrong (tracer explain CODE tells more)", width, "", "bold")
     for finding in findings:
         style = WRONG if finding.severity == "error" else ODD
-        sentence = f"{finding.severity}[{finding.code}]: {shown(finding.text)}"
+        sentence = f"{finding.severity}[{finding.code}]: {finding.text}"
         yield from paragraph(sentence, width, "  ", style)
-        yield from paragraph(shown(finding.advice), width, "    ")
+        yield from paragraph(finding.advice, width, "    ")
 
 
 def headline(summary: Summary, named: bool) -> str:

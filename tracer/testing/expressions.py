@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tracer.errors import unknown_name
+from tracer.errors import shown, unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.catalogue import Finding, at_least, findings
 from tracer.model.programs import endings
@@ -152,7 +152,8 @@ def check(
             or_worse = "" if worst == "error" else " or error"
             verdicts.append(Verdict(f"no {worst}{or_worse} is found"))
     if not trace.complete:
-        verdicts.append(Verdict("the trace is complete", "\n".join(trace.notes) or "it is not"))
+        notes = "\n".join(map(shown, trace.notes))
+        verdicts.append(Verdict("the trace is complete", notes or "it is not"))
     if allow_unfinished:
         return verdicts
     verdicts += [Verdict("the program ended well", said) for said in endings(trace)]
