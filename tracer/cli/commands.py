@@ -136,8 +136,8 @@ def run(
             "-o",
             "--output",
             metavar="PATH",
-            help="Where to write the trace: a file or a folder; tracer.json, or with --children "
-            "the folder traces, if it is not given.",
+            help="Where to write the trace: a file or a folder. The default is tracer.json; for a "
+            "rank or a worker of several, and with --children, the folder traces.",
         ),
     ] = None,
     children: Annotated[
@@ -171,9 +171,8 @@ def run(
     so that it is there even after a kill. In a folder (one that exists, or a PATH that ends in /)
     the file is named by the worker.
     """
-    from tracer.cli.launch import FILE, FOLDER, Launch
+    from tracer.cli.launch import Launch
 
-    output = output or (FOLDER if children else FILE)
     launch = Launch(program, arguments or (), module, output, by, quiet, seconds, children, effects)
     try:
         launch.check()
@@ -243,11 +242,11 @@ def report(
     """
     from tracer.model.excerpt import select
     from tracer.model.sharing import without_paths
-    from tracer.model.tracefile import load
+    from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 
     trace = select(
-        load(path),
+        load_run(path),
         variable=variable,
         steps=step,
         replica=replica,
@@ -329,7 +328,7 @@ def check(
     status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
     incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
-    from tracer.model.tracefile import load
+    from tracer.model.tracefile import load_run
     from tracer.testing import expressions, verdicts
 
     try:
@@ -343,7 +342,7 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    trace = load(path)
+    trace = load_run(path)
     results = expressions.check(trace, wanted, findings, allow_unfinished=allow_unfinished)
     if format == "github":
         milder = [] if findings is None else expressions.milder(trace, findings)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import fileformat
-from tracer.model.merge import merge
+from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 
@@ -83,6 +83,12 @@ def load(path: str | Path) -> Trace:
             why = f"is a program, not a trace file: did you mean tracer run {path}?"
             raise _error(path, why) from error
         raise _error(path, error) from error
+
+
+def load_run(path: Path) -> Trace:
+    """The trace of a whole run: that of one of its workers alone is incomplete."""
+    trace = load(path)
+    return trace if path.is_dir() else of_whole_run(trace)
 
 
 # Bytes and the file system.

@@ -56,11 +56,12 @@ def no_gradient(evidence: Evidence) -> Iterator[Case]:
         return
     facts = [
         fact_of(
-            history.variables,
+            variables,
             max(history.count("request", "none", replica=r) for r in history.replicas),
         )
         for history in evidence.histories
-        if history.count("request", "none")
+        if (variables := _with_elements(evidence, history))
+        and history.count("request", "none")
         and not history.count("request")
         and not history.count("update")
         and not history.count("vain")
@@ -404,7 +405,7 @@ _TWICE_IN_TORCH = "Look for a step of the optimizer's own class that calls the i
         "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
         "than another is a warning. Strategies with one copy of each variable "
         "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
-        "`ZeroRedundancyOptimizer`, with which each rank updates a part."
+        "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
     ),
 )
 def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
@@ -419,7 +420,7 @@ def replicas_disagree(evidence: Evidence) -> Iterator[Case]:
         counts = {r: history.count("update", replica=r) for r in evidence.replicas}
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
         first = history.difference(most, least) if counts[most] > counts[least] else None
-        if first is not None and history.placed:
+        if first is not None and history.placed and not _is_split(evidence, history):
             step, here, there = first
             numbers = (here.updates, there.updates, counts[most], counts[least])
             known = fact_of(history.variables, *numbers, step=step, replica=least)
@@ -553,7 +554,19 @@ def _one_copy(evidence: Evidence) -> bool:
 
 def _uneven(evidence: Evidence, history: History) -> bool:
     counts = {history.count("update", replica=each) for each in evidence.replicas}
-    return len(counts) > 1 and not _one_copy(evidence)
+    return len(counts) > 1 and not _one_copy(evidence) and not _is_split(evidence, history)
+
+
+def _with_elements(evidence: Evidence, history: History) -> list[int]:
+    """The variables without those of which other ranks hold all elements, and get the gradient."""
+    every = evidence.trace.variables
+    return [each for each in history.variables if 0 not in every[each].shape]
+
+
+def _is_split(evidence: Evidence, history: History) -> bool:
+    """Whether each worker updates its own part of the variables, which may have no elements."""
+    variables = (evidence.trace.variables[each] for each in history.variables)
+    return any(each.part_of == each.name for each in variables)
 
 
 def _times(numbers: tuple[int, int]) -> str:
