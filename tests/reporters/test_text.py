@@ -500,3 +500,10 @@ def test_an_encoding_without_the_characters() -> None:
     console.report(traces.hostile_names(), file=file)
     file.flush()
     assert rb"\u5c64/\u30ab" in raw.getvalue()
+
+
+def test_prose_is_narrower_than_a_wide_terminal() -> None:
+    """A line over 100 cells belongs to a table: it has columns."""
+    lines = render(traces.many_variables(), width=200).splitlines()
+    assert max(map(len, lines)) > 100
+    assert all("   " in line.strip() for line in lines if len(line) > 100)

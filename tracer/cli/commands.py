@@ -41,13 +41,16 @@ _OutputOption = Annotated[
 
 
 def _steps(text: str) -> range:
-    """The steps that a slice of Python would have: `3:7`, `3:`, `:7`, or `3` for one."""
+    """The steps that a slice of Python would have: `3:7`, `3:`, `:7`; `3-6`, or `3` for one."""
     first, colon, end = text.partition(":")
     try:
+        if "-" in text[1:] and not colon:  # as the reports write them: both are meant
+            first, _, last = text.partition("-")
+            return range(int(first), int(last) + 1)
         start = int(first) if first else 1
         stop = (int(end) if end else sys.maxsize) if colon else start + 1
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not A:B with two numbers") from None
+        raise typer.BadParameter(f"{text!r} is not A:B or A-B with two numbers") from None
     return range(start, stop)
 
 
@@ -219,7 +222,7 @@ def report(
             "--step",
             metavar="A:B",
             parser=_steps,
-            help="Only the steps from A to before B; A: or :B or one step will do.",
+            help="Only the steps from A to before B; A: or :B or one step will do. A-B has B, too.",
         ),
     ] = None,
     optimizer: Annotated[
@@ -433,7 +436,9 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except typer.TyperException as error:
         said = error.format_message().replace("Value error, ", "").rstrip(".")
-        _fail(f"{said}{_meant(sys.argv[1:])} (see tracer --help)", error.exit_code)
+        context = getattr(error, "ctx", None)
+        command = "tracer" if context is None else context.command_path
+        _fail(f"{said}{_meant(sys.argv[1:])} (see {command} --help)", error.exit_code)
     except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
         _fail(str(error), 2)
     except OSError as error:

@@ -25,7 +25,7 @@ FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
 FOLDER = "traces"
 """The same for one of several processes, each of which writes its own file."""
-_TRACE = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
+_TRACE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 What stands in one is in `tracer.model.fileformat`.
 """
 
+import codecs
 import os
 import secrets
 import stat
@@ -115,7 +116,7 @@ def _read(path: Path) -> bytes:
             path,
             f"is too large for a trace file: {status.st_size:,} bytes, more than {MAX_BYTES:,}",
         )
-    return path.read_bytes()
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors put it there
 
 
 def _replace(path: Path, content: bytes) -> None:
