@@ -118,6 +118,8 @@ def gradient_missing(evidence: Evidence) -> Iterator[Case]:
     for history in evidence.histories:
         if not history.count("request", "none") or not history.count("request"):
             continue
+        if _is_split(evidence, history):  # of a part without elements it is always None
+            continue
         replica = history.replicas[0]
         spans = [each for each in history.spans(replica) if each.step.missing]
         if spans and history.placed and _silent(history, replica, evidence) is None:
