@@ -23,8 +23,8 @@ _MOST = 100_000
 def place(environment: Mapping[str, str] = os.environ) -> tuple[str, tuple[str, ...]]:
     """The name of this worker, and the names of all workers that train with it.
 
-    The name is empty for a process that is alone; a task of a cluster with parameter servers, whose
-    coordinator counts for all, knows of no others.
+    The name is empty for a process that is alone, and in a cluster with parameter servers, whose
+    coordinator counts for all.
 
     >>> place({"RANK": "1", "WORLD_SIZE": "2"})
     ('rank:1', ('rank:0', 'rank:1'))
@@ -44,9 +44,9 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, tuple[str, 
 def _task(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """The task that `TF_CONFIG` makes of this process, and those that train."""
     jobs = config["cluster"]
-    if sum(map(len, jobs.values())) < 2:
+    if "ps" in jobs or sum(map(len, jobs.values())) < 2:
         return "", ()
     trains = [job for job in sorted(jobs) if job in ("chief", "worker")]
-    every = [f"{job}:{index}" for job in trains for index in range(len(jobs[job]))]
+    every = tuple(f"{job}:{index}" for job in trains for index in range(len(jobs[job])))
     task = config["task"]
-    return f"{task['type']}:{int(task.get('index', 0))}", () if "ps" in jobs else tuple(every)
+    return f"{task['type']}:{int(task.get('index', 0))}", every

@@ -130,8 +130,6 @@ def surroundings() -> Surroundings:
     if resolver is None or not resolver.task_type:
         return Surroundings(name, "", ())
     jobs = resolver.cluster_spec().as_dict()
-    if name.startswith("ParameterServerStrategy"):  # the coordinator counts for all
-        jobs = {}
     return Surroundings(
         name,
         f"{resolver.task_type}:{resolver.task_id or 0}",
