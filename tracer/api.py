@@ -109,6 +109,9 @@ class Recording:
         """A frozen trace of what ran since the block began, of every optimizer that was used."""
         return self._counted.trace().derived(_call_trace)  # after the block always the same one
 
+    def __repr__(self) -> str:
+        return f"<Recording: its trace() is {self.trace()!r}>"
+
     @property
     def used(self) -> bool:
         """Whether any optimizer that is traced here was ever used; takes no lock."""

@@ -317,6 +317,24 @@ def test_one_of_many_optimizers(tmp_path: Path) -> None:
     assert [each["name"] for each in data["optimizers"]] == ["adam_3"]
 
 
+def test_steps_as_the_reports_write_them(files: Path) -> None:
+    """`3-5` has step 5, as the tables have it; `3:6` means the same."""
+    texts = [
+        tracer("report", "eager.json", "--step", each, folder=files).stdout
+        for each in ("3-5", "3:6", "3-3", "3")
+    ]
+    assert texts[0] == texts[1] != texts[2] == texts[3]
+    assert "Only steps 3 to 5" in texts[0]
+
+
+def test_a_byte_order_mark_is_no_damage(files: Path, tmp_path: Path) -> None:
+    bom = "\ufeff".encode()
+    (tmp_path / "t.json").write_bytes(bom + (files / "eager.json").read_bytes())
+    (tmp_path / "pyproject.toml").write_bytes(bom + b"[tool.tracer.expect]\nsteps = 10\n")
+    assert tracer("check", "t.json", folder=tmp_path).returncode == 0
+    assert "is a trace, not a program" in tracer("run", "t.json", folder=tmp_path).stderr
+
+
 def test_the_shell_completes_codes() -> None:
     done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain ov", COMP_CWORD="2")
     assert done.stdout.split() == ["override-unreached"]
@@ -354,6 +372,9 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "variable": (["report", "eager.json", "--variable", "dence/kernel"], "holds dense/kernel"),
     "step": (["report", "eager.json", "--step", "11:"], "the trace holds the steps 1 to 10"),
     "no step": (["report", "eager.json", "--step", "a"], "'a' is not A:B"),
+    "half of the steps": (["report", "eager.json", "--step", "3-"], "'3-' is not A:B or A-B"),
+    "where help is": (["report", "eager.json", "--colour"], "(see tracer report --help)"),
+    "where all help is": (["reprot"], "(see tracer --help)"),
     "replica": (["report", "eager.json", "--replica", "1"], "no replica '1'"),
     "method": (["report", "eager.json", "--method", "update"], "no method 'update'"),
     "table": (["report", "eager.json", "--by", "colour"], "'colour' is not one of"),

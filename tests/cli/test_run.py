@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import traces
 from libraries import needs_keras3
 
 import tracer
@@ -333,6 +334,128 @@ def test_a_users_mistake(tmp_path: Path, arguments: list[str], reason: str) -> N
     assert traced.stderr.startswith("tracer: ") and traced.stderr.count("\n") == 1
     assert reason in traced.stderr
     assert json.loads((tmp_path / "mine.json").read_text()) == {"precious": True}
+
+
+@pytest.mark.parametrize("arguments", [["-m", "no.such"], ["-q", "none.py"], ["fails.py"]])
+def test_a_run_that_counted_nothing_keeps_an_earlier_trace(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "none.py").write_text("print('ran')")
+    (tmp_path / "fails.py").write_text("1 / 0")
+    path = tmp_path / "tracer.json"
+    traces.eager().save(path)
+    before = path.read_bytes()
+    traced = run([*TRACER, *arguments], tmp_path)
+    assert path.read_bytes() == before
+    assert "tracer: kept tracer.json, the trace of an earlier run" in traced.stderr
+    path.unlink()  # without one, how the program ended is known
+    run([*TRACER, *arguments], tmp_path)
+    assert not tracer.load(path).optimizers
+    run([*TRACER, "none.py"], tmp_path)
+    (program,) = tracer.load(path).programs
+    assert (program.command, program.status) == ("none.py", 0)
+
+
+def test_a_run_that_counted_nothing_joins_no_other_run(tmp_path: Path) -> None:
+    (tmp_path / "none.py").write_text("print('ran')")
+    (tmp_path / "runs").mkdir()
+    traces.eager().save(tmp_path / "runs" / "worker-0.json")
+    traced = run([*TRACER, "-q", "-o", "runs/", "none.py"], tmp_path)
+    assert [each.name for each in (tmp_path / "runs").iterdir()] == ["worker-0.json"]
+    assert "tracer: kept runs, the trace of an earlier run" in traced.stderr
+
+
+TASK = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
+
+
+@pytest.mark.parametrize(
+    ("environment", "file"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, "traces/rank-1.json"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}, "traces/rank-0.json"),
+        ({"TF_CONFIG": TASK}, "traces/worker-1.json"),
+        ({"TF_CONFIG": TASK.replace("worker", "ps")}, "tracer.json"),  # the coordinator counts
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "tracer.json"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "tracer.json"),  # a batch script
+        ({"TF_CONFIG": "?", "RANK": "4", "WORLD_SIZE": "2"}, "tracer.json"),
+    ],
+)
+def test_a_process_that_is_one_of_several_writes_to_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], file: str
+) -> None:
+    (tmp_path / "none.py").write_text("print('ran')")
+    for name, value in environment.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+    run([*TRACER, "-q", "none.py"], tmp_path)
+    assert [each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*.json")] == [file]
+
+
+PACE = """
+import time
+time.sleep(3)
+import torch
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+began = time.perf_counter()
+for _ in range(60):
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    time.sleep(0.05)
+print(60 / (time.perf_counter() - began))
+time.sleep(3)
+"""
+
+
+@pytest.mark.long
+def test_the_rate_is_that_of_the_steps(tmp_path: Path) -> None:
+    """Neither the imports nor what comes after training are in it."""
+    pytest.importorskip("torch")
+    (tmp_path / "pace.py").write_text(PACE)
+    traced = run([*TRACER, "-o", "t.json", "--every", "0.2", "pace.py"], tmp_path)
+    (program,) = tracer.load(tmp_path / "t.json").programs
+    assert 0 < program.timed_steps < 60
+    rate = float(traced.stdout)
+    assert rate / 2 < program.timed_steps / program.timed_seconds < rate * 2
+    assert 60 / program.seconds < rate / 2
+    assert "steps a second while it trained" in " ".join(traced.stderr.split())
+
+
+RANKS = """
+import sys, torch
+import torch.distributed as dist
+from torch_odometers import Odometer, readings
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+for parameter in model.parameters():
+    torch.nn.init.zeros_(parameter)
+optimizer = Odometer(model.parameters())
+for _ in range(6):
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+print(f"rank {dist.get_rank()}: {readings(list(model.parameters()))}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_ranks_of_a_launcher_have_a_file_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setitem(
+        ENVIRONMENT, "PYTHONPATH", os.pathsep.join(each for each in sys.path if each)
+    )
+    (tmp_path / "ddp.py").write_text(RANKS)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = run([sys.executable, *launcher, "-m", "tracer", "run", "-q", "ddp.py"], tmp_path)
+    assert sorted(done.stdout.split("\n")) == ["", "rank 0: [6, 6]", "rank 1: [6, 6]"], done.stderr
+    assert not (tmp_path / "tracer.json").exists()
+    trace = tracer.load(tmp_path / "traces")
+    assert trace.complete and trace.findings() == []
+    assert trace.count("updates", by=("worker",)) == {("rank:0",): 12, ("rank:1",): 12}
+    for path, held in (("traces", True), ("traces/rank-0.json", False)):
+        assert run([*CHECK, path, "-e", "steps=6"], tmp_path).returncode == (not held)
 
 
 TRACE = '{"format": "optimizer-tracer", "version": 1}'

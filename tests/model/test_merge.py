@@ -158,6 +158,62 @@ def test_what_all_workers_saw_is_said_once() -> None:
     assert merged(*healthy).notes == ()
 
 
+def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
+    """Its file is complete for who asks what it did, and not for who asks what the run did."""
+    CallTrace(ALL[0]).save(tmp_path / "one.json")
+    assert tracer.load(tmp_path / "one.json").complete
+    for command in ("report", "check"):
+        done = subprocess.run(
+            [sys.executable, "-m", "tracer", command, "one.json"]
+            + ["-e", "steps=10"] * (command == "check"),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == (command == "check")
+        assert "worker:0: there is no trace of this worker" in " ".join(done.stdout.split())
+
+
+def test_of_many_missing_workers_the_first_are_named() -> None:
+    cluster = {"cluster": ", ".join(f"rank:{each}" for each in range(64))}
+    trace = merged(msgspec.structs.replace(worker("rank:0"), environment=cluster))
+    assert len(trace.notes) == 9 and not trace.complete
+    assert trace.notes[-1] == "there is no trace of 55 more workers: rank:9 to rank:63"
+
+
+def at(began: float, data: TraceData, name: str = "") -> TraceData:
+    """The trace of a program that began then and ran for 5 s."""
+    workers = name or data.replicas[0].worker
+    return msgspec.structs.replace(data, programs=(Program("train.py", began, 5.0, workers, 0),))
+
+
+def test_a_worker_that_used_no_optimizer_is_one_of_the_run() -> None:
+    nothing = TraceData((), (), (), (), (), ())
+    trace = merged(*(at(1.0, each) for each in ALL[:-1]), at(2.0, nothing, "worker:2"))
+    assert trace.complete and trace.steps == 10
+    assert {each.worker for each in trace.programs} == set(CLUSTER.split(", "))
+
+
+def test_a_file_that_is_left_of_an_earlier_run_is_said() -> None:
+    assert merged(*(at(1.0 + n, each) for n, each in enumerate(ALL))).complete
+    trace = merged(*(at(1.0 + 20.0 * n, each) for n, each in enumerate(ALL)))
+    assert not trace.complete
+    assert trace.notes == (
+        "the program of worker:10 had ended when that of worker:2 began: a file is left of an "
+        "earlier run, so the counts are of several",
+    )
+
+
+def test_a_variable_that_is_split_has_other_shapes_on_other_workers() -> None:
+    def part(name: str, size: int) -> TraceData:
+        split = tuple(Variable(each, (size,), "float32", part_of=each) for each in "ab")
+        return msgspec.structs.replace(worker(name), variables=split, environment={})
+
+    trace = merged(part("rank:0", 15), part("rank:1", 0))
+    assert [(each.name, each.shape) for each in trace.variables] == [("a", (None,)), ("b", (None,))]
+    assert trace.updates(variable="a") == 2 * 2 * 10
+
+
 def test_notes_say_whose_they_are() -> None:
     noted = msgspec.structs.replace(ALL[0], notes=("detail was lost",), complete=False)
     trace = merged(noted, *ALL[1:])

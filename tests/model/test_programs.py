@@ -59,17 +59,48 @@ def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
     assert endings(with_programs(*programs)) == said
 
 
+def running(worker: str, seconds: float) -> Program:
+    """A worker that had run so long when it wrote its file, and had not ended."""
+    return Program("train.py", STARTED, seconds, worker)
+
+
+@pytest.mark.parametrize(
+    ("programs", "said"),
+    [
+        # Killed: the other one ended.
+        (
+            [running("worker:0", 9), msgspec.structs.replace(FAILED, error="", status=0)],
+            ["worker:0 wrote nothing after step 10."],
+        ),
+        # The others wait for it, and their files go on.
+        (
+            [running("worker:0", 90), running("worker:1", 9), running("worker:2", 89)],
+            ["worker:1 wrote nothing after step 8."],
+        ),
+        (
+            [running("worker:0", 90), running("worker:3", 9), running("worker:4", 8)],
+            ["worker:3 and worker:4 wrote nothing after the start."],
+        ),
+        ([running("worker:0", 90), running("worker:1", 87)], []),  # all go on
+        ([running("", 90)], []),
+    ],
+)
+def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
+    assert endings(traces.changed(with_programs(*programs), finished=False)) == said
+
+
 def test_when_and_how_fast_they_ran() -> None:
-    assert list(runs(with_programs(GOOD, FAILED))) == [
+    timed = msgspec.structs.replace(GOOD, timed_steps=6, timed_seconds=1.5)
+    assert list(runs(with_programs(timed, FAILED))) == [
         "worker:0: train.py, on 2026-09-21 at 14:13:20 UTC, for 1 h 6 min with its start, "
-        "0.0025 steps a second",
-        "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC, for 12.3 s with its start, "
-        "0.648 steps a second",
+        "4 steps a second while it trained",
+        "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC, for 12.3 s with its start",
     ]
 
 
 def test_a_part_of_a_run_has_no_rate() -> None:
-    (said,) = runs(select(with_programs(GOOD), steps=range(4, 5)))
+    timed = msgspec.structs.replace(GOOD, timed_steps=6, timed_seconds=1.5)
+    (said,) = runs(select(with_programs(timed), steps=range(4, 5)))
     assert said.endswith("for 1 h 6 min with its start")
 
 

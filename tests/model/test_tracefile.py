@@ -371,7 +371,7 @@ def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPat
     )
 
 
-@pytest.mark.parametrize("content", [b"hello", b"\x80\x04K\x01.", b"\xef\xbb\xbf{}", b"{} {}"])
+@pytest.mark.parametrize("content", [b"hello", b"\x80\x04K\x01.", b"\xef\xbb\xbf{a", b"{} {}"])
 def test_not_json(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert refusal(path).startswith("is not a trace file: not JSON (JSON is malformed: ")

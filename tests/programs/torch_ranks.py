@@ -1,6 +1,7 @@
 """Two processes that train with PyTorch: `torch_ranks.py WAY FOLDER`; each writes its trace.
 
-The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too. Each
+The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too;
+`fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing. Each
 prints what the odometers say. Third argument: a free port.
 """
 
@@ -26,14 +27,20 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
     inner = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     for parameter in inner.parameters():
         torch.nn.init.zeros_(parameter)
-    model = torch.nn.parallel.DistributedDataParallel(inner)
+    if way == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        cpu = torch.device("cpu")
+        model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(inner)
     if way == "zero":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Odometer, lr=1.0)
     else:
         optimizer = Odometer(model.parameters())
-    tracer.wrap(optimizer, effects=True)
+    tracer.wrap(optimizer, effects=way != "fsdp")
     for _ in range(STEPS):
         optimizer.zero_grad()
         model(torch.ones(4, 3) * (rank + 1)).sum().backward()
@@ -42,7 +49,8 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
     own = [
         p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
     ]
-    print(f"rank {rank}: {readings(list(model.parameters()))}, {len(own)} of its own", flush=True)
+    held = [torch.cat([each.detach().flatten(), torch.zeros(1)]) for each in model.parameters()]
+    print(f"rank {rank}: {readings(held)}, {len(own)} of its own", flush=True)
     dist.destroy_process_group()
 
 

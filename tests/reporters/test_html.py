@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.excerpt import select
-from tracer.model.records import Effect, Graph, GraphTracing, Line, Replica
+from tracer.model.records import Effect, Graph, GraphTracing, Line, Program, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline
@@ -458,3 +459,30 @@ def test_the_script_has_a_column_for_each_field_of_a_variables_row() -> None:
     listed = re.search(r"const COUNTS = \[(.*?)\];", script, re.DOTALL)
     assert listed is not None
     assert len(re.findall(r'"[^"]+"', listed[1])) == len(VariableRow._fields)
+
+
+def test_the_first_line_says_what_it_is_of() -> None:
+    """Program, when, and what was found; and no section for what there is none of."""
+    found = traces.no_gradients()
+    program = Program("train.py --lr <1>", 1_790_000_000.0, 3.0, "", 0)
+    page = html.render(traces.changed(found, programs=(program,)))
+    counts = Counter(each.severity for each in found.findings())
+    said = "train.py --lr &lt;1&gt;, 2026-09-21 14:13 UTC: 1 warning"
+    assert (counts["error"], counts["warning"]) == (0, 1)
+    assert f"<title>{said}</title>" in page and f"optimizer-tracer: {said}<" in page
+    plain = html.render(traces.eager())
+    assert "<title>no errors and no warnings</title>" in plain
+    assert "Updates by replica" not in plain and "graph is traced" not in plain
+    assert "Updates by replica" in html.render(traces.uneven_replicas())
+
+
+def test_graphs_of_several_workers_say_whose_they_are() -> None:
+    column = '<th scope="col">graph</th><th scope="col">worker</th>'
+    trace = traces.uneven_replicas()
+    last = len(trace.replicas) - 1
+    graphs = tuple(Graph(0, each, "train", "", 1, 0, 10, 0, 1) for each in (0, last))
+    page = html.render(traces.changed(trace, graphs=graphs))
+    assert column in page
+    for worker in trace.workers:
+        assert f"</th><td><bdi>{worker}</bdi></td>" in page
+    assert column not in html.render(traces.embedding_on_two_replicas())

@@ -518,3 +518,10 @@ def test_no_cell_of_a_csv_file_is_a_formula() -> None:
     assert [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "\r", "\uff1d")] == []
     assert [row[1] for row in rows[-2:]] == ["dense/kernel", "a=b-c"]
     assert [row[1] for row in rows[1:5]] == [f"'{name}" for name in names[:4]]
+
+
+def test_prose_is_narrower_than_a_wide_terminal() -> None:
+    """A line over 100 cells belongs to a table: it has columns."""
+    lines = render(traces.many_variables(), width=200).splitlines()
+    assert max(map(len, lines)) > 100
+    assert all("   " in line.strip() for line in lines if len(line) > 100)

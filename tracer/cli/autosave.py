@@ -1,6 +1,7 @@
 """Keeps the trace of a running program in a file, so that a kill loses little of it."""
 
 import os
+import re
 import sys
 import threading
 import time
@@ -16,22 +17,34 @@ from tracer.model.trace import Trace
 
 _LEAST = 0.05  # seconds between two writings, however long the last one took
 _PATIENCE = 30  # seconds that the last writing of the thread may take
+_HEAD = 1 << 16  # bytes of a trace file in which an empty list of optimizers is looked for
+_EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 
 
 class Autosave:
     """Writes what `snapshot` returns, if anything, to `path` again and again, by its own thread.
 
-    `path` is a file or, if `folder`, a folder in which the file is named by the worker. The file is
+    `path` is a file or, if `folder`, a folder in which the file is named by the worker. A worker of
+    several writes to the folder `workers`, if there is one, and not to the file `path`. The file is
     never more than `seconds` behind, unless a disk takes longer than that for one writing. A file
-    that cannot be written is reported once on standard error, and tried again.
+    that cannot be written is reported once on standard error, and tried again. A trace without
+    optimizers does not replace a trace that has some.
     """
 
     def __init__(
-        self, snapshot: Callable[[], Trace | None], path: Path, *, folder: bool, seconds: float
+        self,
+        snapshot: Callable[[], Trace | None],
+        path: Path,
+        *,
+        folder: bool,
+        seconds: float,
+        workers: Path | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._path = path
         self._folder = folder
+        self._workers = workers
+        self._kept: Path | None = None
         self._seconds = seconds
         self._reading = threading.Lock()
         self._ended = threading.Event()
@@ -57,7 +70,11 @@ class Autosave:
         if self._thread.is_alive():
             self._warn(f"{self._path}: cannot be written: the disk does not answer")
             return None
-        return self._written if self._write(finished=True) else None
+        written = self._write(finished=True)
+        if self._kept is not None:
+            kept = os.path.relpath(self._kept)
+            say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
+        return self._written if written else None
 
     def rest(self) -> None:
         """Write the file as that of a finished run, and no more until `go_on`."""
@@ -90,6 +107,11 @@ class Autosave:
             path = None if trace is None else self._file(trace, finished)
             if trace is None or path is None:
                 return False
+            self._kept = None if trace.optimizers else self._earlier(path)
+            if self._kept is not None:
+                return False
+            if path.parent == self._workers:
+                path.parent.mkdir(parents=True, exist_ok=True)
             tracefile.save(msgspec.structs.replace(trace.data, finished=finished), path)
             if self._written is not None and self._written != path:
                 self._written.unlink(missing_ok=True)
@@ -103,11 +125,20 @@ class Autosave:
 
     def _file(self, trace: Trace, finished: bool) -> Path | None:
         """The file to write; None as long as it is not known which worker this is."""
-        if not self._folder:
+        several = ", " in trace.environment.get("cluster", "")
+        folder = self._path if self._folder else self._workers if several else None
+        if folder is None:
             return self._path
-        if not trace.replicas and not finished:
+        named = any(each.worker for each in trace.programs)
+        if not named and not trace.replicas and not finished:
             return None
-        return self._path / tracefile.file_name(trace)
+        return folder / tracefile.file_name(trace)
+
+    def _earlier(self, path: Path) -> Path | None:
+        """The trace with optimizers that a trace without any would replace, or stand beside."""
+        if self._folder and path.stem == "trace":  # no worker of the run in the folder
+            return path.parent if any(map(_has_optimizers, path.parent.glob("*.json"))) else None
+        return path if _has_optimizers(path) else None
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -121,6 +152,16 @@ class Autosave:
         if self._held:
             self._held = False
             self._reading.release()
+
+
+def _has_optimizers(path: Path) -> bool:
+    """Whether there is a trace file at `path` that counted something, by its first bytes."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return bool(head) and _EMPTY.search(head) is None
 
 
 def say(line: str) -> None:

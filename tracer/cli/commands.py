@@ -41,13 +41,16 @@ _OutputOption = Annotated[
 
 
 def _steps(text: str) -> range:
-    """The steps that a slice of Python would have: `3:7`, `3:`, `:7`, or `3` for one."""
+    """The steps that a slice of Python would have: `3:7`, `3:`, `:7`; `3-6`, or `3` for one."""
     first, colon, end = text.partition(":")
     try:
+        if "-" in text[1:] and not colon:  # as the reports write them: both are meant
+            first, _, last = text.partition("-")
+            return range(int(first), int(last) + 1)
         start = int(first) if first else 1
         stop = (int(end) if end else sys.maxsize) if colon else start + 1
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not A:B with two numbers") from None
+        raise typer.BadParameter(f"{text!r} is not A:B or A-B with two numbers") from None
     return range(start, stop)
 
 
@@ -136,8 +139,8 @@ def run(
             "-o",
             "--output",
             metavar="PATH",
-            help="Where to write the trace: a file or a folder; tracer.json, or with --children "
-            "the folder traces, if it is not given.",
+            help="Where to write the trace: a file or a folder. The default is tracer.json; for a "
+            "rank or a worker of several, and with --children, the folder traces.",
         ),
     ] = None,
     children: Annotated[
@@ -171,9 +174,8 @@ def run(
     so that it is there even after a kill. In a folder (one that exists, or a PATH that ends in /)
     the file is named by the worker.
     """
-    from tracer.cli.launch import FILE, FOLDER, Launch
+    from tracer.cli.launch import Launch
 
-    output = output or (FOLDER if children else FILE)
     launch = Launch(program, arguments or (), module, output, by, quiet, seconds, children, effects)
     try:
         launch.check()
@@ -220,7 +222,7 @@ def report(
             "--step",
             metavar="A:B",
             parser=_steps,
-            help="Only the steps from A to before B; A: or :B or one step will do.",
+            help="Only the steps from A to before B; A: or :B or one step will do. A-B has B, too.",
         ),
     ] = None,
     optimizer: Annotated[
@@ -244,11 +246,11 @@ def report(
     """
     from tracer.model.excerpt import select
     from tracer.model.sharing import without_paths
-    from tracer.model.tracefile import load
+    from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 
     trace = select(
-        load(path),
+        load_run(path),
         variable=variable,
         steps=step,
         replica=replica,
@@ -330,7 +332,7 @@ def check(
     status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
     incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
-    from tracer.model.tracefile import load
+    from tracer.model.tracefile import load_run
     from tracer.testing import expressions, verdicts
 
     try:
@@ -344,7 +346,7 @@ def check(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
-    trace = load(path)
+    trace = load_run(path)
     results = expressions.check(trace, wanted, findings, allow_unfinished=allow_unfinished)
     if format == "github":
         milder = [] if findings is None else expressions.milder(trace, findings)
@@ -435,7 +437,9 @@ def main() -> NoReturn:
         sys.stdout.flush()
     except typer.TyperException as error:
         said = error.format_message().replace("Value error, ", "").rstrip(".")
-        _fail(f"{said}{_meant(sys.argv[1:])} (see tracer --help)", error.exit_code)
+        context = getattr(error, "ctx", None)
+        command = "tracer" if context is None else context.command_path
+        _fail(f"{said}{_meant(sys.argv[1:])} (see {command} --help)", error.exit_code)
     except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
         _fail(str(error), 2)
     except OSError as error:

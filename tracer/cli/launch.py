@@ -24,8 +24,8 @@ from tracer.reporters.rows import By
 FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
 FOLDER = "traces"
-"""The same where the program's children are followed, each of which writes its own file."""
-_TRACE = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
+"""The same for one of several processes, each of which writes its own file."""
+_TRACE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Launch:
     program: str
     arguments: Sequence[str]
     module: bool = False
-    output: str = FILE
+    output: str | None = None
     """A trace file, or a folder (an existing one, or a path that ends in a slash)."""
     by: By | None = None
     quiet: bool = False
@@ -48,7 +48,7 @@ class Launch:
 
     def check(self) -> None:
         """Raise `tracer.TraceFileError`, or `OSError` for the program, if this cannot begin."""
-        path = Path(self.output)
+        path = self._path()
         if not self.module:
             os.stat(self.program)
             if _is_trace(Path(self.program)):
@@ -58,13 +58,13 @@ class Launch:
                 )
             if _may_overwrite(path, Path(self.program)):
                 raise TraceFileError(
-                    f"{self.output}: the trace would overwrite the program: choose another name"
+                    f"{path}: the trace would overwrite the program: choose another name"
                 )
         if self.children:
             _check_folder(path)
         elif path.is_file() and not _may_replace(path):
             raise TraceFileError(
-                f"{self.output}: is not a trace file, and would be overwritten: choose another name"
+                f"{path}: is not a trace file, and would be overwritten: choose another name"
             )
 
     def __call__(self) -> None:
@@ -72,8 +72,8 @@ class Launch:
 
         See `Process.keep` for when the trace ends.
         """
-        path = Path(self.output).absolute()  # the program may go to another folder
-        folder = self.children or self.output.endswith(("/", os.sep)) or path.is_dir()
+        path = self._path().absolute()  # the program may go to another folder
+        folder = self.children or (self.output or "").endswith(("/", os.sep)) or path.is_dir()
         _make_folder(path if folder else path.parent)
         children = Children()
         launch = uuid.uuid4().hex if self.children else ""
@@ -88,12 +88,16 @@ class Launch:
         if self.children:
             keep_as_one_of(process, path, seconds=self.seconds, told=tell)
         else:
-            process.keep(path, folder=folder, seconds=self.seconds, told=tell)
+            workers = None if self.output else Path(FOLDER).absolute()
+            process.keep(path, folder=folder, seconds=self.seconds, workers=workers, told=tell)
         try:
             program.run(self.program, self.arguments, module=self.module)
         except BaseException as error:
             process.note(error)
             raise
+
+    def _path(self) -> Path:
+        return Path(self.output or (FOLDER if self.children else FILE))
 
     def _command(self) -> str:
         return command_line([*(["-m"] if self.module else []), self.program, *self.arguments])

@@ -5,7 +5,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
@@ -13,8 +13,9 @@ from typing import NoReturn
 import msgspec
 
 from tracer.api import CallTrace, recording_aloud
+from tracer.cli import ranks
 from tracer.cli.autosave import Autosave
-from tracer.model.records import Program
+from tracer.model.records import Program, TraceData
 from tracer.model.redaction import without_credentials
 from tracer.reporters.layout import cut
 
@@ -42,6 +43,7 @@ class Process:
         self.command = command
         self.launch = launch
         self.effects = effects
+        self._place = ("", ()) if launch else ranks.place()
         self._child = child
         self._tracing = ExitStack()
         self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
@@ -54,6 +56,7 @@ class Process:
         self._error = ""
         self._started = time.time()
         self._start = time.monotonic()
+        self._grown: list[tuple[int, float]] = []
 
     def keep(
         self,
@@ -61,21 +64,22 @@ class Process:
         *,
         folder: bool,
         seconds: float,
+        workers: Path | None = None,
         always: bool = True,
         told: Callable[[CallTrace, Path | None], None] = lambda trace, written: None,
     ) -> Autosave:
         """Keep the trace in a file until the process ends; then call `told` with both.
 
-        `path`, `folder` and `seconds` are those of `Autosave`; where not `always`, there is a file
-        only if an optimizer was used. The trace ends where Python does: after the program's other
-        threads and `atexit` functions.
+        `path`, `folder`, `seconds` and `workers` are those of `Autosave`; where not `always`, there
+        is a file only if an optimizer was used. The trace ends where Python does: after the
+        program's other threads and `atexit` functions.
         """
 
         def snapshot() -> CallTrace | None:
             trace = self.trace()
             return trace if always or trace.optimizers else None
 
-        autosave = Autosave(snapshot, path, folder=folder, seconds=seconds)
+        autosave = Autosave(snapshot, path, folder=folder, seconds=seconds, workers=workers)
 
         def end() -> None:
             give_back()
@@ -107,14 +111,36 @@ class Process:
 
     def trace(self) -> CallTrace:
         """What was recorded so far, with the process that it is of."""
-        trace = self._recording.trace()
+        data = _placed(self._recording.trace().data, *self._place)
         status = 0 if self._over and self.status is None and not self._child else self.status
         seconds = time.monotonic() - self._start
-        worker = ", ".join(trace.workers)
+        timed_steps, timed_seconds = self._time_steps(CallTrace(data).steps, seconds)
+        worker = ", ".join(dict.fromkeys(each.worker for each in data.replicas if each.worker))
         program = Program(
-            self.command, self._started, seconds, worker, status, self._error, self.launch
+            self.command,
+            self._started,
+            seconds,
+            worker or self._place[0],
+            status,
+            self._error,
+            self.launch,
+            timed_steps,
+            timed_seconds,
         )
-        return CallTrace(msgspec.structs.replace(trace.data, programs=(program,)))
+        return CallTrace(msgspec.structs.replace(data, programs=(program,)))
+
+    def _time_steps(self, steps: int, seconds: float) -> tuple[int, float]:
+        """How many steps ran in how many seconds, from the first to the last but one new reading.
+
+        Before the first reading the program was imported, before the last one it may have ended.
+        """
+        grown = self._grown
+        if steps > (grown[-1][0] if grown else 0):
+            grown = self._grown = [*grown[:1], *grown[1:][-1:], (steps, seconds)]
+        if len(grown) < 3:
+            return 0, 0.0
+        (first, began), (last, ended), _ = grown
+        return last - first, ended - began
 
     def note(self, error: BaseException) -> None:
         """The program ended by this exception."""
@@ -152,3 +178,14 @@ class Process:
                 os._exit = leave
 
         return give_back
+
+
+def _placed(data: TraceData, worker: str, cluster: Sequence[str]) -> TraceData:
+    """The trace, as that of `worker` of a `cluster` if its framework knows of no workers."""
+    if not worker or any(each.worker for each in data.replicas):
+        return data
+    return msgspec.structs.replace(
+        data,
+        replicas=tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas),
+        environment={**data.environment, "cluster": ", ".join(cluster)},
+    )

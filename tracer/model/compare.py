@@ -5,7 +5,7 @@ What is the same in both, `matching` says. What a test compares, each method on 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -139,7 +139,7 @@ def _same(pair: Pair, steps: Sequence[Change], variables: Sequence[Change]) -> I
     number = len(pair.variables) - len(variables)
     if number:
         of = "" if number == len(pair.variables) else f"{number:,} of "
-        yield f"the updates of {of}{some(len(pair.variables), variable_noun(after.optimizers))}"
+        yield f"the updates of {of}{some(len(pair.variables), after.dialect.variable)}"
 
 
 def _reshaped(pair: Pair, mine: int, other: int) -> str:

@@ -317,8 +317,10 @@ def _check_tables(file: _File) -> None:
     """Raise `ValueError` if what stands in the file as it is in the records cannot be."""
     _check(1, "first_step", file.first_step)
     for number, program in enumerate(file.programs):
-        if not 0 <= program.started < _LATEST or not 0 <= program.seconds < _LATEST:
+        times = program.started, program.seconds, program.timed_seconds
+        if not all(0 <= each < _LATEST for each in times):
             raise ValueError(f"programs[{number}] has no time that can be")
+        _check(0, f"programs[{number}].timed_steps", program.timed_steps)
     for number, optimizer in enumerate(file.optimizers):
         _inside(file.optimizers, optimizer.root, f"optimizers[{number}].root")
     for number, variable in enumerate(file.variables):

@@ -30,6 +30,8 @@ from tracer.model.records import (
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
 
+_NAMED = 8  # workers of which there is no trace
+
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
 
@@ -43,8 +45,18 @@ def merge(traces: Iterable[Trace]) -> Trace:
     return Trace(_processes(parts) if together and len(parts) > 1 else _workers_of_one_run(parts))
 
 
+def of_whole_run(trace: Trace) -> Trace:
+    """The trace, incomplete if it knows of workers whose traces are not in it."""
+    notes = _missing([trace.data])
+    if not notes:
+        return trace
+    data = msgspec.structs.replace(trace.data, complete=False, notes=(*trace.data.notes, *notes))
+    return Trace(data, trace.objects)
+
+
 def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
-    parts = sorted(parts, key=_workers)
+    every = parts
+    parts = sorted((data for data in every if data.optimizers), key=_workers) or every
     first = parts[0]
     for other in parts[1:]:
         _same_run(first, other)
@@ -67,20 +79,18 @@ def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
             replicas=range(begin, len(replicas)),
         )
     optimizers = tuple(_of_all_workers(index, parts) for index in range(len(first.optimizers)))
-    missing = sorted(_cluster(parts) - {replica.worker for replica in replicas})
-    notes = dict.fromkeys(_of_worker(note, data) for data in parts for note in data.notes)
-    notes |= dict.fromkeys(_of_some_workers(parts))
-    for worker in missing:
-        notes[f"{worker}: there is no trace of this worker, so what it ran is not counted"] = None
+    unknown = [*_missing(every), *_not_together(every)]
+    notes = dict.fromkeys(_of_worker(note, data) for data in every for note in data.notes)
+    notes |= dict.fromkeys([*_of_some_workers(parts), *unknown])
     return whole.data(
         optimizers=optimizers,
-        variables=first.variables,
+        variables=tuple(msgspec.structs.replace(v, shape=_shape(v)) for v in first.variables),
         replicas=tuple(replicas),
-        complete=not missing and all(data.complete for data in parts),
+        complete=not unknown and all(data.complete for data in every),
         notes=tuple(notes),
         environment={key: text for d in parts[::-1] for key, text in d.environment.items()},
-        finished=all(data.finished for data in parts),
-        programs=tuple(program for data in parts for program in data.programs),
+        finished=all(data.finished for data in every),
+        programs=tuple(program for data in every for program in data.programs),
         only=first.only,
         first_step=first.first_step,
     )
@@ -156,11 +166,12 @@ def _of_some_workers(parts: Sequence[TraceData]) -> Iterator[str]:
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:
     """The workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    workers = []
-    for name in dict.fromkeys(replica.worker for replica in data.replicas):
-        kind, _, number = name.partition(":")
-        workers.append((kind, int(number) if number.isdigit() else 0))
-    return sorted(workers)
+    return sorted(_number(name) for name in {replica.worker for replica in data.replicas})
+
+
+def _number(worker: str) -> tuple[str, int]:
+    kind, _, number = worker.partition(":")
+    return kind, int(number) if number.isdigit() else 0
 
 
 def _cluster(parts: Sequence[TraceData]) -> set[str]:
@@ -168,6 +179,34 @@ def _cluster(parts: Sequence[TraceData]) -> set[str]:
     return {
         worker for data in parts for worker in data.environment.get("cluster", "").split(", ")
     } - {""}
+
+
+def _missing(parts: Sequence[TraceData]) -> list[str]:
+    """A note for each worker of the cluster of which there is no trace."""
+    traced = {replica.worker for data in parts for replica in data.replicas}
+    traced |= {program.worker for data in parts for program in data.programs}
+    missing = sorted(_cluster(parts) - traced, key=_number)
+    notes = [
+        f"{worker}: there is no trace of this worker, so what it ran is not counted"
+        for worker in missing[:_NAMED]
+    ]
+    if more := missing[_NAMED:]:
+        notes.append(f"there is no trace of {len(more):,} more workers: {more[0]} to {more[-1]}")
+    return notes
+
+
+def _not_together(parts: Sequence[TraceData]) -> list[str]:
+    """A note on a program that had ended when another one began: they are of different runs."""
+    programs = [program for data in parts for program in data.programs]
+    ends = [program.started + program.seconds for program in programs]
+    if not programs or min(ends) >= max(program.started for program in programs):
+        return []
+    first = programs[ends.index(min(ends))].worker or "one"
+    last = max(programs, key=lambda program: program.started).worker or "another"
+    return [
+        f"the program of {first} had ended when that of {last} began: a file is left of an earlier "
+        "run, so the counts are of several"
+    ]
 
 
 def _of_worker(note: str, data: TraceData) -> str:
@@ -188,7 +227,7 @@ def _difference(first: TraceData, other: TraceData) -> str:
     if ours != theirs:
         return f"{here} has the optimizers {_listed(ours)}, {there} has {_listed(theirs)}"
     mine, its = (
-        {v.name: f"{v.name} {v.dtype}{list(v.shape)}" for v in data.variables}
+        {v.name: f"{v.name} {v.dtype}{list(_shape(v))}" for v in data.variables}
         for data in (first, other)
     )
     for name in sorted(mine.keys() ^ its.keys()):
@@ -198,6 +237,11 @@ def _difference(first: TraceData, other: TraceData) -> str:
         if its[name] != described:
             return f"{described} in {here} is {its[name]} in {there}"
     return ""
+
+
+def _shape(variable: Variable) -> tuple[int | None, ...]:
+    """The shape on each worker; of what is split among the workers it is not the same."""
+    return (None,) if variable.part_of == variable.name else variable.shape
 
 
 def _same_part(first: TraceData, other: TraceData) -> None:

@@ -11,6 +11,7 @@ from tracer.model.wording import listed
 
 _INTERRUPTED = "KeyboardInterrupt"
 _TOLD = 8  # processes
+_SILENT = 30  # seconds: more than a file is behind while its program runs, as it is written
 
 
 def has_ended(trace: Trace) -> bool:
@@ -29,20 +30,30 @@ def endings(trace: Trace) -> list[str]:
             steps = steps_of[program.worker]
             when = f"after step {steps:,}" if steps else "before the first step"
             alike.setdefault((f"{said}, {when}", bool(program.worker)), []).append(program.worker)
-    return [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
+    ended = [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
+    silent: dict[int, list[str]] = {}
+    for program in _silent(trace):
+        silent.setdefault(steps_of[program.worker], []).append(program.worker)
+    for steps, workers in silent.items():
+        when = f"step {steps:,}" if steps else "the start"
+        ended.append(shown(f"{listed(workers)} wrote nothing after {when}."))
+    return ended
 
 
 def runs(trace: Trace) -> Iterator[str]:
     """A sentence for each of the first processes: its command, when it ran, and how fast.
 
-    A part of a run took a part of the time, and nobody knows which: it has no rate.
+    There is no rate of a run that was too short to time its steps, nor of a part of a run.
     """
     steps_of = _steps_by_worker(trace)
     for program in trace.programs[:_TOLD]:
         began = datetime.fromtimestamp(program.started, timezone.utc)
         steps = steps_of[program.worker]
         trained = steps and not trace.only and (program.worker or len(trace.workers) == 1)
-        rate = f", {steps / program.seconds:,.3g} steps a second" if trained else ""
+        rate = ""
+        if trained and program.timed_seconds:
+            a_second = program.timed_steps / program.timed_seconds
+            rate = f", {a_second:,.3g} steps a second while it trained"
         whose = f"{program.worker}: " if program.worker else ""
         yield shown(
             f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
@@ -58,6 +69,24 @@ def _ending(program: Program) -> str:
     if program.error:
         return f"ended with {program.error}"
     return f"ended with status {program.status}" if program.status else ""
+
+
+def _silent(trace: Trace) -> list[Program]:
+    """The workers that wrote nothing more when others had ended, or went on for some seconds.
+
+    That a child has no status is no sign: it may have ended well.
+    """
+    running = [
+        each
+        for each in trace.programs
+        if each.worker and each.status is None and not each.error and not each.run
+    ]
+    if trace.finished or len(trace.programs) < 2:
+        return []
+    if len(running) < len(trace.programs):
+        return running
+    latest = max(each.started + each.seconds for each in running)
+    return [each for each in running if latest - each.started - each.seconds > _SILENT]
 
 
 def _whose(workers: list[str]) -> str:

@@ -118,7 +118,8 @@ class Variable(msgspec.Struct, frozen=True):
     argument: bool = False
     """True for a `tf.function` argument: which variable it stood for, the trace cannot know."""
     part_of: str = ""
-    """The name of the sharded variable that it is a shard of; empty for a whole one."""
+    """The name of the sharded variable that it is a shard of; empty for a whole one. It is the
+    variable's own name if each worker has a shard of that name."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -296,6 +297,10 @@ class Program(msgspec.Struct, frozen=True):
     """The exception that ended it: `RuntimeError: no data`; empty if none did."""
     run: str = ""
     """The same for all processes of one `tracer run --children`, and for no other; else empty."""
+    timed_steps: int = 0
+    timed_seconds: float = 0.0
+    """In how many seconds so many steps ran, as it was seen from outside while the program trained;
+    0 if that was too short to be seen."""
 
 
 class TraceData(msgspec.Struct, frozen=True):

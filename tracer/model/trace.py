@@ -7,6 +7,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from tracer.errors import is_mistake, shown, unknown_name
@@ -57,12 +58,30 @@ SplitBy = Literal[
     "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
 ]
 
+_FEW = 10  # items of a text
 _ROLES: dict[str, frozenset[Role]] = {
     "updates": UPDATES,
     "executions": EXECUTIONS,
     "discarded": DISCARDED,
     "requests": REQUESTS,
 }
+
+
+class PerStep(Iterator[tuple[int, int, int]]):
+    """The steps in a row that count the same; as a text it shows the first of them."""
+
+    def __init__(self, begin: Callable[[], Iterator[tuple[int, int, int]]]) -> None:
+        self._begin = begin
+        self._left = begin()
+
+    def __next__(self) -> tuple[int, int, int]:
+        return next(self._left)
+
+    def __repr__(self) -> str:
+        first = [
+            f"{a:,}{'' if a == b else f'-{b:,}'}: {n:,}" for a, b, n in islice(self._begin(), _FEW)
+        ]
+        return f"<in each step: {', '.join(first)}{', ...' if len(first) == _FEW else ''}>"
 
 
 class Trace:
@@ -331,7 +350,7 @@ class Trace:
         weighted = [
             (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
         ]
-        return segments(weighted, self.steps)
+        return PerStep(lambda: segments(weighted, self.steps))
 
     def callers(
         self,

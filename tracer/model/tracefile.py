@@ -3,6 +3,7 @@
 What stands in one is in `tracer.model.fileformat`.
 """
 
+import codecs
 import hashlib
 import os
 import re
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import fileformat
-from tracer.model.merge import merge
+from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 
@@ -31,7 +32,7 @@ def file_name(trace: Trace) -> str:
     A name that a file gave to a worker is never a path: what is unusual in a file's name becomes
     `-`, and a digest keeps apart what that makes equal.
     """
-    workers = "+".join(trace.workers)
+    workers = "+".join(trace.workers) or "+".join(each.worker for each in trace.programs)
     plain = workers.replace(":", "-")
     name = _STRANGE.sub("-", plain)[:_LONGEST]
     if name != plain:
@@ -105,6 +106,12 @@ def load(path: str | Path) -> Trace:
         raise _error(path, error) from error
 
 
+def load_run(path: Path) -> Trace:
+    """The trace of a whole run: that of one of its workers alone is incomplete."""
+    trace = load(path)
+    return trace if path.is_dir() else of_whole_run(trace)
+
+
 # Bytes and the file system.
 
 
@@ -129,7 +136,7 @@ def _read(path: Path) -> bytes:
             path,
             f"is too large for a trace file: {status.st_size:,} bytes, more than {MAX_BYTES:,}",
         )
-    return path.read_bytes()
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors put it there
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -7,14 +7,16 @@ not on how long. Where it would still be too large, it leaves details off and sa
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
 from importlib.resources import files
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from tracer.findings.catalogue import findings
+from tracer.findings.catalogue import Finding, findings
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
 from tracer.model.dialects import dialect_of
@@ -23,7 +25,7 @@ from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import some
+from tracer.model.wording import listed, some
 from tracer.reporters import caller_tree, charts, layer_tree
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.calm import FIRST_TRACING, cause, why_idle
@@ -56,6 +58,7 @@ def render(trace: Trace, by: None = None) -> str:
     most = _ROWS // max(1, len(drawn))
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
     variable = dialect_of(trace).variable
+    found = findings(trace)
     data = {
         "first": trace.first_step,
         "themes": {
@@ -91,12 +94,13 @@ def render(trace: Trace, by: None = None) -> str:
     )
     return environment.get_template("report.html").render(
         trace=trace,
+        title=_title(trace, found),
         question=question(trace),
         answers=sentences(trace),
         notes=[cut(shown(note), _LONGEST, _LONGEST // 2) for note in trace.notes[:_NOTES]],
         notes_left=max(0, len(trace.notes) - _NOTES),
         only=trace.only,
-        findings=findings(trace)[:_NOTES],
+        findings=found[:_NOTES],
         runs=list(runs(trace)),
         endings=endings(trace),
         facts=_facts(trace),
@@ -130,6 +134,18 @@ def _inert(data: object) -> str:
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
+
+
+def _title(trace: Trace, found: Sequence[Finding]) -> str:
+    """Which program it is of, when it ran, and what was found: the first line of the page."""
+    parts = []
+    if trace.programs:
+        first = min(trace.programs, key=lambda each: each.started)
+        began = datetime.fromtimestamp(first.started, timezone.utc)
+        parts = [f"{cut(first.command, _NAME, _NAME // 2)}, {began:%Y-%m-%d %H:%M} UTC"]
+    severities = Counter(each.severity for each in found)
+    counts = [some(severities[each], each) for each in ("error", "warning") if severities[each]]
+    return shown(": ".join([*parts, listed(counts) or "no errors and no warnings"]))
 
 
 def _facts(trace: Trace) -> list[tuple[str, str]]:
@@ -174,11 +190,15 @@ def _tables(
         "step_method": summary.dialect.step_method,
         "names": [replica_ids(summary.trace)[index] for index in summary.replicas[:most]],
         "workers": workers[:most] if len(workers) > 1 and copy != "rank" else [],
-        "replicas": replicas[:most],
+        "replicas": replicas[:most] if len(replicas) > 1 else [],
         "devices": any(row.device for row in replicas),
         "replicas_left": max(0, len(summary.replicas) - most),
         "methods": methods[:most],
-        "graphs": [(_graph(each), each) for each in graphs[:most]],
+        "graphs": [
+            (_graph(each), shown(summary.trace.replicas[each.replica].worker), each)
+            for each in graphs[:most]
+        ],
+        "of_workers": len(summary.trace.workers) > 1,
         "graphs_left": max(0, len(graphs) - most),
         "idle": 0 if summary.idle_as_usual else sum(each.idle for each in graphs),
         "usual": summary.idle_as_usual,

@@ -10,6 +10,7 @@ from tracer.errors import shown as shown  # what a report prints goes through it
 
 _NAME = 16  # cells that a name is cut to before other columns go
 _GAPS = (3, 2)
+_PROSE = 100
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,11 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
 
 
 def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[Text]:
-    """The text in lines of at most `width` cells, each after the indent; words are kept whole."""
+    """The text in lines of at most `width` cells, each after the indent; words are kept whole.
+
+    Lines of prose are not longer than people like to read, however wide the terminal is.
+    """
+    width = min(width, _PROSE)
     hang = " " * len(indent)
     lines: list[str] = []
     line = indent

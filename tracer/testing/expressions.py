@@ -113,7 +113,7 @@ def from_project(folder: Path) -> list[Expectation]:
     if path is None:
         return []
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         table = content.get("tool", {}).get("tracer", {}).get("expect", {})
         if not isinstance(table, Mapping):
             raise BadExpectation("[tool.tracer.expect] is no table")

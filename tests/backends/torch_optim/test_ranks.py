@@ -65,3 +65,19 @@ def test_an_optimizer_that_is_split(tmp_path: Path) -> None:
     assert trace.count("updates", by=("variable",)) == {(v.name,): 5 for v in trace.variables}
     assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}  # those of the other are sent
     assert trace.complete and trace.findings() == []
+
+
+@pytest.mark.long
+def test_parameters_that_are_split(tmp_path: Path) -> None:
+    """FSDP with `use_orig_params`: a rank holds a part of a parameter, or nothing of it."""
+    odometers = ran("fsdp", tmp_path)
+    trace = tracer.load(tmp_path)
+    assert sorted(each for weights, _ in odometers for each in weights) == [0] * 3 + [5] * 5
+    names = [each.name for each in trace.variables]
+    assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    counted = trace.count("updates", by=("worker", "variable"))
+    for rank, (weights, _) in enumerate(odometers):
+        assert [counted.get((f"rank:{rank}", name), 0) for name in names] == weights
+    assert trace.complete and trace.findings() == []
+    for rank in (0, 1):  # nor is a part of which a rank holds nothing without a gradient
+        assert tracer.load(tmp_path / f"rank-{rank}.json").findings() == []

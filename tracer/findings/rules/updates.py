@@ -64,11 +64,12 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
         return
     facts = [
         fact_of(
-            pattern.variables,
+            variables,
             max(pattern.total(missing, r) for r in pattern.replicas),
         )
         for pattern in summary.asked
-        if pattern.total(missing)
+        if (variables := _with_elements(summary, pattern))
+        and pattern.total(missing)
         and not pattern.total(requests)
         and not pattern.total(updates)
         and not pattern.total(vain)
@@ -111,6 +112,8 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
     facts = []
     for pattern in summary.asked:
         if not pattern.total(missing) or not pattern.total(requests):
+            continue
+        if _is_split(summary, pattern):  # of a part without elements it is always None
             continue
         replica = pattern.replicas[0]
         parts = [steps for steps, step in _parts(pattern, replica) if step.missing]
@@ -390,7 +393,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
         "than another is a warning. Strategies with one copy of each variable "
         "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
-        "`ZeroRedundancyOptimizer`, with which each rank updates a part."
+        "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
     ),
 )
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
@@ -405,7 +408,7 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         counts = {r: pattern.total(updates, r) for r in summary.replicas}
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
         first = _difference(summary, pattern, most, least) if counts[most] > counts[least] else None
-        if first is not None and pattern.placed:
+        if first is not None and pattern.placed and not _is_split(summary, pattern):
             step, here, there = first
             numbers = (here, there, counts[most], counts[least])
             known = fact_of(pattern.variables, *numbers, step=step, replica=least)
@@ -552,7 +555,19 @@ def _one_copy(summary: Summary) -> bool:
 
 def _uneven(summary: Summary, pattern: Pattern) -> bool:
     counts = {pattern.total(updates, each) for each in summary.replicas}
-    return len(counts) > 1 and not _one_copy(summary)
+    return len(counts) > 1 and not _one_copy(summary) and not _is_split(summary, pattern)
+
+
+def _with_elements(summary: Summary, pattern: Pattern) -> list[int]:
+    """The variables without those of which other ranks hold all elements, and get the gradient."""
+    every = summary.trace.variables
+    return [each for each in pattern.variables if 0 not in every[each].shape]
+
+
+def _is_split(summary: Summary, pattern: Pattern) -> bool:
+    """Whether each worker updates its own part of the variables, which may have no elements."""
+    variables = (summary.trace.variables[each] for each in pattern.variables)
+    return any(each.part_of == each.name for each in variables)
 
 
 def _times(numbers: tuple[int, int]) -> str:

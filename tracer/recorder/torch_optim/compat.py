@@ -157,6 +157,15 @@ def is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
 
 
+def is_split_by_fsdp(parameter: Any) -> bool:
+    """Whether it is what one rank holds of a parameter under `FullyShardedDataParallel`.
+
+    With `use_orig_params` the parts of a parameter have its name, and other shapes on each rank
+    (`torch/distributed/fsdp/_common_utils.py: FSDP_FLATTENED`).
+    """
+    return getattr(parameter, "_fsdp_flattened", False) is True
+
+
 def shape_of(parameter: Any) -> tuple[int, ...]:
     """The shape of a parameter; none of a lazy one that has not got it yet."""
     return () if is_lazy(parameter) else tuple(map(int, parameter.shape))

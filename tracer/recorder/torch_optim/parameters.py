@@ -31,7 +31,8 @@ class Parameters(Variables):
     def _record(self, parameter: Any) -> Variable:
         dtype = str(parameter.dtype).removeprefix("torch.")
         name = self._names.get(id(parameter), "parameter")
-        return Variable(name, compat.shape_of(parameter), dtype)
+        part_of = name if compat.is_split_by_fsdp(parameter) else ""
+        return Variable(name, compat.shape_of(parameter), dtype, part_of=part_of)
 
 
 def names_in(optimizer: Any) -> dict[int, str]:
