@@ -328,7 +328,8 @@ class Blocks(host.Blocks):
         A loop of the program's own has its state: what becomes of that the variable never hears,
         nor do those of the optimizers inside of it.
         """
-        for clock in {id(each): each for each in map(clock_of, list(self._stepping))}.values():
+        stepping = [*self._stepping, *([] if optimizer is None else [optimizer])]
+        for clock in {id(each): each for each in map(clock_of, stepping)}.values():
             now, told = number_in(clock), self.programs.latest.get(id(clock))
             if now is not None and told is not None and now < told:
                 return True
