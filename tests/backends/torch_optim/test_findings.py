@@ -250,14 +250,114 @@ def found(train: Callable[[], Any]) -> set[str]:
     return {each.code for each in recording.trace().findings() if each.severity != "info"}
 
 
-def test_a_head_alone_is_trained() -> None:
-    """A list that somebody chose: the body has gradients, and is not frozen."""
+class Listed(torch.nn.Module):  # type: ignore[misc]
+    """A model that keeps its layers in a plain list, which hides them from PyTorch; or not."""
+
+    def __init__(self, healthy: bool) -> None:
+        super().__init__()
+        layers = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)]
+        self.layers: Any = torch.nn.ModuleList(layers) if healthy else layers
+        self.head = torch.nn.Linear(3, 1)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def layers_in_a_list(healthy: bool) -> tuple[Any, ...]:
+    model = Listed(healthy)
+    return SGD(model.parameters(), 0.1), model, model.layers[0], model.layers[1]
+
+
+def a_head_alone(healthy: bool) -> tuple[Any, ...]:
     model = net()
+    model[0].requires_grad_(not healthy)
+    return SGD(model[1].parameters(), 0.1), model, *(() if healthy else (model[0],))
+
+
+def a_model_made_anew(healthy: bool) -> tuple[Any, ...]:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    model = model if healthy else net()
+    return optimizer, model, model
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (layers_in_a_list, [f"layers[{n}].{of}" for n in (0, 1) for of in ("weight", "bias")]),
+        (a_head_alone, ["0.weight", "0.bias"]),
+        (a_model_made_anew, [f"Sequential.{n}.{of}" for n in (0, 1) for of in ("weight", "bias")]),
+    ],
+)
+@pytest.mark.parametrize("cleared", ["by the optimizer", "by the model", "never"])
+def test_what_gets_gradients_and_is_in_no_optimizer(make: Any, names: Any, cleared: str) -> None:
+    for healthy in (False, True):
+        with tracer.record() as recording:
+            optimizer, model, *left = make(healthy)
+            before = weights(*left)
+            for _ in range(4):
+                if cleared != "never":
+                    (optimizer if cleared == "by the optimizer" else model).zero_grad()
+                (model(torch.ones(4, 3)) ** 2).mean().backward()
+                optimizer.step()
+            assert same(before, *left) != healthy or not left
+            gone = [p.grad for layer in left for p in layer.parameters() if p.grad is None]
+            assert not gone
+            del optimizer, model, left
+        found_of = {each.code: each for each in recording.trace().findings()}
+        assert ("never-handed" in found_of) != healthy
+        if not healthy:
+            assert list(found_of["never-handed"].variables) == names
+            assert found_of["never-handed"].severity == "warning"
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_the_optimizer_of_a_generator_with_the_parameters_of_its_judge(healthy: bool) -> None:
+    draw, judge = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+    of_draw = torch.optim.Adam((draw if healthy else judge).parameters())
+    of_judge = torch.optim.Adam(judge.parameters())
+    before = weights(draw)
+
+    def train() -> None:
+        for _ in range(4):
+            of_judge.zero_grad()
+            (judge(torch.ones(4, 3)) - judge(draw(torch.ones(4, 2)))).mean().backward()
+            of_judge.step()
+            of_draw.zero_grad()
+            judge(draw(torch.ones(4, 2))).mean().backward()
+            of_draw.step()
+
+    assert found(train) == (set() if healthy else {"never-handed"})
+    assert same(before, draw) != healthy
+
+
+def test_gradients_that_nobody_needs_are_fine() -> None:
+    """Those of a judge that is not frozen, where an image is trained or another model."""
+    judge, draw = net(), torch.nn.Linear(2, 3)
+    image = torch.nn.Parameter(torch.ones(4, 3))
+
+    def train() -> None:
+        for optimizer in (SGD([image], 0.1), SGD(draw.parameters(), 0.1)):
+            for _ in range(4):
+                optimizer.zero_grad()
+                judge(image + draw(torch.ones(4, 2))).mean().backward()
+                optimizer.step()
+
+    assert not found(train)
+
+
+def test_a_gradient_of_a_phase_before_is_fine() -> None:
+    model = net()
+    model(torch.ones(4, 3)).mean().backward()
     optimizer = SGD(model[1].parameters(), 0.1)
 
     def train() -> None:
         for _ in range(4):
-            step(optimizer, model)
+            optimizer.zero_grad()
+            model[1](torch.ones(4, 2)).mean().backward()
+            optimizer.step()
 
     assert not found(train)
 

@@ -27,10 +27,12 @@ from tracer.model.labels import of_torch
         "apply_gradients gets. So nothing is said of a list that was chosen otherwise, of an "
         "optimizer that trains several models, of eager mode, of what was made trainable after "
         "the last step, and of what another optimizer trains. With `torch.optim` it is a parameter "
-        "of which requires_grad was False when the optimizer began, that has a gradient when a "
-        "step ends, and that is in no optimizer; the model is the outermost module of which it "
-        "trains all that could be trained then. With Keras on JAX and on PyTorch the step raises, "
-        "which apply-raised reports."
+        "of a model that the optimizer trains a part of, layers in plain lists included, which got "
+        "a new gradient between two steps, was not written to, and is in no optimizer. Of other "
+        "models it is reported only if the optimizer's own parameters have no gradient, as those "
+        "of a model that was made anew, or are just those of another optimizer: a judge or a "
+        "teacher that is not frozen gets gradients, too. With Keras on JAX and on PyTorch the step "
+        "raises, which apply-raised reports."
     ),
 )
 def never_handed(evidence: Evidence) -> Iterator[Case]:
@@ -42,11 +44,12 @@ def never_handed(evidence: Evidence) -> Iterator[Case]:
     if of_torch(evidence.optimizers[:1]):
         yield Case(
             "warning",
-            f"{names_in_short(names, noun='parameter')} {were} frozen when the optimizer"
-            f"{of_optimizer(evidence)} began, got a gradient later (requires_grad = True), and no "
+            f"{names_in_short(names, noun='parameter')} got gradients while steps ran, and no "
             f"optimizer was handed {them}: nothing updates {them}.",
-            "Hand over all parameters from the start, for an optimizer leaves out those without "
-            "a gradient; or call optimizer.add_param_group when they are made trainable.",
+            "Hand over all parameters that should learn, also those that are frozen at first, and "
+            "after the model is made; keep layers in torch.nn.ModuleList or ModuleDict, for a "
+            "plain list hides them from model.parameters(). Set requires_grad of what should stay "
+            "as it is to False, which saves its gradients.",
             variables=names,
         )
         return
