@@ -362,6 +362,41 @@ def test_a_gradient_of_a_phase_before_is_fine() -> None:
     assert not found(train)
 
 
+@pytest.mark.parametrize("healthy", [False, True])
+def test_all_gradients_are_gone_at_once(healthy: bool) -> None:
+    """The model gets other parameters, and the optimizer keeps those that it had."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with tracer.record() as recording:
+        for number in range(9):
+            if number == 4:
+                loaded = {name: each.clone() for name, each in model.state_dict().items()}
+                model.load_state_dict(loaded, assign=not healthy)
+                before = weights(model)
+            step(optimizer, model)
+    assert same(before, model) != healthy
+    trace = recording.trace()
+    assert trace.steps == 9 and trace.updates() == 4 * (9 if healthy else 4)
+    said = {each.code: each for each in trace.findings()}
+    assert set(said) == (set() if healthy else {"updates-stopped", "steps-differ"})
+    if not healthy:
+        assert said["updates-stopped"].severity == "warning"
+        assert said["updates-stopped"].step == 5
+        assert len(said["updates-stopped"].variables) == 4
+        assert "no gradient came in the others" in said["steps-differ"].text
+
+
+def test_steps_without_any_gradient_are_not_what_the_code_decides() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with tracer.record() as recording:
+        for _ in range(3):
+            optimizer.step()
+    said = {each.code: each.text for each in recording.trace().findings()}
+    assert said["steps-differ"] == "0 of 3 steps updated anything: no gradient came."
+    assert "no-gradient" in said
+
+
 def test_what_another_optimizer_trains_or_the_program_itself_is_fine() -> None:
     for by_hand in (False, True):
         model = net()

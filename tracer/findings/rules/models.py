@@ -13,8 +13,8 @@ from tracer.model.labels import of_torch
     severity="warning",
     title="trainable variables that no optimizer was handed",
     why=(
-        "A traced train step goes on with the variables that were trainable when it was traced: "
-        "what is made trainable later keeps its value."
+        "What no optimizer is handed keeps its value. A traced train step goes on with the "
+        "variables that were trainable when it was traced, whatever is made trainable later."
     ),
     advice=(
         "Call model.compile again after `trainable` was changed; in a loop of your own, make the "

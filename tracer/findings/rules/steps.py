@@ -13,7 +13,7 @@ from tracer.model.empty import (
     skipper,
 )
 from tracer.model.labels import finds_nan, of_optax
-from tracer.model.measures import tries, vain
+from tracer.model.measures import requests, tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
 from tracer.model.wording import some
@@ -204,7 +204,11 @@ def steps_differ(evidence: Evidence) -> Iterator[Case]:
     every = accumulated_steps(evidence)
     meant = every > 1 or not any(map(is_loss_scale, evidence.optimizers))
     if applied < steps and meant and not evidence.total(vain):
-        reason = "its own code decides which"
+        spread = evidence.spread(tries, requests, replica=replica)
+        came = any(gradients for made, gradients in spread if not made)
+        reason = f"no gradient came{' in the others' if applied else ''}"
+        if came:
+            reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
         yield Case(

@@ -227,8 +227,8 @@ def _by_itself(evidence: Evidence) -> str:
     why="From that step on the variable no longer learns.",
     advice="Look for what changed at that step.",
     explanation=(
-        "Other variables went on, and the silence is more than three times as long as any before "
-        "it. It is info if the variable was no longer handed to apply_gradients, as after it was "
+        "The silence is more than three times as long as any before it, and the gradient was None "
+        "in it, or other variables went on. It is info if the variable was no longer handed to apply_gradients, as after it was "
         "frozen."
     ),
 )
@@ -249,7 +249,8 @@ def stopped(evidence: Evidence) -> Iterator[Case]:
         facts = []
         for history in every:
             silent = _silent(history, replica, evidence)
-            if silent is not None and silent[1] == because and latest > silent[0] + 1:
+            went_on = silent is not None and latest > silent[0] + 1  # others were updated
+            if silent is not None and silent[1] == because and (went_on or because == "missing"):
                 facts.append(fact_of(history.variables, step=silent[0] + 1))
         for fact in folded(facts):
             own = _NOT_HANDED_TO_TORCH if of_torch(evidence.optimizers) else {}
@@ -294,9 +295,10 @@ _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
 
 _NOT_HANDED_TO_TORCH = {
     "missing": (
-        "it had no gradient since then",
-        "Look for what changed in the loss at that step: a branch that is no longer taken, a "
-        "detach, a layer whose output is no longer used.",
+        "no gradient came since then",
+        "Look for what changed at that step: a branch that is no longer taken, a detach, a layer "
+        "whose output is no longer used; or other parameters in the model, as after "
+        "load_state_dict(assign=True), for which the optimizer is to be made anew.",
     ),
     "nothing": (
         "no longer one of its parameters that require a gradient",
