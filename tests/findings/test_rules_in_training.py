@@ -1258,6 +1258,8 @@ def test_graph_that_never_runs(called: bool) -> None:
         crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
         crashed = CallTrace(msgspec.structs.replace(trace.data, programs=(crash,)))
         assert "Mend the error" in one(crashed, "graph-never-ran").advice
+        missed = msgspec.structs.replace(trace.data, complete=False, notes=("it may have run",))
+        assert not CallTrace(missed).findings()
 
 
 # Healthy runs.

@@ -77,6 +77,8 @@ def apply_gradients_twice(evidence: Evidence) -> Iterator[Case]:
 )
 def graph_never_ran(evidence: Evidence) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
+    if not evidence.trace.complete:
+        return
     every = [_without_failed(each) for each in _graphs(evidence)]
     noun = program_noun(evidence.trace, evidence.optimizers)
     twice = noun == "graph"  # TensorFlow traces what makes variables twice, and runs one of both

@@ -228,8 +228,8 @@ def _by_itself(evidence: Evidence) -> str:
     advice="Look for what changed at that step.",
     explanation=(
         "The silence is more than three times as long as any before it, and the gradient was None "
-        "in it, or other variables went on. It is info if the variable was no longer handed to apply_gradients, as after it was "
-        "frozen."
+        "in it, or other variables went on. It is info if the variable was no longer handed to "
+        "apply_gradients, as after it was frozen."
     ),
 )
 def stopped(evidence: Evidence) -> Iterator[Case]:

@@ -1,7 +1,7 @@
 """Rules on what steps did to the weights: they need effects, which have to be asked for."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject, was
@@ -30,7 +30,7 @@ class _Of(NamedTuple):
 
 
 class _Moves(NamedTuple):
-    """What came of the updates of a variable; steps after which it was not finite are left out."""
+    """What came of the updates of a variable."""
 
     updated: int
     """In how many steps it was updated."""
@@ -112,14 +112,18 @@ def not_finite(evidence: Evidence) -> Iterator[Case]:
         "it, or that did not change in its last updates, at least 5 and a quarter of all. It is an "
         "error if that is so of all variables from the first step on, as with a learning rate of "
         "0, else a warning. Steps that a loss scale skipped or that only accumulated are no "
-        "updates, and NaN that stays NaN is found by `not-finite`."
+        "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
+        "`not-finite` reports."
     ),
 )
 def unchanged(evidence: Evidence) -> Iterator[Case]:
     """A variable was updated, and did not change."""
     if not evidence.trace.complete:
         return
-    moves = _moves(evidence)
+    broken = [run.first for runs in _runs(evidence, "not_finite").values() for run in runs]
+    end = min(broken, default=0)
+    before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
+    moves = _moves(evidence, range(1, end) if end else None)
     never: list[Fact] = []
     stopped: list[Fact] = []
     told: set[int] = set()
@@ -140,7 +144,7 @@ def unchanged(evidence: Evidence) -> Iterator[Case]:
             "error",
             f"No step changed any bit of {subject(evidence, fact.variables)}, and "
             f"{'it was' if len(dead) == 1 else 'all of them were'} updated in "
-            f"{some(max(move.updated for move in moves.values()), 'step')}.",
+            f"{some(max(move.updated for move in moves.values()), 'step')}{before}.",
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
             "not, all gradients are 0: look at the loss.",
             names_of(evidence, fact.variables),
@@ -151,7 +155,7 @@ def unchanged(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "warning",
             f"{subject(evidence, fact.variables)} {was(fact.variables)} updated in "
-            f"{some_between(fact.numbers[0], 'step')}, and no bit of "
+            f"{some_between(fact.numbers[0], 'step')}{before}, and no bit of "
             f"{'it' if len(fact.variables) == 1 else 'them'} changed.",
             variables=names_of(evidence, fact.variables),
         )
@@ -160,7 +164,7 @@ def unchanged(evidence: Evidence) -> Iterator[Case]:
         yield Case(
             "warning",
             f"{subject(evidence, fact.variables)} {has} not changed since step {fact.step:,}: "
-            f"{some_between(fact.numbers[0], 'update')} changed nothing.",
+            f"{some_between(fact.numbers[0], 'update')}{before} changed nothing.",
             "Print the learning rate: a schedule may have come to 0. If it has not, the gradient "
             "is 0 (a layer that is cut off, a loss at its minimum), or too small beside the weight "
             "for its type.",
@@ -169,18 +173,18 @@ def unchanged(evidence: Evidence) -> Iterator[Case]:
         )
 
 
-def _moves(evidence: Evidence) -> dict[_Of, _Moves]:
-    """What came of the updates, of each variable of which all is known."""
-    seen = {what: _runs(evidence, what) for what in ("compared", "unchanged", "not_finite")}
+def _moves(evidence: Evidence, wanted: range | None) -> dict[_Of, _Moves]:
+    """What came of the updates in the `wanted` steps, of each variable of which all is known."""
+    compared, unchanged = (_runs(evidence, what) for what in ("compared", "unchanged"))
     moves = {}
     known: dict[tuple[tuple[Run, ...], ...], _Moves] = {}  # most variables have the same
-    for of, compared in seen["compared"].items():
+    for of, looked in compared.items():
         variable = evidence.trace.variables[of.variable]
         if variable.argument or 0 in variable.shape:  # without elements it cannot change
             continue
-        updated = tuple(_updated(evidence, of))
-        still, broken = seen["unchanged"].get(of, ()), seen["not_finite"].get(of, ())
-        key = updated, compared, still, broken
+        key = tuple(_updated(evidence, of)), looked, unchanged.get(of, ())
+        if wanted is not None:
+            key = tuple(_only(runs, wanted) for runs in key)
         if key not in known:
             known[key] = _moved(key, evidence.steps_on.get(of.replica, 0))
         if known[key].updated:
@@ -188,18 +192,20 @@ def _moves(evidence: Evidence) -> dict[_Of, _Moves]:
     return moves
 
 
+def _only(runs: Iterable[Run], wanted: range) -> tuple[Run, ...]:
+    """The part of these runs that is in the wanted steps."""
+    return tuple(cut for run in runs if (cut := run.only(wanted)) is not None)
+
+
 def _moved(runs: tuple[tuple[Run, ...], ...], steps: int) -> _Moves:
-    """From the steps in which it was updated, compared, unchanged and not finite."""
+    """From the steps in which it was updated, compared and unchanged."""
     number = changed = 0
     for part, turns, still in _steps_with_updates(runs, steps):
         number += part.length * turns
         if not still:
             changed = max(changed, part.last)
     later = range(changed + 1, steps + 1)
-    rest = tuple(
-        tuple(cut.moved(-changed) for run in each if (cut := run.only(later)) is not None)
-        for each in runs
-    )
+    rest = tuple(tuple(cut.moved(-changed) for cut in _only(each, later)) for each in runs)
     left = _steps_with_updates(rest, steps - changed)
     return _Moves(number, changed, sum(part.length * turns for part, turns, _ in left))
 
@@ -207,15 +213,15 @@ def _moved(runs: tuple[tuple[Run, ...], ...], steps: int) -> _Moves:
 def _steps_with_updates(
     runs: tuple[tuple[Run, ...], ...], steps: int
 ) -> Iterator[tuple[stretches.Steps, int, bool]]:
-    """Those after which it was finite: how often they come, and whether it stayed as it was."""
+    """How often they come, and whether it stayed as it was."""
     weighted = [
         (Run(run.first, run.stride, run.count), tuple(int(place == at) for at in range(len(runs))))
         for place, each in enumerate(runs)
         for run in each
     ]
     for stretch in stretches.folded(weighted, steps, len(runs)):
-        for part, (updates, compared, still, broken) in stretch.parts():
-            if updates and compared and not broken:
+        for part, (updates, compared, still) in stretch.parts():
+            if updates and compared:
                 yield part, stretch.turns, bool(still)
 
 
