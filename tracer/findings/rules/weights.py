@@ -182,6 +182,7 @@ def _moves(evidence: Evidence, wanted: range | None) -> dict[_Of, _Moves]:
         variable = evidence.trace.variables[of.variable]
         if variable.argument or 0 in variable.shape:  # without elements it cannot change
             continue
+        key: tuple[tuple[Run, ...], ...]
         key = tuple(_updated(evidence, of)), looked, unchanged.get(of, ())
         if wanted is not None:
             key = tuple(_only(runs, wanted) for runs in key)

@@ -76,10 +76,9 @@ class Handing(host.Handing):
             if parameter.requires_grad:
                 name = names.get(id(parameter), "parameter")
                 self._trained[id(parameter)] = ref(parameter), name
-        for own, name, same in beside(parameters):
+        for own, name in beside(parameters, same_model=True):
             if id(own) not in self._trained:
-                self._left.pop(id(own), None)  # what is of the same model comes last, in its order
-                self._left[id(own)] = _Left(ref(own), name, same)
+                self._left[id(own)] = _Left(ref(own), name, True)
 
     def called(self) -> None:
         """A step has ended."""
@@ -103,8 +102,7 @@ class Handing(host.Handing):
             for group in vars(optimizer).get("param_groups", ())
             for parameter in group["params"]
         }
-        handings = list(_all)
-        astray = not self._useful or any(map(self._has_the_same, handings))
+        handings, astray = list(_all), self._is_astray()
         return tuple(
             left.name
             for left, version in ((self._left[key], each) for key, each in self._late.items())
@@ -122,6 +120,10 @@ class Handing(host.Handing):
         return tuple(self._frozen.values())
 
     def _look(self) -> None:
+        if self._looks == 1 and self._is_astray():
+            handed = [own for each, _ in self._trained.values() if (own := each()) is not None]
+            for own, name in beside(handed, same_model=False):
+                self._left.setdefault(id(own), _Left(ref(own), name, False))
         for key, left in self._left.items():
             own = left.parameter()
             if own is not None and own.is_leaf and own.requires_grad and own.grad is not None:
@@ -135,12 +137,17 @@ class Handing(host.Handing):
 
     def _note(self, key: int, own: Any) -> None:
         """A parameter that was not handed over has a gradient, which may be an old one."""
-        known, gradient = self._gradients.get(key), own.grad
+        known = self._gradients.get(key)
+        gradient = own.grad
         if known is None or known.of_parameter != own._version:
             self._late.pop(key, None)
             self._gradients[key] = _Gradient(ref(gradient), gradient._version, own._version)
         elif known.gradient() is not gradient or known.version != gradient._version:
             self._late[key] = own._version
+
+    def _is_astray(self) -> bool:
+        """Whether the optimizer is handed what makes no sense."""
+        return not self._useful or any(map(self._has_the_same, list(_all)))
 
     def _has_the_same(self, other: "Handing") -> bool:
         """Whether another one is handed just the same parameters."""
@@ -154,4 +161,6 @@ class Handing(host.Handing):
 
 def _is_left_alone(own: Any, version: int, handed: Collection[int]) -> bool:
     """Whether nothing was known to update a parameter; one that is gone was seen last before."""
-    return own is None or (id(own) not in handed and own._version == version)
+    if own is None:
+        return True
+    return id(own) not in handed and bool(own._version == version)

@@ -7,7 +7,7 @@ are searched, once for all parameters of an optimizer, when it steps first; noth
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from tracer.model.records import Variable
@@ -62,26 +62,17 @@ def name_of(parameter: Any) -> str:
     return _search.names_of([parameter]).get(id(parameter), "parameter")
 
 
-class Beside(NamedTuple):
-    """A parameter of a model, which some optimizer is not handed."""
-
-    parameter: Any
-    name: str
-    same_model: bool
-    """Whether the model holds some that the optimizer is handed."""
-
-
 def known_names(wanted: Sequence[Any]) -> dict[int, str]:
     """The names of parameters by `id`, as they were when the models were searched last."""
     return _search.names_of(wanted)
 
 
-def beside(handed: Sequence[Any]) -> Iterator[Beside]:
-    """The other parameters of all models, those of models with one of `handed` last.
+def beside(handed: Sequence[Any], *, same_model: bool) -> Iterator[tuple[Any, str]]:
+    """The other parameters of models with one of `handed`, or of all other models; their names.
 
     The models are as they were when they were searched last.
     """
-    return _search.beside(handed)
+    return _search.beside(handed, same_model)
 
 
 def names_alive() -> set[str]:
@@ -140,16 +131,15 @@ class _Search:
             names = {**{each: model[each] for each in ids & model.keys()}, **names}
         return names
 
-    def beside(self, handed: Iterable[Any]) -> Iterator[Beside]:
+    def beside(self, handed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
         """See `beside`."""
         ids = {id(each) for each in handed}
-        pairs = zip(self._models, self._classes, strict=True)
-        for model, cls in sorted(pairs, key=lambda pair: bool(ids & pair[0].keys())):
-            same = bool(ids & model.keys())
-            for key, name in model.items():
-                own = self._seen[key]()
-                if key not in ids and own is not None:
-                    yield Beside(own, name if same else f"{cls}.{name}", same)
+        for model, cls in zip(self._models, self._classes, strict=True):
+            if bool(ids & model.keys()) == same_model:
+                for key, name in model.items():
+                    own = self._seen[key]()
+                    if key not in ids and own is not None:
+                        yield own, name if same_model else f"{cls}.{name}"
 
     def all_names(self) -> set[str]:
         """All that any model has."""
