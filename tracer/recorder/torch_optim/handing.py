@@ -142,7 +142,7 @@ class Handing(host.Handing):
         if known is None or known.of_parameter != own._version:
             self._late.pop(key, None)
             self._gradients[key] = _Gradient(ref(gradient), gradient._version, own._version)
-        elif known.gradient() is not gradient or known.version != gradient._version:
+        elif known.version != gradient._version or known.gradient() is not gradient:
             self._late[key] = own._version
 
     def _is_astray(self) -> bool:
