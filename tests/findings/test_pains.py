@@ -288,6 +288,28 @@ def test_a_callback_that_freezes_a_layer() -> None:
     assert finding.variables == ("base/kernel", "base/bias")
 
 
+@pytest.mark.parametrize("healthy", [False, True])
+@pytest.mark.parametrize("kind", ["keras2", pytest.param("keras3", marks=pytest.mark.long)])
+def test_a_layer_is_frozen_of_a_model_that_fit_built(kind: str, healthy: bool) -> None:
+    """It has one layer more than when it was compiled, the input."""
+    library = library_of(kind)
+    base = library.layers.Dense(2, name="base")
+    model = library.Sequential([base, library.layers.Dense(1)])
+    x, y = np.ones((4, 3)), np.ones((4, 1))
+    with tracer.record() as recording:
+        model.compile(library.optimizers.SGD(0.01), "mse")
+        model.fit(x, y, verbose=0)
+        base.trainable = False
+        if healthy:
+            model.compile(library.optimizers.SGD(0.01), "mse")
+        before = base.get_weights()[0]
+        model.fit(x, y, verbose=0)
+    assert np.any(base.get_weights()[0] != before) != healthy
+    found = bad(recording.trace())
+    assert [each.code for each in found] == ["frozen-but-updated"] * (not healthy)
+    assert all(len(each.variables) == 2 for each in found)
+
+
 def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() -> None:
     random = np.random.default_rng(1)
 

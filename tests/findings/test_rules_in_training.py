@@ -5,12 +5,14 @@ the framework's own errors, by odometers, and by Python's and the optimizer's ow
 """
 
 import functools
+import gc
 import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
+from weakref import ref
 
 import msgspec
 import numpy as np
@@ -947,6 +949,45 @@ def test_iterations_that_do_not_count_the_steps(by: int, said: str) -> None:
     assert all(said in each.text for each in reported)
 
 
+def a_program_that_says(code: str) -> Any:
+    """Six steps of which the rule says something; returns all that it made."""
+    _, kernel = two_variables("keras2" if code == "steps-differ" else "keras3")
+    optimizer: Any = Counting()
+    if code == "steps-skipped":
+        odometer = ODOMETERS["keras3"]()
+        optimizer = keras3.optimizers.LossScaleOptimizer(odometer, initial_scale=4.0)
+    for _ in range(6):
+        factor = np.inf if code == "steps-skipped" else 1.0
+        optimizer.apply_gradients([(factor * tf.ones((2, 2)), kernel)])
+    return optimizer, kernel
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("steps-differ", "iterations stayed at 0"),
+        pytest.param("steps-skipped", "the scale is 0.0625 now", marks=needs_keras3),
+    ],
+)
+def test_a_program_in_a_function_says_what_one_at_the_top_says(code: str, said: str) -> None:
+    """What a function made is gone when the trace is read."""
+    texts = []
+    for at_the_top in (True, False):
+        with tracer.record() as recording:
+            made = a_program_that_says(code)
+            optimizer, name = ref(made[0]), made[0].name
+            if not at_the_top:
+                del made
+                gc.collect()
+        assert (optimizer() is not None) == at_the_top
+        trace = recording.trace()
+        assert trace.complete
+        assert trace.optimizers[0].name == name
+        texts.append(one(trace, code).text.replace(name, ""))
+    assert texts[0] == texts[1]
+    assert said in texts[0]
+
+
 @needs_keras3
 def test_accumulation_is_as_it_should_be() -> None:
     optimizer = wrapped(keras3.optimizers.SGD(gradient_accumulation_steps=4))
@@ -1217,6 +1258,8 @@ def test_graph_that_never_runs(called: bool) -> None:
         crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
         crashed = CallTrace(msgspec.structs.replace(trace.data, programs=(crash,)))
         assert "Mend the error" in one(crashed, "graph-never-ran").advice
+        missed = msgspec.structs.replace(trace.data, complete=False, notes=("it may have run",))
+        assert not CallTrace(missed).findings()
 
 
 # Healthy runs.

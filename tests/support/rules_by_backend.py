@@ -32,7 +32,7 @@ ELSEWHERE = {
     "never-handed": ("torch.optim", "Keras raises; of optax, what it is not handed is not known"),
     "frozen-but-updated": ("torch.optim", "JAX raises, Keras on PyTorch reads `trainable` anew"),
     "shared-variable": ("jax torch torch.optim", _NO_IDENTITY),
-    "optimizer-renewed": ("jax torch torch.optim", _NO_IDENTITY),
+    "optimizer-renewed": ("jax torch torch.optim optax", ""),
     "no-gradient": ("jax torch torch.optim optax", ""),
     "updates-stopped": ("jax torch torch.optim optax", ""),
     "updated-twice": ("jax torch torch.optim", "optax returns one update of each leaf"),

@@ -179,14 +179,14 @@ def _nothing_nested(optimizer: Any, binding: Binding) -> Binding:
 class _Call(Frame):
     """One call of `update`; a fault of the tracer is not the program's."""
 
-    __slots__ = ("binding", "given", "update")
+    __slots__ = ("binding", "count", "given", "update")
 
     def __init__(
         self, update: TracedUpdate, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.binding = update, binding
         self.recorder = binding.recorder
-        self.result = self.python = None
+        self.result = self.python = self.count = None
         named = {_ORDER[update.names.index(n)]: v for n, v in kwargs.items() if n in update.names}
         self.given = {**named, **dict(zip(_ORDER, args, strict=False))}
         try:
@@ -250,6 +250,7 @@ class _Call(Frame):
             self._hand(updates)
         pairs = [pair for pair in self._pairs(updates) if pair[0] is not None]
         sites = recorder.updated(self, index, _LEAF, pairs)
+        self.count = outcome.count_in(state)
         self.result = tracers_in((self.given.get("updates"), updates, state))
         before, limit = self.given.get("state"), self.update.inside.limit
         own = outcome.of_step(self.update.original, before, state, limit)

@@ -138,10 +138,11 @@ _TORCH = replace(
     text={
         **_KERAS_ON_TORCH.text,
         "updates-stopped:missing": (
-            "Look for what changed in the loss at that step: a branch that is no longer taken, a "
-            "detach, a layer whose output is no longer used."
+            "Look for what changed at that step: a branch that is no longer taken, a detach, a "
+            "layer whose output is no longer used; or other parameters in the model, as after "
+            "load_state_dict(assign=True), for which the optimizer is to be made anew."
         ),
-        "updates-stopped:missing why": "it had no gradient since then",
+        "updates-stopped:missing why": "no gradient came since then",
         "updates-stopped:nothing": (
             "If you froze it, this is as it should be. If not, look at requires_grad, and at the "
             "parameter groups."
@@ -162,20 +163,22 @@ _TORCH = replace(
             "load_state_dict."
         ),
         "never-handed": (
-            "Hand over all parameters from the start, for an optimizer leaves out those without "
-            "a gradient; or call optimizer.add_param_group when they are made trainable."
+            "Hand over all parameters that should learn, also those that are frozen at first, and "
+            "after the model is made; keep layers in torch.nn.ModuleList or ModuleDict, for a "
+            "plain list hides them from model.parameters(). Set requires_grad of what should stay "
+            "as it is to False, which saves its gradients."
         ),
         "never-handed:when": (
-            "frozen when the optimizer{of} began, got a gradient later (requires_grad = True), "
-            "and no optimizer was handed {them}: nothing updates {them}"
+            "got gradients while steps ran, and no optimizer was handed {them}: nothing updates "
+            "{them}"
         ),
         "frozen-but-updated": (
             "Set the gradient to None where you freeze: parameter.grad = None, or "
             "optimizer.zero_grad() without set_to_none=False."
         ),
         "frozen-but-updated:when": (
-            "frozen (requires_grad = False) and kept {their} gradient, so the steps{of} go on "
-            "updating {them}: momentum and weight decay do so even if the gradient is 0"
+            "{were} frozen (requires_grad = False) and kept {their} gradient, so the steps{of} go "
+            "on updating {them}: momentum and weight decay do so even if the gradient is 0"
         ),
     },
 )

@@ -134,6 +134,25 @@ class Timeline:
         for stretch in self.stretches:
             yield from stretch.parts(first_step)
 
+    def upto(self, last: int) -> Iterator[tuple[Steps, Values]]:
+        """The same of the steps up to `last`; a cycle that is cut ends with its last whole turn.
+
+        >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).upto(10))
+        [(Steps(first=1, last=7, length=3, every=4), (0,)), \
+(Steps(first=4, last=8, length=1, every=4), (2,)), \
+(Steps(first=9, last=10, length=2, every=None), (0,))]
+        """
+        for stretch in self.stretches:
+            turns = min(stretch.turns, max(0, (last + 1 - stretch.first) // stretch.period))
+            if turns:
+                yield from Stretch(stretch.first, stretch.cycle, turns).parts()
+            begin = stretch.first + turns * stretch.period
+            for length, values in stretch.cycle if turns < stretch.turns else ():
+                if begin <= last:
+                    end = min(begin + length - 1, last)
+                    yield Steps(begin, end, end - begin + 1), values
+                begin += length
+
     @cached_property
     def spread(self) -> Counter[Values]:
         """In how many steps each combination of counts occurred."""

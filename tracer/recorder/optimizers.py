@@ -64,6 +64,21 @@ class _State(NamedTuple):
     unused: tuple[Remark, ...] = ()
 
 
+class _Remains:
+    """What is kept of an optimizer, to be read when the program has let go of it.
+
+    The report of a program is read at its end, and what it made in a function is gone by then. A
+    variable in a graph of TensorFlow 1 is not kept: it would keep the graph.
+    """
+
+    def __init__(self, name: str, iterations: Any, dynamic_scale: Any) -> None:
+        self.called = name
+        self._iterations, self.dynamic_scale = (
+            None if getattr(each, "graph", None) is not None else each
+            for each in (iterations, dynamic_scale)
+        )
+
+
 class Optimizers:
     """A root optimizer and those nested in it, by index."""
 
@@ -78,6 +93,7 @@ class Optimizers:
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
         self._states: dict[int, _State] = {}
+        self._remains: dict[int, _Remains] = {}
         self._called: dict[int, set[str]] = {}  # of `BESIDE`
         self.calls_beside = 0
         """How often one of these methods was called."""
@@ -147,7 +163,7 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return distinct(each.name() for each in self._all)
+        return distinct(map(self._name_of, range(len(self._all))))
 
     def alive(self) -> list[Any]:
         """Those that the program holds."""
@@ -176,6 +192,7 @@ class Optimizers:
             if optimizer is not None:
                 values = self._backend.values_of([own for _, own in updated]) if traced else before
                 self._states[index] = _State(self._rate_of(optimizer), values)
+                self._remains[index] = _remains_of(each.name(), optimizer)
                 each.settings.update(_plain_settings(optimizer))
         self.look_at_state(variables, objects)
 
@@ -199,7 +216,7 @@ class Optimizers:
     ) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is what `iterations` gave when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
-            optimizer = traced.optimizer()
+            optimizer = self._readable(index)
             if optimizer is not None:
                 traced.settings.update(self._settings(optimizer))
             state = self._states.get(index, _State())
@@ -283,9 +300,9 @@ class Optimizers:
         self._files.setdefault(index, set()).update(files_around())
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
-        """Those that the program holds, and how far their own counts of steps were."""
-        for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
-            optimizer = traced.optimizer()
+        """Those whose own counts of steps can be read, and how far these were at first."""
+        for index, name in enumerate(names):
+            optimizer = self._readable(index)
             if optimizer is not None:
                 loaded = index in self._loaded
                 yield Stepped(name, optimizer, None if loaded else self._started.get(index))
@@ -297,8 +314,8 @@ class Optimizers:
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, where it has one."""
         counts = {}
-        for index, traced in enumerate(self._all):
-            steps = self._backend.iterations_of(traced.optimizer())
+        for index in range(len(self._all)):
+            steps = self._backend.iterations_of(self._readable(index))
             if steps is not None:
                 counts[index] = Iterations(steps, index in self.stepping)
         return counts
@@ -360,6 +377,17 @@ class Optimizers:
                     "and without the tracer it would not read that again"
                 )
 
+    def _name_of(self, index: int) -> str:
+        traced, remains = self._all[index], self._remains.get(index)
+        if remains is None or traced.optimizer() is not None:
+            return traced.name()
+        return remains.called
+
+    def _readable(self, index: int) -> Any:
+        """An optimizer, or what is left of one that is gone; None if nothing is."""
+        optimizer = self._all[index].optimizer()
+        return self._remains.get(index) if optimizer is None else optimizer
+
     def _rate_of(self, optimizer: Any) -> float | None:
         """Its learning rate; None for a schedule, and if it cannot be read now."""
         own = object.__getattribute__(optimizer, "__dict__")
@@ -378,7 +406,7 @@ class Optimizers:
         """What the optimizer was told that changes the counts, and what its loss scale is now."""
         settings = _plain_settings(optimizer)
         own = object.__getattribute__(optimizer, "__dict__")
-        scale = self._backend.number_in(own.get(_SCALE, own.get(f"_{_SCALE}")))
+        scale = self._backend.number_in(_scale_in(own))
         if scale is not None:
             settings[_SCALE] = scale if math.isfinite(scale) else str(scale)
         return settings
@@ -386,6 +414,15 @@ class Optimizers:
 
 _SCALE = "dynamic_scale"
 """The variable of Keras 3's loss scale, of which a trace has the value that it had then."""
+
+
+def _scale_in(own: Mapping[str, Any]) -> Any:
+    return own.get(_SCALE, own.get(f"_{_SCALE}"))
+
+
+def _remains_of(name: str, optimizer: Any) -> _Remains:
+    own = object.__getattribute__(optimizer, "__dict__")
+    return _Remains(name, getattr(optimizer, "_iterations", None), _scale_in(own))
 
 
 def _plain_settings(optimizer: Any) -> dict[str, Setting]:

@@ -87,6 +87,18 @@ def test_a_loop_of_ones_own_is_fine() -> None:
     assert not trained.findings
 
 
+def test_a_state_that_is_dropped() -> None:
+    trained = Trained()
+    step, state = jax.jit(trained.loop.step), trained.loop.state
+    for _ in range(6):
+        trained.run(step)
+        trained.loop.state = (trained.loop.state[0], state[1])
+    assert float(trained.loop.state[0][0][0, 0]) == 6  # the weights go on
+    (finding,) = trained.findings
+    assert (finding.code, finding.severity) == ("optimizer-renewed", "warning")
+    assert "began anew in each of 6 steps" in finding.text
+
+
 def test_a_batch_of_another_size_each_time() -> None:
     trained = Trained()
     step = jax.jit(trained.loop.step)

@@ -165,6 +165,58 @@ def steps_differ(healthy: bool) -> None:
         loop.run(X)
 
 
+@program
+def optimizer_renewed(healthy: bool) -> None:
+    """The state is dropped, so that Adam is at its first step for ever."""
+    loop = Loop(optax.adam(0.1))
+    for _ in range(6):
+        _, state = loop.state
+        loop.run(X)
+        if not healthy:
+            loop.state = (loop.state[0], state)
+    assert int(loop.state[1][0].count) == (6 if healthy else 0)
+
+
+@pytest.mark.parametrize("how", ["eager", "init in the step", "scan"])
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_state_that_is_dropped(how: str, healthy: bool) -> None:
+    loop = Loop(optax.chain(optax.clip(1.0), optax.adamw(0.1)))
+    weights, state = loop.state
+
+    def step(carried: Any, x: Any) -> Any:
+        weights, state = carried
+        given = loop.tx.init(weights) if how == "init in the step" and not healthy else state
+        weights, new = loop.step((weights, given), x)
+        return weights, new if healthy or how == "init in the step" else state
+
+    if how == "scan":
+        carried, _ = jax.jit(
+            lambda carried: lax.scan(lambda c, _: (step(c, X), None), carried, None, 6)
+        )((weights, state))
+    else:
+        carried = (weights, state)
+        run = step if how == "eager" else jax.jit(step)
+        for _ in range(6):
+            carried = run(carried, X)
+    trace = tracer.trace_of(loop.tx)
+    assert trace.steps == 6
+    count = int(carried[1][1][0].count)
+    assert count == (6 if healthy else how == "init in the step")
+    found = [each for each in trace.findings() if each.severity != "info"]
+    assert [each.code for each in found] == ["optimizer-renewed"] * (not healthy)
+    assert all("began anew in each of 6 steps" in each.text for each in found)
+
+
+def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:
+    tx = tracer.wrap(optax.adam(0.1))
+    states = [tx.init(params()) for _ in range(2)]
+    for _ in range(6):
+        for place, state in enumerate(states):
+            _, states[place] = tx.update(params(), state, params())
+    assert [int(each[0].count) for each in states] == [6, 6]
+    assert not [e for e in tracer.trace_of(tx).findings() if e.code == "optimizer-renewed"]
+
+
 def test_each_rule_of_the_table_has_a_program() -> None:
     assert rules_of("optax") == PROGRAMS.keys() | {"apply-gradients-twice"}
 

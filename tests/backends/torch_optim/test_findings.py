@@ -250,16 +250,178 @@ def found(train: Callable[[], Any]) -> set[str]:
     return {each.code for each in recording.trace().findings() if each.severity != "info"}
 
 
-def test_a_head_alone_is_trained() -> None:
-    """A list that somebody chose: the body has gradients, and is not frozen."""
+class Listed(torch.nn.Module):  # type: ignore[misc]
+    """A model that keeps its layers in a plain list, which hides them from PyTorch; or not."""
+
+    def __init__(self, healthy: bool) -> None:
+        super().__init__()
+        layers = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)]
+        self.layers: Any = torch.nn.ModuleList(layers) if healthy else layers
+        self.head = torch.nn.Linear(3, 1)
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def layers_in_a_list(healthy: bool) -> tuple[Any, ...]:
+    model = Listed(healthy)
+    return SGD(model.parameters(), 0.1), model, model.layers[0], model.layers[1]
+
+
+def a_head_alone(healthy: bool) -> tuple[Any, ...]:
     model = net()
+    model[0].requires_grad_(not healthy)
+    return SGD(model[1].parameters(), 0.1), model, *(() if healthy else (model[0],))
+
+
+def a_model_made_anew(healthy: bool) -> tuple[Any, ...]:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    model = model if healthy else net()
+    return optimizer, model, model
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (layers_in_a_list, [f"layers[{n}].{of}" for n in (0, 1) for of in ("weight", "bias")]),
+        (a_head_alone, ["0.weight", "0.bias"]),
+        (a_model_made_anew, [f"Sequential.{n}.{of}" for n in (0, 1) for of in ("weight", "bias")]),
+    ],
+)
+@pytest.mark.parametrize("cleared", ["by the optimizer", "by the model", "never"])
+def test_what_gets_gradients_and_is_in_no_optimizer(make: Any, names: Any, cleared: str) -> None:
+    for healthy in (False, True):
+        with tracer.record() as recording:
+            optimizer, model, *left = make(healthy)
+            before = weights(*left)
+            for _ in range(4):
+                if cleared != "never":
+                    (optimizer if cleared == "by the optimizer" else model).zero_grad()
+                (model(torch.ones(4, 3)) ** 2).mean().backward()
+                optimizer.step()
+            assert same(before, *left) != healthy or not left
+            gone = [p.grad for layer in left for p in layer.parameters() if p.grad is None]
+            assert not gone
+            del optimizer, model, left
+        found_of = {each.code: each for each in recording.trace().findings()}
+        assert ("never-handed" in found_of) != healthy
+        if not healthy:
+            assert list(found_of["never-handed"].variables) == names
+            assert found_of["never-handed"].severity == "warning"
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_the_optimizer_of_a_generator_with_the_parameters_of_its_judge(healthy: bool) -> None:
+    draw, judge = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+    of_draw = torch.optim.Adam((draw if healthy else judge).parameters())
+    of_judge = torch.optim.Adam(judge.parameters())
+    before = weights(draw)
+
+    def train() -> None:
+        for _ in range(4):
+            of_judge.zero_grad()
+            (judge(torch.ones(4, 3)) - judge(draw(torch.ones(4, 2)))).mean().backward()
+            of_judge.step()
+            of_draw.zero_grad()
+            judge(draw(torch.ones(4, 2))).mean().backward()
+            of_draw.step()
+
+    assert found(train) == (set() if healthy else {"never-handed"})
+    assert same(before, draw) != healthy
+
+
+def test_gradients_that_nobody_needs_are_fine() -> None:
+    """Those of a judge that is not frozen, where an image is trained or another model."""
+    judge, draw = net(), torch.nn.Linear(2, 3)
+    image = torch.nn.Parameter(torch.ones(4, 3))
+
+    def train() -> None:
+        for optimizer in (SGD([image], 0.1), SGD(draw.parameters(), 0.1)):
+            for _ in range(4):
+                optimizer.zero_grad()
+                judge(image + draw(torch.ones(4, 2))).mean().backward()
+                optimizer.step()
+
+    assert not found(train)
+
+
+def test_a_gradient_of_a_phase_before_is_fine() -> None:
+    model = net()
+    model(torch.ones(4, 3)).mean().backward()
     optimizer = SGD(model[1].parameters(), 0.1)
 
     def train() -> None:
         for _ in range(4):
-            step(optimizer, model)
+            optimizer.zero_grad()
+            model[1](torch.ones(4, 2)).mean().backward()
+            optimizer.step()
 
     assert not found(train)
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_all_gradients_are_gone_at_once(healthy: bool) -> None:
+    """The model gets other parameters, and the optimizer keeps those that it had."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with tracer.record() as recording:
+        for number in range(9):
+            if number == 4:
+                loaded = {name: each.clone() for name, each in model.state_dict().items()}
+                model.load_state_dict(loaded, assign=not healthy)
+                before = weights(model)
+            step(optimizer, model)
+    assert same(before, model) != healthy
+    trace = recording.trace()
+    assert trace.steps == 9 and trace.updates() == 4 * (9 if healthy else 4)
+    said = {each.code: each for each in trace.findings()}
+    assert set(said) == (set() if healthy else {"updates-stopped", "steps-differ"})
+    if not healthy:
+        assert said["updates-stopped"].severity == "warning"
+        assert said["updates-stopped"].step == 5
+        assert len(said["updates-stopped"].variables) == 4
+        assert "no gradient came in the others" in said["steps-differ"].text
+
+
+def test_steps_without_any_gradient_are_not_what_the_code_decides() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with tracer.record() as recording:
+        for _ in range(3):
+            optimizer.step()
+    said = {each.code: each.text for each in recording.trace().findings()}
+    assert said["steps-differ"] == "0 of 3 steps updated anything: no gradient came."
+    assert "no-gradient" in said
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_what_stands_still_after_nan_is_no_matter_of_its_own(healthy: bool) -> None:
+    """Where the gradients are 0 from then on; without NaN, or before it, that is reported."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with tracer.record(effects=True) as recording:
+        for number in range(12):
+            optimizer.zero_grad()
+            (model(torch.ones(4, 3)) ** 2).mean().backward()
+            if number == 3 and not healthy:
+                model[0].weight.grad.fill_(torch.nan)
+            for each in model.parameters() if number > 3 else ():
+                each.grad.zero_()
+            model[1].bias.grad.zero_()
+            before = weights(model)
+            optimizer.step()
+        assert all(map(torch.equal, before[1:], weights(model)[1:]))  # the last one
+    said = [(each.code, each.variables) for each in recording.trace().findings()]
+    if healthy:
+        stopped = ("unchanged", ("0.weight", "0.bias", "1.weight"))
+        assert said == [("unchanged", ("1.bias",)), stopped]
+    else:
+        assert said == [("not-finite", ("0.weight",)), ("unchanged", ("1.bias",))]
+        text = recording.trace().findings()[1].text
+        assert "1.bias was updated in 3 steps before step 4, which made a weight infinite" in text
 
 
 def test_what_another_optimizer_trains_or_the_program_itself_is_fine() -> None:

@@ -73,6 +73,8 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
+    if not summary.trace.complete:
+        return
     every = [_without_failed(each) for each in _graphs(summary)]
     noun, twice = summary.dialect.program, summary.dialect.traces_twice
     rows = [each for each in every if each.idle and not (twice and is_first_only(each))]

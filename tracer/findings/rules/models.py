@@ -12,8 +12,8 @@ from tracer.model.summary import Summary
     severity="warning",
     title="trainable variables that no optimizer was handed",
     why=(
-        "A traced train step goes on with the variables that were trainable when it was traced: "
-        "what is made trainable later keeps its value."
+        "What no optimizer is handed keeps its value. A traced train step goes on with the "
+        "variables that were trainable when it was traced, whatever is made trainable later."
     ),
     advice=(
         "Call model.compile again after `trainable` was changed; in a loop of your own, make the "
@@ -26,10 +26,12 @@ from tracer.model.summary import Summary
         "apply_gradients gets. So nothing is said of a list that was chosen otherwise, of an "
         "optimizer that trains several models, of eager mode, of what was made trainable after "
         "the last step, and of what another optimizer trains. With `torch.optim` it is a parameter "
-        "of which requires_grad was False when the optimizer began, that has a gradient when a "
-        "step ends, and that is in no optimizer; the model is the outermost module of which it "
-        "trains all that could be trained then. With Keras on JAX and on PyTorch the step raises, "
-        "which apply-raised reports."
+        "of a model that the optimizer trains a part of, layers in plain lists included, which got "
+        "a new gradient between two steps, was not written to, and is in no optimizer. Of other "
+        "models it is reported only if the optimizer's own parameters have no gradient, as those "
+        "of a model that was made anew, or are just those of another optimizer: a judge or a "
+        "teacher that is not frozen gets gradients, too. With Keras on JAX and on PyTorch the step "
+        "raises, which apply-raised reports."
     ),
 )
 def never_handed(summary: Summary) -> Iterator[Case]:
@@ -41,8 +43,8 @@ def never_handed(summary: Summary) -> Iterator[Case]:
 
 
 _THAWED = (
-    "made trainable after the train step was traced, and no optimizer was ever handed {them}: the "
-    "step{of} trains only what was trainable before"
+    "{were} made trainable after the train step was traced, and no optimizer was ever handed "
+    "{them}: the step{of} trains only what was trainable before"
 )
 
 
@@ -53,9 +55,9 @@ def _of_model(
     were, them, their = ("was", "it", "its") if len(names) == 1 else ("were", "them", "their")
     which = names_in_short(names, noun=summary.dialect.variable)
     said = summary.dialect.advice(f"{code}:when", when)
-    text = said.format(of=of_optimizer(summary), them=them, their=their)
+    text = said.format(of=of_optimizer(summary), were=were, them=them, their=their)
     advice = summary.dialect.advice(code)
-    return Case(severity, f"{which} {were} {text}.", advice, variables=names)
+    return Case(severity, f"{which} {text}.", advice, variables=names)
 
 
 @rule(
@@ -94,6 +96,6 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
 
 
 _FROZEN = (
-    "frozen (trainable = False) after the train step was traced or compiled, and the step{of} goes "
-    "on updating {them}"
+    "{were} frozen (trainable = False) after the train step was traced or compiled, and the "
+    "step{of} goes on updating {them}"
 )

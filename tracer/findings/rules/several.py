@@ -89,7 +89,8 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         "the folds of a validation. It is info where that is not known: on JAX, and in eager mode "
         "where apply_gradients gets an iterator. Of `torch.optim` the line is that of `wrap`, or "
         "of its first step in a recording; one that went on with a state that it had loaded is "
-        "left out. A trace "
+        "left out. On JAX and with optax it is also a state that is dropped: each of 5 steps or "
+        "more, and all that are known, began with the same count of steps. A trace "
         "does not tell an epoch from a task, so a new optimizer for each task of continual "
         "learning is reported, too."
     ),
@@ -97,6 +98,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 )
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
+    yield from _states_dropped(trace)
     alike: dict[tuple[object, ...], list[int]] = {}
     for root, updated in _updated_by_root(trace).items():
         optimizer = trace.optimizers[root]
@@ -126,6 +128,22 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             dialect.advice("optimizer-renewed"),
             variables=names,
         )
+
+
+def _states_dropped(trace: Trace) -> Iterator[Case]:
+    """Each step of a program of JAX is given a state with the same count of steps."""
+    for root in sorted({each.root for each in trace.optimizers}):
+        optimizer = trace.optimizers[root]
+        for remark in optimizer.remarks if trace.complete else ():
+            if remark.code == "optimizer-renewed":
+                yield Case(
+                    "warning",
+                    f"{optimizer.name} began anew in each of {remark.detail}: the state that it "
+                    "was given had the same count of steps each time.",
+                    "Give each step the state that the one before returned; make it (`init`) once, "
+                    "before the loop. If each step is meant to begin anew, as one step of an inner "
+                    "loop, there is nothing to do.",
+                )
 
 
 def _names(optimizers: Sequence[Optimizer]) -> str:

@@ -11,7 +11,7 @@ from tracer.model.empty import (
     is_loss_scale,
     skipper,
 )
-from tracer.model.measures import tries, vain
+from tracer.model.measures import requests, tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
@@ -201,7 +201,11 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
     every = accumulated_steps(summary)
     meant = every > 1 or not any(map(is_loss_scale, summary.optimizers))
     if applied < steps and meant and not summary.total(vain):
-        reason = "its own code decides which"
+        spread = summary.spread(tries, requests, replica=replica)
+        came = any(gradients for made, gradients in spread if not made)
+        reason = f"no gradient came{' in the others' if applied else ''}"
+        if came:
+            reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
         yield Case(

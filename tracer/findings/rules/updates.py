@@ -216,9 +216,9 @@ def _by_itself(summary: Summary) -> str:
     why="From that step on the variable no longer learns.",
     advice="Look for what changed at that step.",
     explanation=(
-        "Other variables went on, and the silence is more than three times as long as any before "
-        "it. It is info if the variable was no longer handed to apply_gradients, as after it was "
-        "frozen."
+        "The silence is more than three times as long as any before it, and the gradient was None "
+        "in it, or other variables went on. It is info if the variable was no longer handed to "
+        "apply_gradients, as after it was frozen."
     ),
 )
 def stopped(summary: Summary) -> Iterator[Case]:
@@ -236,7 +236,8 @@ def stopped(summary: Summary) -> Iterator[Case]:
         facts = []
         for pattern in every:
             silent = _silent(pattern, replica, summary)
-            if silent is not None and silent[1] == because and latest > silent[0] + 1:
+            went_on = silent is not None and latest > silent[0] + 1  # others were updated
+            if silent is not None and silent[1] == because and (went_on or because == "missing"):
                 facts.append(fact_of(pattern.variables, step=silent[0] + 1))
         for fact in folded(facts):
             own, code = summary.dialect.advice, f"updates-stopped:{because}"

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject, was
 from tracer.findings.rule import rule
-from tracer.model.effects import OBSERVATIONS
 from tracer.model.measures import updates
 from tracer.model.records import Observation
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.model.timeline import Timeline, Values
+from tracer.model.timeline import Timeline
 from tracer.model.wording import some, some_between
 
 _FEWEST = 3
@@ -30,7 +29,7 @@ class _Of(NamedTuple):
 
 
 class _Moves(NamedTuple):
-    """What came of the updates of a variable; steps after which it was not finite are left out."""
+    """What came of the updates of a variable."""
 
     updated: int
     """In how many steps it was updated."""
@@ -112,14 +111,18 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         "it, or that did not change in its last updates, at least 5 and a quarter of all. It is an "
         "error if that is so of all variables from the first step on, as with a learning rate of "
         "0, else a warning. Steps that a loss scale skipped or that only accumulated are no "
-        "updates, and NaN that stays NaN is found by `not-finite`."
+        "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
+        "`not-finite` reports."
     ),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     """A variable was updated, and did not change."""
     if not summary.trace.complete:
         return
-    moves = _moves(summary)
+    broken = [run.first for runs in _runs(summary, "not_finite").values() for run in runs]
+    end = min(broken, default=0)
+    before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
+    moves = _moves(summary, end)
     never: list[Fact] = []
     stopped: list[Fact] = []
     told: set[int] = set()
@@ -140,7 +143,7 @@ def unchanged(summary: Summary) -> Iterator[Case]:
             "error",
             f"No step changed any bit of {subject(summary, fact.variables)}, and "
             f"{'it was' if len(dead) == 1 else 'all of them were'} updated in "
-            f"{some(max(move.updated for move in moves.values()), 'step')}.",
+            f"{some(max(move.updated for move in moves.values()), 'step')}{before}.",
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
             "not, all gradients are 0: look at the loss.",
             names_of(summary, fact.variables),
@@ -151,7 +154,7 @@ def unchanged(summary: Summary) -> Iterator[Case]:
         yield Case(
             "warning",
             f"{subject(summary, fact.variables)} {was(fact.variables)} updated in "
-            f"{some_between(fact.numbers[0], 'step')}, and no bit of "
+            f"{some_between(fact.numbers[0], 'step')}{before}, and no bit of "
             f"{'it' if len(fact.variables) == 1 else 'them'} changed.",
             variables=names_of(summary, fact.variables),
         )
@@ -160,7 +163,7 @@ def unchanged(summary: Summary) -> Iterator[Case]:
         yield Case(
             "warning",
             f"{subject(summary, fact.variables)} {has} not changed since step {fact.step:,}: "
-            f"{some_between(fact.numbers[0], 'update')} changed nothing.",
+            f"{some_between(fact.numbers[0], 'update')}{before} changed nothing.",
             "Print the learning rate: a schedule may have come to 0. If it has not, the gradient "
             "is 0 (a layer that is cut off, a loss at its minimum), or too small beside the weight "
             "for its type.",
@@ -169,13 +172,14 @@ def unchanged(summary: Summary) -> Iterator[Case]:
         )
 
 
-def _moves(summary: Summary) -> dict[_Of, _Moves]:
-    """What came of the updates, of each variable of which all is known."""
+def _moves(summary: Summary, end: int) -> dict[_Of, _Moves]:
+    """What came of the updates before step `end`, of each variable; of all updates if it is 0."""
     moves = {}
     for pattern in summary.patterns:
         for replica in pattern.replicas if pattern.effects and not pattern.argument else ():
-            timeline = pattern.timeline(updates, replica=replica, observations=OBSERVATIONS)
-            move = _moved(timeline, summary.steps_on[replica])
+            steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
+            seen: tuple[Observation, ...] = "compared", "unchanged"
+            move = _moved(pattern.timeline(updates, replica=replica, observations=seen), steps)
             for variable in pattern.variables if move.updated else ():
                 if 0 not in summary.trace.variables[variable].shape:  # else it cannot change
                     moves[_Of(replica, variable)] = move
@@ -183,21 +187,11 @@ def _moves(summary: Summary) -> dict[_Of, _Moves]:
 
 
 def _moved(timeline: Timeline, steps: int) -> _Moves:
-    """What came of updates, from the counts of `updates` and of `OBSERVATIONS` in each step."""
-    number = changed = 0
-    for part, values in timeline.parts():
-        if _is_finite(values):
-            number += part.number
-            if not values[2]:
-                changed = max(changed, part.last)
-    later = timeline.within(changed + 1, steps)
-    return _Moves(number, changed, sum(n for n, values in later if _is_finite(values)))
-
-
-def _is_finite(values: Values) -> bool:
-    """Whether the variable was updated, looked at, and finite after it."""
-    made, compared, _, broken = values
-    return bool(made and compared and not broken)
+    """What came of updates, from the updates, looks and looks without a change in each step."""
+    looked = [at for at in timeline.upto(steps) if at[1][0] and at[1][1]]
+    changed = max((part.last for part, (_, _, still) in looked if not still), default=0)
+    since = sum(n for n, (made, seen, _) in timeline.within(changed + 1, steps) if made and seen)
+    return _Moves(sum(part.number for part, _ in looked), changed, since)
 
 
 def _runs(summary: Summary, what: Observation) -> Mapping[_Of, tuple[Run, ...]]:

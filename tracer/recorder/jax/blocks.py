@@ -43,6 +43,9 @@ from tracer.recorder.jax.tracings import Tracings
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
 
+_ANEW = 5
+"""Fewer steps that begin anew may be the first ones of so many models."""
+
 
 class _Begun(NamedTuple):
     """What is noted of a step as it begins."""
@@ -187,7 +190,7 @@ class Blocks(host.Blocks):
         if frame.parent is None and frame.role == "step":
             role = "step"
         groups, kept = _groups(frame)
-        before, after, clock = _steps_so_far(frame)
+        before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
         stepped = frame.begun.__class__ is _Begun
         variables = () if compared is None else compared.variables
@@ -230,6 +233,10 @@ class Blocks(host.Blocks):
                 sites = [self._sites.sites[number] for number in program.work.sites]
                 handed = frozenset(each.variable for each in sites if each.role == "request")
                 tracing.add_step(frame.place.graph, handed, frame.gradient)
+
+    def steps_so_far(self, frame: Frame) -> tuple[Any, Any, Any]:
+        """The optimizer's own count of steps before and after a block, and what has it."""
+        return _steps_so_far(frame)
 
     def beside(self, frame: Frame) -> Sequence[Any]:
         """Arrays that have a `vmap` where nothing has that the op is handed."""
@@ -328,16 +335,19 @@ class Blocks(host.Blocks):
         A loop of the program's own has its state: what becomes of that the variable never hears,
         nor do those of the optimizers inside of it.
         """
-        for clock in {id(each): each for each in map(clock_of, list(self._stepping))}.values():
+        stepping = [*self._stepping, *([] if optimizer is None else [optimizer])]
+        for clock in {id(each): each for each in map(clock_of, stepping)}.values():
             now, told = number_in(clock), self.programs.latest.get(id(clock))
             if now is not None and told is not None and now < told:
                 return True
         return False
 
     def remarks(self) -> tuple[Remark, ...]:
-        """That each member of a `vmap` updates each variable, in one step."""
-        members = self.programs.members
-        return (Remark("updated-twice", "vmap", some(members, "member")),) if members > 1 else ()
+        """That members of a `vmap` update each variable in a step; that each step begins anew."""
+        members, anew = self.programs.members, self.programs.begun_anew()
+        twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
+        renewed = [Remark("optimizer-renewed", "", some(anew, "step"))] if anew >= _ANEW else []
+        return (*twice, *renewed)
 
 
 def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:

@@ -1,6 +1,7 @@
 """Closes blocks of optax: one call of `update` is one block, with one op in the program."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tracer.kinds import OptimizerKind
@@ -8,15 +9,34 @@ from tracer.recorder.backend import Stepped
 from tracer.recorder.frames import EAGER, Frame
 from tracer.recorder.jax import blocks, older
 
+LOOKS = 100
+"""In how many eager steps at most the count in the state is read, for which the program waits."""
+
 
 class Blocks(blocks.Blocks):
     """The blocks of one transformation; thread-safe."""
+
+    _looks = 0
 
     def close(self, frame: Any, failed: bool) -> None:
         """A call of `update` has ended: count it."""
         if frame.place is not EAGER:
             self._stepping.add(frame.update)
+        elif frame.count is not None and self._looks < LOOKS and not self.programs.all:
+            self._look(frame.count)
         super().close(frame, failed)
+
+    def _look(self, count: Any) -> None:
+        self._looks += LOOKS
+        with suppress(TypeError, RuntimeError):  # of a `vmap`, or given away meanwhile
+            now = int(count)
+            self.programs.tell(now - 1, now)
+            if self.programs.begun_anew():  # a state that goes on is not dropped
+                self._looks -= LOOKS - 1
+
+    def steps_so_far(self, frame: Any) -> tuple[Any, Any, Any]:
+        """The count in the state that was returned, and that before it."""
+        return (0, 0, None) if frame.count is None else (frame.count - 1, frame.count, None)
 
     def beside(self, frame: Frame) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""

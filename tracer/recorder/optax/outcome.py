@@ -51,6 +51,24 @@ def of_step(update: Any, before: Any, after: Any, limit: int | None) -> Outcome:
     return Outcome(came, tuple(dict.fromkeys(_maker(each) for each in missed)))
 
 
+def count_in(state: Any) -> Any:
+    """The count of steps in the state of a transformation as Adam's; None if it has none.
+
+    None, too, where something in it leaves out steps, or keeps them for later.
+    """
+    if next(_states(state), None) is not None:
+        return None
+    for each in jax.tree.leaves(state, is_leaf=_counts):
+        if _counts(each):
+            return each.count
+    return None
+
+
+def _counts(state: Any) -> bool:
+    count = getattr(state, "count", None) if type(state).__name__.startswith("ScaleBy") else None
+    return isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
+
+
 def in_multi_steps() -> Outcome:
     """What comes of a call that is made now if a `MultiSteps` makes it, which may throw it away."""
     found = list(_steps_of_multi_steps(sys._getframe(1)))

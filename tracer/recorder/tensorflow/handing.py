@@ -333,13 +333,14 @@ def _state_kept_meanwhile(model: Any) -> Mapping[Any, bool]:
     compiled = vars(model).get("_compiled_trainable_state") if model is not None else None
     if not isinstance(compiled, WeakKeyDictionary):
         return {}
-    layers = {*map(id, compiled)}
+    # What `fit` builds has more layers than there were at `compile`: its inputs.
+    layers = {*map(id, compiled)}, {id(layer) for layer in model._flatten_layers()}
     for reference in getweakrefs(model):
         owner, *_ = getattr(reference.__callback__, "__defaults__", None) or (None,)
         state = owner() if isinstance(owner, ref) else None
         if not isinstance(state, WeakKeyDictionary) or state is compiled:
             continue
-        if layers == {*map(id, state)} and {*state.values()} <= {True, False}:
+        if {*map(id, state)} in layers and {*state.values()} <= {True, False}:
             return state
     return {}
 

@@ -63,12 +63,17 @@ def name_of(parameter: Any) -> str:
     return _search.names_of([parameter]).get(id(parameter), "parameter")
 
 
-def models_with(wanted: Sequence[Any]) -> list[list[tuple[Any, str]]]:
-    """The parameters of each model that holds one of these, with their names.
+def known_names(wanted: Sequence[Any]) -> dict[int, str]:
+    """The names of parameters by `id`, as they were when the models were searched last."""
+    return _search.names_of(wanted)
+
+
+def beside(handed: Sequence[Any], *, same_model: bool) -> Iterator[tuple[Any, str]]:
+    """The other parameters of models with one of `handed`, or of all other models; their names.
 
     The models are as they were when they were searched last.
     """
-    return _search.models_with(wanted)
+    return _search.beside(handed, same_model)
 
 
 def names_alive() -> set[str]:
@@ -94,6 +99,7 @@ class _Search:
 
     def __init__(self) -> None:
         self._models: list[dict[int, str]] = []  # the names in each
+        self._classes: list[str] = []
         self._seen: dict[int, ref[Any]] = {}  # the parameters of models and optimizers
         self._optimizers: dict[int, ref[Any]] = {}  # that were alive
         self._in_vain = 0
@@ -126,14 +132,15 @@ class _Search:
             names = {**{each: model[each] for each in ids & model.keys()}, **names}
         return names
 
-    def models_with(self, wanted: Iterable[Any]) -> list[list[tuple[Any, str]]]:
-        """The parameters of each model that holds one of these, with their names."""
-        ids = {id(each) for each in wanted if self.knows(each)}
-        return [
-            [(own, model[key]) for key in model if (own := self._seen[key]()) is not None]
-            for model in self._models
-            if ids & model.keys()
-        ]
+    def beside(self, handed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
+        """See `beside`."""
+        ids = {id(each) for each in handed}
+        for model, cls in zip(self._models, self._classes, strict=True):
+            if bool(ids & model.keys()) == same_model:
+                for key, name in model.items():
+                    own = self._seen[key]()
+                    if key not in ids and own is not None:
+                        yield own, name if same_model else f"{cls}.{name}"
 
     def all_names(self) -> set[str]:
         """All that any model has."""
@@ -146,15 +153,16 @@ class _Search:
         optimizers = [each for each in found if compat.is_optimizer(each)]
         inner = {id(c) for each in modules for c in vars(each).get("_modules", {}).values()}
         outermost = [m for m in modules if id(m) not in inner and "_modules" in vars(m)]
-        self._seen, self._models = {}, []
+        self._seen, self._models, self._classes = {}, [], []
         for module in outermost:
             if compat.is_generated(module):
                 continue
             names: dict[int, str] = {}
-            for parameter, name in _named(module):
+            for parameter, name in (*_named(module), *_named_in_lists(module)):
                 names.setdefault(id(parameter), name)  # as `named_parameters` does for one with two
                 self._seen[id(parameter)] = ref(parameter)
             self._models.append(names)
+            self._classes.append(type(module).__name__)
         self._optimizers = {id(each): ref(each) for each in optimizers}
         for optimizer in optimizers:
             with suppress(Exception):  # one that is being made, or is like none that there is
@@ -181,6 +189,20 @@ def _named(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
     for name, child in own.get("_modules", {}).items():
         if child is not None:
             yield from _named(child, prefix if name in around else f"{prefix}{name}.")
+
+
+def _named_in_lists(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
+    """Each parameter of the layers in plain lists and dicts, of which PyTorch does not know."""
+    for name, held in vars(module).items():
+        plain = type(held) in (list, tuple, dict) and name != "_modules"
+        items = [*(held.items() if isinstance(held, dict) else enumerate(held))] if plain else []
+        if items and issubclass(type(items[0][1]), compat.Module):
+            for key, layer in items:
+                if issubclass(type(layer), compat.Module):
+                    yield from _named(layer, f"{prefix}{name}[{key!r}].")
+    for name, child in vars(module).get("_modules", {}).items():
+        if child is not None:
+            yield from _named_in_lists(child, f"{prefix}{name}.")
 
 
 _search = _Search()
