@@ -77,8 +77,6 @@ class Optimizers:
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
         self._ended: dict[int, int | None] = {}  # and when tracing it ended last
         self._gaps = 0
-        self._gaps = 0
-        self._ended: dict[int, int | None] = {}  # how far it had stepped when tracing ended
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
         self._states: dict[int, _State] = {}

@@ -309,8 +309,7 @@ class Recorder:
         number = frame.site if frame.role == "apply" else frame.pending
         step = outermost(frame)
         if frame.place is EAGER:
-            numbers = frame.many if frame.role == "apply" and number is None else [number]
-            for each in numbers:
+            for each in frame.many if number is None else [number]:
                 self._note_raised_in_apply(each)
         if number is not None and step.failing is None:
             step.failing = self._sites.sites[number].variable
