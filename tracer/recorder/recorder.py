@@ -340,13 +340,8 @@ class Recorder:
                 around.error = error
             return
         if type(error).__name__ == "_RequestedStop":
-            if frame.error is None:  # that replica says it for which the other thread worked
-                if frame.place is EAGER and frame.sites:
-                    self.note(
-                        "a replica was stopped in a step because another one raised: what the "
-                        "step had updated may not be counted"
-                    )
-                return
+            if frame.error is None:
+                return  # that replica says it for which the other thread worked
             error = frame.error
         frame.error = None  # it refers to Python's frames
         if frame.role != "step":
