@@ -643,6 +643,39 @@ def test_without_pytest_it_is_a_warning(pytester: pytest.Pytester) -> None:
     )
 
 
+WITHOUT_END = """
+import tracer
+
+def entered():
+    tracer.assert_updates(total=4).__enter__()
+
+def closed():
+    with tracer.assert_updates(total=4):
+        yield
+
+entered()
+generator = closed()
+next(generator)
+generator.close()
+kept = [tracer.assert_updates(total=4)]
+left = tracer.assert_updates(total=0)
+with left:
+    pass
+"""
+
+
+def test_a_block_that_never_ended_is_a_warning(pytester: pytest.Pytester) -> None:
+    result = pytester.runpython(pytester.makepyfile(script=WITHOUT_END))
+    assert result.ret == 0
+    said = [line.partition("script.py:")[2] for line in result.errlines if "Runtime" in line]
+    nothing = "RuntimeWarning: tracer.assert_updates() asserts nothing"
+    assert said[:2] == [
+        f"4: {nothing}: its block was entered and never left",
+        f"7: {nothing}: its block is in a generator that was closed before it ended",
+    ]
+    assert len(said) == 3 and said[2].startswith(f"14: {nothing} without `with`")
+
+
 @pytest.mark.long
 def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(

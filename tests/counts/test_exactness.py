@@ -512,7 +512,31 @@ def test_an_eager_step_that_fails_after_an_update() -> None:
         optimizer.apply_gradients([(one(), bad)])
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.executions("apply_gradients"), trace.updates()) == (1, 1, 1)
-    assert (trace.calls("apply_gradients"), ran(good), trace.complete) == (2, 1, True)
+    assert (trace.calls("apply_gradients"), ran(good), trace.complete) == (2, 1, False)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_an_eager_update_that_raises_after_it_wrote_is_said(many: int) -> None:
+    weight = zero("weight")
+
+    class Failing(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            super()._resource_apply_dense(grad, var, apply_state)
+            if ran(weight) > 2:
+                raise ValueError("too late")
+
+    optimizer = tracer.wrap(Failing(1.0))
+    for _ in range(2):
+        optimizer.apply_gradients([(one(), weight)])
+    assert tracer.trace_of(optimizer).complete
+    for _ in range(many):
+        with pytest.raises(ValueError, match="too late"):
+            optimizer.apply_gradients([(one(), weight)])
+    trace = tracer.trace_of(optimizer)
+    assert ran(weight) == 2 + many
+    assert (trace.updates(), trace.complete) == (2, False)
+    (note,) = trace.notes
+    assert "weight" in note and "in step 3" in note
 
 
 def test_a_graph_step_that_fails_after_an_update_is_said() -> None:

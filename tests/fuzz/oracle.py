@@ -469,6 +469,8 @@ class Model:
         finally:
             if (not failed or root.all_updates.total() > ran) and how.method == "apply_gradients":
                 root.method_calls += self._seen(name, place)
+            if failed and place.graph is None:
+                root.may.add("an apply method raised")
             if failed and place.graph is not None:  # what had begun or run nobody can know
                 for each in self.roots.values():
                     each.may.add("a graph that failed half way")

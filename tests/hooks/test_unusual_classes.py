@@ -391,7 +391,7 @@ def test_the_traceback_of_an_exception_is_the_users(kind: str, compiled: bool) -
         if traced:
             trace = tracer.trace_of(optimizer)
             assert (trace.calls(name), trace.executions(name), trace.steps) == (1, 0, 0)
-            assert trace.complete, trace.notes
+            assert trace.complete is compiled, "in eager mode it may have written"
         frames = traceback.extract_tb(caught.value.__traceback__)
         assert frames[-1].line == 'raise Boom("in the user\'s line")'
         return [frame.filename for frame in frames], caught.value

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
+from weakref import ref
 
 import pytest
 import tensorflow as tf
@@ -13,7 +14,7 @@ from libraries import is_keras3, keras2, keras3, needs_keras3
 from odometers import ODOMETERS, Reading, read
 
 import tracer
-from tracer.hooks import registry, wrapping
+from tracer.hooks import registry, waiting, wrapping
 
 legacy = keras2.optimizers.legacy
 
@@ -87,6 +88,25 @@ def test_a_function_that_counts_and_whose_optimizer_is_gone() -> None:
         run()
     assert read(weight)[0] == Reading(3)
     assert (recording.trace().updates(), recording.trace().complete) == (2, True)
+
+
+def test_the_id_of_an_optimizer_that_is_gone_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`id` gives out a number again: what is noted under it is of the one that is gone."""
+    _begin()
+    gone = keras2.optimizers.SGD(1.0)
+    optimizer, weight = ODOMETERS["keras2"](), tf.Variable([0.0])
+    run = tf.function(lambda: _step(optimizer, weight))
+    run()
+    monkeypatch.setitem(waiting._uncounted, id(optimizer), (ref(gone), []))
+    del gone
+    gc.collect()
+    with tracer.record() as recording:
+        for _ in range(3):
+            run()
+    assert read(weight)[0] == Reading(4)
+    assert (recording.trace().updates(), recording.trace().complete) == (3, True)
 
 
 def test_a_dataset_that_counts_asks_nobody() -> None:

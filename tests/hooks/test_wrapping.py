@@ -1,5 +1,9 @@
 """What `wrap` refuses, and what happens when the tracer itself fails."""
 
+import ctypes
+import signal
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -82,3 +86,72 @@ def test_a_fault_of_the_tracer_never_stops_training(
     assert "ZeroDivisionError: oops; nothing is counted from step 2 on" in trace.notes[0]
     assert trace.updates(step=1) == 1
     assert weight.numpy() == [4.0]
+
+
+def _by_a_signal() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _asynchronously() -> None:
+    thread = ctypes.c_ulong(threading.get_ident())
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimeoutError))
+    for _ in range(1000):
+        pass
+
+
+@pytest.mark.parametrize("interrupt", [_by_a_signal, _asynchronously])
+@pytest.mark.parametrize("place", ["enter", "requests", "enter_apply", "leave_apply", "leave"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_exception_that_interrupts_the_tracer_reaches_the_program(
+    place: str, compiled: bool, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the weights say was counted, but for the step that was interrupted."""
+    optimizer = tracer.wrap(legacy.SGD(1.0))
+    weight = tf.Variable([0.0])
+
+    def step() -> None:
+        optimizer.apply_gradients([(-tf.ones(1), weight)])
+
+    def handler(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    step()
+    run = tf.function(step, autograph=False) if compiled else step
+    monkeypatch.setattr(recorder.Recorder, place, lambda *args, **options: interrupt())
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(TimeoutError):
+            run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        monkeypatch.undo()
+    interrupted = int(weight.numpy()[0]) - 1
+    for _ in range(3):
+        run()
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert "TimeoutError interrupted the tracer" in trace.notes[0]
+    assert trace.updates() in (4, 4 + interrupted)
+    assert weight.numpy() == [4.0 + interrupted]
+
+
+def test_a_function_that_is_interrupted_while_it_forgets_its_graphs() -> None:
+    """A graph that is half forgotten would fail in each later call (`KeyError`)."""
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+
+    @tf.function
+    def run() -> None:
+        optimizer.apply_gradients([(-tf.ones(1), weight)])
+
+    run()
+
+    class Interrupted(dict):  # type: ignore[type-arg]
+        def clear(self) -> None:
+            run._function_cache._dispatch_dict = dict(self)
+            raise TimeoutError
+
+    run._function_cache._dispatch_dict = Interrupted(run._function_cache._dispatch_dict)
+    with pytest.raises(TimeoutError):
+        tracer.wrap(optimizer)
+    run()
+    assert weight.numpy() == [2.0]

@@ -113,6 +113,27 @@ def test_graphs_that_cannot_be_traced_again_fail_with_the_note(given: bool) -> N
         held()
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
+@pytest.mark.parametrize("kind", odometers.KINDS)
+def test_what_runs_after_unwrap_fails_with_the_note(kind: str, given: bool) -> None:
+    """Not the unwrapping itself, where nothing steps after it; `v1` counts no steps."""
+    train = Training(kind)
+    train.step = train.apply
+    chosen = train.optimizer if given else None
+    with (
+        pytest.raises(AssertionError, match=r"(?s)incomplete.*was unwrapped in the block"),
+        tracer.assert_updates(chosen, dense=2, sparse=1),
+    ):
+        train(1)
+        tracer.unwrap(train.optimizer)
+        train(1)
+    assert train.read() == [((0, 2),), ((2, 0),), ((2, 0),)]
+    if kind != "v1":
+        with tracer.assert_updates(chosen, dense=2, sparse=1):
+            train(1)
+            tracer.unwrap(train.optimizer)
+
+
 def test_each_replica() -> None:
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()

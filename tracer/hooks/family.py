@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OptimizerKind, kind_of
 from tracer.recorder import backends
+from tracer.recorder.interrupts import suppress_faults
 
 __tracebackhide__ = is_mistake
 
@@ -83,7 +83,7 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
 def _instead(given: object) -> str:
     """What would work instead of `given`, which is no optimizer."""
     held = tx = None
-    with suppress(Exception):  # a property of a foreign class may do anything
+    with suppress_faults():  # a property of a foreign class may do anything
         tx = getattr(given, "tx", None)
         held = getattr(given, "optimizer", None)
     if kind_of(type(tx)) is not None:

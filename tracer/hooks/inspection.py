@@ -24,6 +24,7 @@ from tracer.hooks.source import definition, side_effects_of
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.records import Remark
 from tracer.recorder.instances import instances
+from tracer.recorder.interrupts import interrupt_in
 from tracer.recorder.optimizers import OWN_STEP
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
@@ -86,7 +87,9 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
         if any("sparse" in each.method for each in remarks if each.code in FAILING):
             layers = ", ".join(_embeddings())
             remarks += (Remark("embedding", "", layers),) if layers else ()
-    except Exception:  # there is no end to what a class can do to those who read it
+    except Exception as error:  # there is no end to what a class can do to those who read it
+        if interrupt_in(error) is not None:
+            raise
         return (Remark(OWN_STEP, kind.step_methods[0]),)
     return remarks
 

@@ -84,7 +84,7 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
                 binding.recorder.optimizers.loads(binding.index)
             if _matters(name, optimizer, given):
                 binding.recorder.called_beside(binding.index, name)
-        except Exception as error:
+        except BaseException as error:
             binding.recorder.fault(error)
     return original
 
@@ -133,7 +133,7 @@ def _begin_apply(
         recorder = binding.recorder
         enter = recorder.enter_apply_to_many if apply.many else recorder.enter_apply
         return original, enter(binding.index, apply, pair[0], pair[1])
-    except Exception as error:
+    except BaseException as error:
         binding.recorder.fault(error)
         return original, None
 
@@ -143,7 +143,7 @@ def _end_apply(call: Frame | None, result: Any, failed: bool) -> None:
     if call is not None:
         try:
             call.recorder.leave_apply(call, result, failed)
-        except Exception as fault:
+        except BaseException as fault:
             call.recorder.fault(fault)
 
 
@@ -185,7 +185,7 @@ class _Call(Frame):
             self.seen = True
             if role == "step" and self.parent is None:
                 self._watch(optimizer, binding.index, name)
-        except Exception as error:
+        except BaseException as error:
             self.recorder.fault(error)
 
     def __enter__(self) -> "_Call":
@@ -199,7 +199,7 @@ class _Call(Frame):
                 self.recorder.leave(self, kind is not None)
                 if error is not None:
                     self.recorder.raised(self, self.method, error)
-            except Exception as fault:
+            except BaseException as fault:
                 self.recorder.fault(fault)
 
     def _watch(self, optimizer: Any, index: int, name: str) -> None:

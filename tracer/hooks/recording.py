@@ -51,6 +51,7 @@ class Recording:
         self._quiet: set[Recorder] = set()  # of optimizers that it waits for: graphs count for them
         self._order: dict[int, int] = {}  # of the optimizers that were alive when it began, by id
         self._places: dict[Recorder, int] = {}  # in that order
+        self._gaps: dict[Recorder, int] = {}  # see `Optimizers.gaps`, when it was met
         self._asked: set[Recorder] = set()
         self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
@@ -82,6 +83,8 @@ class Recording:
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
         ] + [each.note for each in self._refused if each.may_have_run()]
+        if any(each.optimizers.gaps() > before for each, before in list(self._gaps.items())):
+            notes.append(_UNWRAPPED)
         if not parts and _OPTAX in sys.modules:
             notes.append(_NOT_WRAPPED)
         data, objects = combine(parts, list(dict.fromkeys(notes)))
@@ -141,6 +144,7 @@ class Recording:
             if since is not None and not traced:  # what was found to be under way counts
                 since = since._replace(older=missed if recorder is known else {})
             self._since[recorder] = since
+        self._gaps.setdefault(recorder, recorder.optimizers.gaps())
         if not traced:
             self._wrapped.append(ref(optimizer))
         return recorder
@@ -298,6 +302,7 @@ class Recording:
         self._waiting.clear()
         self._quiet.clear()
         self._places.clear()
+        self._gaps.clear()
 
 
 def _compares_too(recorder: "Recorder") -> Recording | None:
@@ -308,6 +313,10 @@ def _compares_too(recorder: "Recorder") -> Recording | None:
     return None
 
 
+_UNWRAPPED = (
+    "an optimizer was unwrapped in the block: what it did until it was wrapped again, or the block "
+    "ended, may not be counted"
+)
 _NOT_WRAPPED = (
     "optax is imported, and its transformations are counted only if the program wraps them: "
     "tx = tracer.wrap(tx)"

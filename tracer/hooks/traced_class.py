@@ -21,6 +21,7 @@ from tracer.hooks.registry import (
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 from tracer.recorder.backends import name_of
 from tracer.recorder.frames import FrameRole
+from tracer.recorder.interrupts import interrupt_in
 
 _making = threading.RLock()
 
@@ -80,6 +81,8 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     try:
         traced: type = type(base)(base.__name__, (base,), members)
     except Exception as error:  # whatever its metaclass or its `__init_subclass__` raises
+        if interrupt_in(error) is not None:
+            raise
         raise _no_subclass(base, error) from error
     if vars(traced).get("__class__") is not members["__class__"]:
         raise _no_subclass(base, "its metaclass gives another class instead")

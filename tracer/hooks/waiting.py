@@ -70,7 +70,7 @@ def wait(optimizer: Any, called: Callable[[Any], None]) -> bool:
     exchanged = id(type(optimizer)) not in plain_classes
     if exchanged:
         set_class(optimizer, traced_classes[id(type(optimizer))])
-    if id(optimizer) not in waiting:
+    if exchanged or id(optimizer) not in waiting:  # what is there may be of one that is gone
         waiting[id(optimizer)] = Waiting(called, compat.unique_number())
     return exchanged
 
@@ -120,7 +120,10 @@ def _look_at_new_functions(alive: Sequence[Any]) -> None:
         known = None if binding is None else (binding.recorder.optimizers.older, binding.index)
         using = [ref(f) for f in uncounted_users(among, each, kind, own_name(each), known)]
         if using:
-            _uncounted.setdefault(id(each), (ref(each), []))[1].extend(using)
+            entry = _uncounted.get(id(each))
+            if entry is None or entry[0]() is not each:  # an `id` is used again
+                entry = _uncounted[id(each)] = ref(each), []
+            entry[1].extend(using)
 
 
 def _forget_what_is_gone() -> None:

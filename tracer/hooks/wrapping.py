@@ -4,7 +4,7 @@ The object stays the same one, so nothing changes for a closure, a checkpoint or
 holds it; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from tracer.errors import UnsupportedOptimizer, is_mistake
@@ -140,6 +140,21 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
         if not is_traced(member) and kind.name != TORCH:
             traced_class(plain_class(type(member)), kind)  # refuses before anything is wrapped
     recorder = _recorder_for([member for member, _ in members], members[0][1])
+    try:
+        _trace(members, shells, recorder, made, retrace)
+    except BaseException as error:
+        recorder.note(f"wrap was ended by {type(error).__name__}: calls may not be counted")
+        raise
+
+
+def _trace(
+    members: Sequence[tuple[Any, OptimizerKind]],
+    shells: Iterable[Any],
+    recorder: Recorder,
+    made: str,
+    retrace: bool,
+) -> None:
+    """Begin to trace these optimizers, which the recorder is of."""
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:

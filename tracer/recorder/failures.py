@@ -7,10 +7,10 @@ The messages are those of `keras/src/optimizers/base_optimizer.py`
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from tracer.model.records import Failure
+from tracer.recorder.interrupts import suppress_faults
 
 _LONGEST = 200
 _MOST = 8  # kinds of failures that are kept
@@ -90,7 +90,7 @@ class Failures:
 
 def _one_line(error: Exception) -> str:
     said = ""
-    with suppress(Exception):  # an exception of the program may not even have a text
+    with suppress_faults():  # an exception of the program may not even have a text
         said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     said = " ".join(said.split())
     return f"{type(error).__name__}{': ' if said else ''}{said}"
@@ -105,6 +105,6 @@ def _unknown(optimizers: Iterable[Any], handed: Iterable[tuple[int, Any]]) -> It
         if (known := vars(each).get(name))
     ]
     for index, variable in handed if indices else ():
-        with suppress(Exception):
+        with suppress_faults():
             if not any(each._var_key(variable) in known for each, known in indices):
                 yield index

@@ -125,7 +125,7 @@ class Variables:
             return known[1]
         with self._lock:
             index = len(self._plain)
-            self.objects.append(ref(own))
+            self.objects[index:] = [ref(own)]  # a signal handler may raise between two lines
             self._plain.append(self._row(own))
             self._index[id(own)] = (ref(own), index)
         return index

@@ -60,7 +60,7 @@ class Living:
         self._references: dict[int, ref[Any]] = {}
         self._new: dict[int, ref[Any]] = {}
         self._complete = False
-        self._looked_at: set[int] = set()
+        self._looked_at: dict[int, ref[type]] = {}
 
     def tell_of(self, cls: type, *, new: bool = False) -> None:
         """Be told of each instance of `cls` that is made from now on; if `new`, there is none yet.
@@ -97,9 +97,10 @@ class Living:
     def _watch_copying(self, made: type) -> None:
         """Be told when one of this class is copied by a method of the class, or of one above it."""
         for cls in made.__mro__:
-            if id(cls) in self._looked_at:
+            known = self._looked_at.get(id(cls))
+            if known is not None and known() is cls:
                 break
-            self._looked_at.add(id(cls))
+            self._looked_at[id(cls)] = ref(cls)
             for name in ("__copy__", "__deepcopy__"):
                 copying = vars(cls).get(name)
                 if isinstance(copying, FunctionType):

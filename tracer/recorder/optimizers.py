@@ -4,7 +4,6 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -13,6 +12,7 @@ from tracer.model.names import distinct
 from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
 from tracer.model.wording import listed
 from tracer.recorder.backend import Backend, Blocks, Iterations, Stepped
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.older import Older, note_of, outermost
 from tracer.recorder.state import (
     FITTED,
@@ -90,6 +90,8 @@ class Optimizers:
         self._nothing: dict[tuple[int, str], None] = {}
         self.older = backend.new_older()
         self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
+        self._ended: dict[int, int | None] = {}  # and when tracing it ended last
+        self._gaps = 0
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
         self._states: dict[int, _State] = {}
@@ -203,7 +205,7 @@ class Optimizers:
             optimizer = each.optimizer()
             if optimizer is None:
                 continue
-            with suppress(Exception):  # of an optimizer that is made otherwise
+            with suppress_faults():  # of an optimizer that is made otherwise
                 called, files = self._called.get(index, ()), self._files.get(index, ())
                 self._states[index] = self._states.get(index, _State())._replace(
                     slots=slots_of(optimizer),
@@ -268,6 +270,8 @@ class Optimizers:
         iterations = self._backend.iterations_of(optimizer)
         if iterations is not None:
             self._started.setdefault(index, iterations)
+        self._gaps += self._in_gap(index)
+        self._ended.pop(index, None)
         if since is None:
             own = index in self.with_own_step()
             self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
@@ -287,16 +291,30 @@ class Optimizers:
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
         self.older.let_go(index)
+        self._ended[index] = self._count_of(index)
+
+    def gaps(self) -> int:
+        """How often an optimizer that was traced before stepped, or may have, untraced."""
+        return self._gaps + sum(map(self._in_gap, list(self._ended)))
+
+    def _in_gap(self, index: int) -> bool:
+        """Whether it may have stepped since tracing ended, and tracing has not begun again."""
+        if index not in self._ended:
+            return False
+        before = self._ended[index]
+        return before is None or self._count_of(index) != before
+
+    def _count_of(self, index: int) -> int | None:
+        with suppress_faults():
+            return self._backend.iterations_of(self._all[index].optimizer())
+        return None
 
     def first_step(self, index: int) -> None:
         """The first step of one begins, also if it is only traced.
 
         What moved its iterations until then, as a model that is loaded, was no step.
         """
-        iterations = None
-        with suppress(Exception):
-            iterations = self._backend.iterations_of(self._all[index].optimizer())
-        self.stepping.setdefault(index, iterations)
+        self.stepping.setdefault(index, self._count_of(index))
         self._files.setdefault(index, set()).update(files_around())
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
@@ -396,7 +414,7 @@ class Optimizers:
         groups = own.get("param_groups")  # of PyTorch
         if isinstance(groups, list) and groups:
             rate = groups[0].get("lr")
-        with suppress(Exception):  # made in the graph that is being traced, say
+        with suppress_faults():  # made in the graph that is being traced, say
             if isinstance(rate, float | int):
                 return float(rate)
             return self._backend.number_in(rate)

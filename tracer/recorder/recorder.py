@@ -32,6 +32,7 @@ from tracer.model.records import Kind, Role
 from tracer.recorder.backend import Backend, Handing, Variables
 from tracer.recorder.failures import Failures
 from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying, outermost
+from tracer.recorder.interrupts import interrupt_in
 from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.reader import Reader
 from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
@@ -50,6 +51,7 @@ class Recorder:
         self._calls_under_way = CallsUnderWay()
         self._handing = backend.new_handing(self._variables, self.optimizers.iterations)
         self._failures = Failures()
+        self._raised_in_apply: set[int] = set()
         self._turns = Turns()
         self._blocks = backend.new_blocks(
             sites=self._sites,
@@ -306,8 +308,23 @@ class Recorder:
         """An apply method raised; its step, which may be on another thread, will raise next."""
         number = frame.site if frame.role == "apply" else frame.pending
         step = outermost(frame)
+        if frame.place is EAGER:
+            for each in frame.many if number is None else [number]:
+                self._note_raised_in_apply(each)
         if number is not None and step.failing is None:
             step.failing = self._sites.sites[number].variable
+
+    def _note_raised_in_apply(self, number: int) -> None:
+        """Say that nobody knows what the call had written; once for each site."""
+        if number not in self._raised_in_apply:
+            self._raised_in_apply.add(number)
+            site = self._sites.sites[number]
+            index = site.variable
+            name = "a variable" if index is None else self._variables.plain[index].name
+            self.note(
+                f"{site.method} raised on {name}, first in step {self._step_count() + 1}: whether "
+                "it had updated the variable is not known, and such calls are not counted"
+            )
 
     def raised(self, frame: Frame, method: str, error: BaseException) -> None:
         """A step or group method was ended by an exception, and `leave` has been told.
@@ -439,7 +456,7 @@ class Recorder:
                 known = NOT_REQUESTED
                 try:
                     known = self._request(frame, optimizer, method, pair)
-                except Exception as error:
+                except BaseException as error:
                     self.fault(error)
                 if changed is None and frame.place is EAGER:
                     changed = list(order[:index])
@@ -450,7 +467,7 @@ class Recorder:
                 try:
                     if handed is not None:
                         effects.hold(frame, handed, pair[1])
-                except Exception as error:
+                except BaseException as error:
                     self.fault(error)
             yield pair
         if changed is not None:
@@ -579,7 +596,17 @@ class Recorder:
         self._notes.setdefault(text)
 
     def fault(self, error: BaseException) -> None:
-        """Something failed in the tracer itself: say so once, and let training go on untraced."""
+        """Something failed in the tracer itself: say so once, and let training go on untraced.
+
+        An exception of the program is raised again.
+        """
+        interrupt = interrupt_in(error)
+        if interrupt is not None:
+            self.note(
+                f"{type(interrupt).__name__} interrupted the tracer: what the program did just "
+                "then may not be counted"
+            )
+            raise interrupt
         if self.broken:
             return
         self.broken = True

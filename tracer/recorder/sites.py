@@ -46,10 +46,12 @@ class SiteTable:
         number = self._numbers.get(fields)
         if number is None:
             with self._lock:
-                number = self._numbers.setdefault(fields, len(self.sites))
-                if number == len(self.sites):
-                    self.calls.append([0, 0])
+                number = self._numbers.get(fields)
+                if number is None:  # an exception of a signal handler may come between two lines
+                    number = len(self.sites)
+                    self.calls[number:] = [[0, 0]]
                     self.sites.append(Site(*fields))
+                    self._numbers[fields] = number
         return number
 
     def forget_object(self, variable: Any, site: Site) -> None:

@@ -2,7 +2,8 @@
 
 Each assertion is a context manager. Only what ran in its block counts, also of an optimizer that
 trained before. It yields an `Assertion`, whose `trace` can be asked in the block and after it. An
-exception that leaves the block is left alone; nothing is asserted then. A trace that is not
+exception that leaves the block is left alone; nothing is asserted then. That nothing is asserted is
+said where the block never began or never ended: see `tracer.testing.unused`. A trace that is not
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
@@ -85,7 +86,7 @@ class Assertion:
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
-        self._unused.cancel()
+        self._unused.entered(self)
         if self._optimizer is None:
             self._recording = self._stack.enter_context(record(effects=self._effects))
             return self
@@ -93,6 +94,7 @@ class Assertion:
             recording = recording_of(self._optimizer, effects=self._effects)
             self._recording = self._stack.enter_context(recording)
         except UnsupportedOptimizer as error:
+            self._unused.cancel()
             raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         return self
 
@@ -104,6 +106,8 @@ class Assertion:
     ) -> None:
         __tracebackhide__ = True
         self.close()
+        if isinstance(error, GeneratorExit):
+            self._unused.abandoned()
         if error is None:
             message = self.failure()
             if message:
@@ -115,6 +119,7 @@ class Assertion:
 
     def close(self) -> None:
         """End the block without asserting anything."""
+        self._unused.cancel()
         self._stack.close()
 
 

@@ -1,7 +1,8 @@
-"""Assertions that were made and never used in a `with`: they assert nothing, and that is said.
+"""Assertions whose block never began or never ended: they assert nothing, and that is said.
 
-As Python does it for a coroutine that was never awaited, it is said when the object is gone: by a
-`RuntimeWarning` at the line that made it, or to the pytest plugin, which fails the test.
+As Python does it for a coroutine that was never awaited, it is said when the object is gone or the
+program ends: by a `RuntimeWarning` at the line that made it, or to the pytest plugin, which fails
+the test. A generator that is closed leaves the block in its middle: that is said at once.
 """
 
 import sys
@@ -15,14 +16,18 @@ _PLUGIN = "tracer.pytest_plugin"
 
 
 class Unused(NamedTuple):
-    """An assertion that is gone, and no block was ever run in it."""
+    """An assertion that asserted nothing."""
 
     function: str
     """What made it: `assert_updates`."""
     path: str
     line: int
+    why: str = ""
+    """What became of its block; empty if it never began."""
 
     def __str__(self) -> str:
+        if self.why:
+            return f"tracer.{self.function}() asserts nothing: {self.why}"
         return (
             f"tracer.{self.function}() asserts nothing without `with`: write "
             f"`with tracer.{self.function}(...):` above the code that trains"
@@ -40,14 +45,27 @@ class Watch:
             frame = frame.f_back
         if frame is not None:
             path, line = frame.f_code.co_filename, frame.f_lineno
-        self._finalizer = weakref.finalize(
-            assertion, _say, Unused(function, path, line), _of_this_test()
-        )
-        self._finalizer.atexit = False
+        self._unused = Unused(function, path, line)
+        self._wait(assertion)
+
+    def entered(self, assertion: object) -> None:
+        """Its block begins."""
+        self.cancel()
+        self._unused = self._unused._replace(why="its block was entered and never left")
+        self._wait(assertion)
+
+    def abandoned(self) -> None:
+        """Its block was left by a generator that was closed."""
+        self.cancel()
+        why = "its block is in a generator that was closed before it ended"
+        _say(self._unused._replace(why=why), _of_this_test())
 
     def cancel(self) -> None:
         """It was used."""
         self._finalizer.detach()
+
+    def _wait(self, assertion: object) -> None:
+        self._finalizer = weakref.finalize(assertion, _say, self._unused, _of_this_test())
 
 
 def _of_this_test() -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.tensorflow import compat, writes
 from tracer.recorder.tensorflow.variables import canonical
 
@@ -62,10 +63,9 @@ class Assigning:
             return
         inside = writes.OpsOf(graph)
         for each in calls:
-            try:
+            may_write = True
+            with suppress_faults():  # an op of a kind that nobody here knows
                 may_write = inside.may_write(each.handles, each.start, each.end)
-            except Exception:  # an op of a kind that nobody here knows
-                may_write = True
             if may_write:
                 self._writing.add(each.site)
             else:
@@ -77,10 +77,9 @@ class Assigning:
         """What `variable` holds before a call; None if there is no need to look, or no way."""
         if site in self._writing or self._looks[site] >= _LOOKS:
             return None
-        try:
+        before = None
+        with suppress_faults():  # a variable that cannot be read now
             before = writes.held(canonical(variable)) if len(_handles(variable)) == 1 else None
-        except Exception:  # a variable that cannot be read now
-            before = None
         if before is None:
             self._writing.add(site)
         return before
@@ -88,10 +87,9 @@ class Assigning:
     def look_again(self, site: int, variable: Any, before: Any) -> bool:
         """Look at `variable`, which held `before`, after a call; False to look at the next too."""
         self._looks[site] += 1
-        try:
+        idle = False
+        with suppress_faults():
             idle = writes.holds(canonical(variable), before)
-        except Exception:
-            idle = False
         if idle:
             self._idle[site] = True
         else:

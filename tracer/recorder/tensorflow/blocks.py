@@ -303,7 +303,7 @@ class Blocks:
                 self.called_by_apply_methods = True
                 stamp |= APPLYING
             return compat.constant(stamp) if stamp else ledger.alone
-        except Exception as error:
+        except BaseException as error:
             self._fault(error)
             return ledger.alone
 

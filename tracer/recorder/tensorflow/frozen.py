@@ -6,10 +6,10 @@ It is asked where an assertion has failed, so it may take the time of a look at 
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from tracer.recorder.instances import instances
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.tensorflow.variables import name_of
 
 _HOMES = (
@@ -40,7 +40,7 @@ def frozen_beside(is_handed: Callable[[Any], bool], optimizer: object) -> list[F
     gc.collect()  # what nothing holds any more is no model
     found: dict[int, FrozenLayer] = {}
     for model in instances(_layer_classes()):
-        with suppress(Exception):  # a model may compute what it shows
+        with suppress_faults():  # a model may compute what it shows
             compiled = optimizer is not None and getattr(model, "optimizer", None) is optimizer
             if any(map(is_handed, model.variables)) or (compiled and not model.trainable_variables):
                 for layer, own in _frozen(model):

@@ -90,6 +90,9 @@ def trace_anew(function: Any) -> bool:
         return False
     try:
         function._function_cache.clear()
+    except BaseException:  # of a signal handler: half cleared, the function would be broken
+        function._function_cache.clear()
+        raise
     finally:
         function._lock.release()
     return True

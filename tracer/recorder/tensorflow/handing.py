@@ -16,7 +16,6 @@ a part of one with an optimizer of its own, as the critic of a GAN, is frozen fo
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, getweakrefs, ref
 
@@ -24,6 +23,7 @@ from tracer.kinds import kind_of
 from tracer.model.names import tensorflow_name
 from tracer.recorder.backend import Iterations
 from tracer.recorder.instances import instances
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.tensorflow.own_variables import iterations_of
 from tracer.recorder.tensorflow.variables import VariableTable, canonical, own_path
 
@@ -118,7 +118,7 @@ class Handing:
     def traced(self, handed: Iterable[Any]) -> None:
         """A step is being traced that was handed these variables; called below it on the stack."""
         ids = frozenset(map(id, handed))
-        with suppress(Exception):  # of a model, which may compute what it shows
+        with suppress_faults():  # of a model, which may compute what it shows
             models = [_as_it_is(model, ids) for model in _models_around(ids)]
             anew = {id(each.model()) for each in models}
             others = [each for each in self._models if id(each.model()) not in anew]
@@ -130,7 +130,7 @@ class Handing:
         """A function with a step in it is called."""
         if self._models and time.perf_counter() >= self._due:
             begin = time.perf_counter()
-            with suppress(Exception):
+            with suppress_faults():
                 if self._late or self._has_thawed():
                     self._look()
                 for known in self._models:
@@ -148,7 +148,7 @@ class Handing:
         late = dict(self._late)
         if not late:
             return ()
-        with suppress(Exception):
+        with suppress_faults():
             now = {key for key, _, _ in self._thawed()}
             late = {key: each for key, each in late.items() if key in now or each.is_gone}
             self._note_trained(late)
@@ -164,7 +164,7 @@ class Handing:
 
     def frozen(self) -> tuple[str, ...]:
         """The names of what was frozen and went on to be handed over, for no other model's sake."""
-        with suppress(Exception):
+        with suppress_faults():
             return tuple(
                 each.name
                 for key, each in self._frozen.items()
@@ -353,7 +353,7 @@ def _models_around(handed: frozenset[int]) -> list[Any]:
     models = {}
     for value in _values_around():
         if id(value) not in models and _is_plain_layer(type(value)):
-            with suppress(Exception):  # not built, say
+            with suppress_faults():  # not built, say
                 if {id(canonical(each)) for each in value.trainable_variables} == handed:
                     models[id(value)] = value
     return list(models.values())

@@ -1,10 +1,10 @@
 """The variables that an optimizer keeps for itself, as TensorFlow has them, and what they hold."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from tracer.recorder.backend import ENOUGH, SMALL, number_of
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
 
@@ -34,7 +34,7 @@ def number_in(variable: Any) -> float | None:
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
     values: list[Any] = []
-    with suppress(Exception), compat.outside_of_graphs():
+    with suppress_faults(), compat.outside_of_graphs():
         for variable in variables:
             size = variable.shape.num_elements()
             if size is not None and 0 < size <= SMALL and len(values) < ENOUGH:

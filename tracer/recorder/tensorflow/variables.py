@@ -123,7 +123,8 @@ class VariableTable:
 
     def _add(self, name: str, own: Any, argument: bool) -> int:
         dtype = getattr(own.dtype, "name", str(own.dtype)).removesuffix("_ref")
-        self.objects.append(None if argument else ref(own))
+        # A signal handler may have raised between the two.
+        self.objects[len(self._plain) :] = [None if argument else ref(own)]
         self._plain.append(Variable(name, _shape(own), dtype, argument, _whole(own, name)))
         return len(self._plain) - 1
 
