@@ -57,6 +57,11 @@ _DOUBTS: dict[Doubt, str] = {
         "a step is in a function or a branch of its own that is given the same in each pass of a "
         "loop, which is differentiated: JAX runs it once before the loop, and it is counted once"
     ),
+    "recomputed": (
+        "a step is in a function that jax.checkpoint computes again, and several programs or calls "
+        "differentiate that function: in which of them JAX dropped the first pass is not known, so "
+        "a step may be counted twice or not at all"
+    ),
 }
 
 
