@@ -94,6 +94,54 @@ def test_a_state_of_which_the_step_took_the_arrays() -> None:
     assert trace.notes[0].startswith("MultiSteps decides")
 
 
+def test_steps_that_update_some_leaves_alone() -> None:
+    """One number for all leaves says what came of them."""
+    accumulating = optax.MultiSteps(optax.sgd(1.0), 4)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        updates, state = accumulating.update(updates, state, params)
+        return {**updates, "w": updates["w"] + 1.0}, state
+
+    tx = tracer.wrap(optax.GradientTransformation(accumulating.init, update))
+    state = tx.init(params())
+    for _ in range(3):
+        _, state = jax.jit(tx.update)(params(), state, params())
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable")["w",] == 3
+    assert not trace.complete and "0 for some leaves alone" in trace.notes[0]
+
+
+@pytest.mark.parametrize("around", [lambda update: update, jax.jit])
+@pytest.mark.parametrize(
+    "tx", [optax.MultiSteps(optax.sgd(1.0), 4), optax.chain(optax.sgd(1.0), optax.apply_every(4))]
+)
+def test_nan_in_a_step_that_accumulates(tx: Any, around: Any) -> None:
+    """0 times NaN is NaN: a step that should update nothing makes the weights NaN."""
+    tx = tracer.wrap(tx)
+    update, state, weights, moved = around(tx.update), tx.init(params()), params(), 0
+    for number in (1.0, 1.0, np.nan, 1.0, 1.0):
+        gradients = jax.tree.map(lambda each: each + number, params())  # noqa: B023
+        updates, state = update(gradients, state, weights)
+        before, weights = weights["w"], optax.apply_updates(weights, updates)
+        moved += bool(np.all(np.asarray(before) != np.asarray(weights["w"])))
+    trace = tracer.trace_of(tx)
+    assert trace.complete
+    assert trace.count("updates", by="variable") == {("b",): moved, ("w",): moved}
+    assert moved >= 2
+
+
+def test_updates_that_are_not_finite_in_multi_steps() -> None:
+    """What is wrapped is inside: its updates are multiplied by 0, and 0 times NaN is NaN."""
+    inner = tracer.wrap(optax.sgd(1.0))
+    accumulating = optax.MultiSteps(inner, 4)
+    state = accumulating.init(params())
+    gradients = jax.tree.map(lambda each: each + np.nan, params())
+    updates, state = jax.jit(accumulating.update)(gradients, state, params())
+    assert np.isnan(np.asarray(updates["w"])).all()
+    trace = tracer.trace_of(inner)
+    assert trace.updates() == 2 and not trace.complete
+
+
 def test_a_chain_in_what_returns_its_updates() -> None:
     """Also with names, compiled by itself, and under `inject_hyperparams`."""
     last = [optax.clip(1.0), optax.apply_if_finite(optax.sgd(1.0), 9)]
