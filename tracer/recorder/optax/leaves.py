@@ -110,12 +110,27 @@ def names_in(tree: Any) -> list[str]:
     )
 
 
-def names_of_arrays(tree: Any) -> list[str]:
-    """The path to each leaf of a tree of arrays; none if there is something else in it."""
+def rows_of_arrays(tree: Any) -> list[Variable]:
+    """Each array in a tree; none if it holds variables or names, which mean themselves.
+
+    A model of Equinox holds functions and numbers beside its arrays.
+    """
     leaves = _flat(tree)[0]
-    if not all(each is None or isinstance(each, _ARRAYS) for each in leaves):
+    if not any(isinstance(each, _ARRAYS) for each in leaves):
         return []
-    return [name for name, each in zip(names_in(tree), leaves, strict=True) if each is not None]
+    if any(not (isinstance(each, _ARRAYS) or _is_no_variable(each)) for each in leaves):
+        return []
+    return [
+        Variable(name, tuple(map(int, each.shape)), _dtype_of(each))
+        for name, each in zip(names_in(tree), leaves, strict=True)
+        if isinstance(each, _ARRAYS)
+    ]
+
+
+def _is_no_variable(leaf: Any) -> bool:
+    """Whether it is nothing, a number or a function, as a model of Equinox holds them."""
+    is_function = callable(leaf) and not hasattr(leaf, "variables")
+    return leaf is None or isinstance(leaf, int | float | complex) or is_function
 
 
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
