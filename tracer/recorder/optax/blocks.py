@@ -12,6 +12,8 @@ from tracer.recorder.jax import blocks, older
 class Blocks(blocks.Blocks):
     """The blocks of one transformation; thread-safe."""
 
+    steps_models = True
+
     def close(self, frame: Any, failed: bool) -> None:
         """A call of `update` has ended: count it."""
         if frame.place is not EAGER:

@@ -62,7 +62,8 @@ class Leaves:
     def handed(self, gradients: Any, params: Any) -> Iterator[tuple[Any, Leaf]]:
         """Each gradient, which may be None, with the leaf that it is of.
 
-        The path is that in the parameters, if they are given and are as many.
+        The path is that in the parameters, if they are given and are as many. A model of Equinox
+        has functions and numbers beside its weights, which have no gradient.
         """
         given, tree = _flat(gradients)
         named, known = given, tree
@@ -72,7 +73,7 @@ class Leaves:
                 named, known = flat, of_params
         names = self._names_of(known, gradients if known is tree else params)
         for gradient, array, name in zip(given, named, names, strict=True):
-            if gradient is not None or array is not None:
+            if gradient is not None or _is_weight(array):
                 yield gradient, self._leaf(name, gradient if array is None else array)
 
     def _names_of(self, structure: Any, whole: Any) -> list[str]:
@@ -100,6 +101,12 @@ class Leaves:
                     self.objects.append(None)
                     self._index[key] = index
         return self._all[index]
+
+
+def _is_weight(leaf: Any) -> bool:
+    """Whether a leaf of the parameters is an array that could have a gradient."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
 
 
 def names_in(tree: Any) -> list[str]:
