@@ -346,7 +346,7 @@ def around_apply_every() -> Run:
     return looped(lambda loop: loop.run([1.0] * 5), [3] * 5, inner=one_in_each_step(inner))
 
 
-class OneInEachStep(optax.MultiSteps):
+class OneInEachStep(optax.MultiSteps):  # type: ignore[misc]
     """One of the program's own, with the state of its base class."""
 
     def update(self, updates: Any, state: Any, params: Any = None, **more: Any) -> Any:

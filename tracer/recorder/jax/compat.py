@@ -206,6 +206,17 @@ def why_not(context: Any) -> str:
     return ""
 
 
+def is_told_elsewhere(context: Any) -> bool:
+    """Whether XLA splits what is being lowered over more devices than this process has.
+
+    It calls Python on the first of them alone (see `call_python`), which is in the first process
+    but for a mesh in another order: JAX does not say here which devices these are.
+    """
+    axes = context.module_context.axis_context
+    split = isinstance(axes, sharding_impls.ShardingContext)
+    return split and jax.process_index() > 0 and axes.num_devices > jax.local_device_count()
+
+
 def platforms(context: Any) -> Sequence[str]:
     """What a program is being lowered for: `("cpu",)`."""
     return tuple(context.module_context.platforms)

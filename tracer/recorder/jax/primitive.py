@@ -46,13 +46,19 @@ class Counted(Hashable, Protocol):
 
 
 Doubt = Literal[
-    "not compiled", "all members", "hidden", "hoisted", "the same in each pass", "recomputed"
+    "not compiled",
+    "all members",
+    "hidden",
+    "hoisted",
+    "the same in each pass",
+    "recomputed",
+    "another process",
 ]
 """Why: it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop
 that some members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is
 in a loop that is differentiated, which this version of JAX takes it from; JAX takes a function or a
-branch from such a loop that it is in; or `jax.checkpoint` computes it again, and which of its
-passes JAX dropped is not known."""
+branch from such a loop that it is in; `jax.checkpoint` computes it again, and which of its passes
+JAX dropped is not known; or XLA splits the program over processes, and calls another one."""
 
 
 class Passes:
@@ -237,6 +243,8 @@ def _lower(
     if why := compat.why_not(context):
         counted.left_out(why)
         return []
+    if compat.is_told_elsewhere(context):
+        counted.doubt("another process")
     if compat.is_looped_by_members():
         counted.doubt("all members")
     counted.lowered(compat.platforms(context)[0])

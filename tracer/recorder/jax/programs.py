@@ -62,6 +62,10 @@ _DOUBTS: dict[Doubt, str] = {
         "differentiate that function: in which of them JAX dropped the first pass is not known, so "
         "a step may be counted twice or not at all"
     ),
+    "another process": (
+        "a step is in a program that XLA splits over processes: the first of them counts it; "
+        "keras.distribution, pmap and shard_map are counted in each"
+    ),
 }
 
 

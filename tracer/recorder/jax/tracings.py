@@ -38,7 +38,7 @@ class _Tracing:
         self._steps: WeakKeyDictionary[Any, list[_Handed]] = WeakKeyDictionary()
 
     def add_step(
-        self, trace: Any, variables: frozenset[int], gradient: Any, *, of_models: bool
+        self, trace: Any, variables: frozenset[int | None], gradient: Any, *, of_models: bool
     ) -> None:
         """A step method was called in `trace`: a branch of a condition has one of its own.
 
@@ -72,7 +72,7 @@ class _Tracing:
 class _Handed:
     """What a step was handed: which variables, and their first gradient, which is not kept."""
 
-    def __init__(self, variables: frozenset[int], gradient: Any) -> None:
+    def __init__(self, variables: frozenset[int | None], gradient: Any) -> None:
         self.variables = variables
         self.gradient = None if gradient is None else ref(gradient)
 
