@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.errors import OptimizerWarning, is_mistake
 from tracer.model.names import plain_name
+from tracer.model.records import Variable
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -348,13 +349,13 @@ def _is_parameter(variable: object) -> bool:
     return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
 
 
-def leaves_of(given: object) -> list[str]:
-    """The names of the leaves of a tree of arrays of JAX, as optax gets one; else none."""
+def leaves_of(given: object) -> list[Variable]:
+    """The leaves of a tree of arrays of JAX, as optax gets one; else none."""
     if "jax" not in sys.modules:
         return []
     from tracer.recorder.optax import leaves
 
-    return leaves.names_of_arrays(given)
+    return leaves.rows_of_arrays(given)
 
 
 def names_alive() -> set[str]:

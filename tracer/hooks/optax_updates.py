@@ -254,7 +254,7 @@ class _Call(Frame):
         self.result = tracers_in((self.given.get("updates"), updates, state))
         before, limit = self.given.get("state"), self.update.inside.limit
         own = outcome.of_step(self.update.original, before, state, limit)
-        around = outcome.in_multi_steps()
+        around = outcome.in_multi_steps(updates)
         if around.came is not None and (every := outcome.steps_around()) is not None:
             recorder.optimizers.tell(index, gradient_accumulation_steps=every)
         for each in (*own.unknown, *around.unknown):
@@ -262,7 +262,8 @@ class _Call(Frame):
                 f"{each} decides in some steps that an update is none, and here that is not seen: "
                 "each is counted as if it were kept"
             )
-        conditions = [each for each in (own.came, around.came) if each is not None]
+        came = None if own.came is None else outcome.unless_moved(own.came, updates)
+        conditions = [each for each in (came, around.came) if each is not None]
         if conditions:
             came = outcome.together(conditions)
             self.updates += [([came], site) for site in sites]

@@ -308,7 +308,12 @@ def _check_of_each(
         )
 
     def check(trace: Trace) -> str:
-        wanted = leaves_meant(trace, leaves_of(model_or_variables)) or [
+        leaves = leaves_of(model_or_variables)
+        missing, like = leaf_like(trace, leaves)
+        if missing and trace.complete:
+            at_least = Wanted(f"updates of {missing}", 1, None)
+            return failure.of_another_tree(trace, (at_least,), missing, like)
+        wanted = leaves_meant(trace, leaves) or [
             (plain_name(variable), next(iter(indices_meant(trace, [variable])), None))
             for variable in variables_in(model_or_variables, "trainable_variables")
         ]
@@ -344,9 +349,9 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         what = f"updates of {together(names)}" if names else "updates"
         expected = Expected("updates", (Wanted(what, 0, 0),))
         leaves = leaves_of(variables)
-        for name in leaves:
-            if like := leaf_like(trace, name):
-                return failure.of_another_tree(trace, expected.wanted, name, like)
+        missing, like = leaf_like(trace, leaves)
+        if missing:
+            return failure.of_another_tree(trace, expected.wanted, missing, like)
         named = [] if leaves else [each for each in frozen if isinstance(each, str)]
         unknown = [each for each in named if not is_known(trace, each)]
         alive = names_alive() if unknown else set()

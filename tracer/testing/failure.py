@@ -327,13 +327,17 @@ def of_no_such_variable(
 
 
 def of_another_tree(trace: Trace, wanted: Sequence[Wanted], name: str, like: str) -> str:
-    """Why nothing can be said of a leaf: the parameters have it by another path, that is `like` it.
+    """Why nothing can be said of a leaf: one by another path, `like`, may be the same.
 
-    As those of a part of the parameters, which begin where the part does.
+    As those of a part of the parameters, whose paths begin where the part does, or of a list.
     """
     handed = [variable.name for variable in trace.variables]
     error = unknown_name("variable", name, handed, meant=[like])
-    why = f"no path in the parameters is {shown(name)!r}: give the whole tree, as optax gets it"
+    why = (
+        f"no path in the parameters is {shown(name)!r}, and {shown(like)} may be the same leaf: "
+        "give the whole tree, as the optimizer gets it, a part with its keys from the root on, or "
+        "a variable of Keras itself"
+    )
     return _unknown(trace, wanted, why, error)
 
 

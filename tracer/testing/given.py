@@ -1,13 +1,14 @@
 """What an assertion is given: a variable, a layer, a model, a tree of JAX's arrays, or a name."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from tracer.api import leaves_of, name_of
 from tracer.errors import UnknownName
 from tracer.model.names import shards_of, variables_meant
+from tracer.model.records import Variable
 from tracer.model.trace import Trace
 
 __tracebackhide__ = True  # as in `assertions`
@@ -66,27 +67,44 @@ def indices_meant(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
     return frozenset(indices)
 
 
-def leaves_meant(trace: Trace, leaves: Iterable[str]) -> list[tuple[str, int | None]]:
+def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[tuple[str, int | None]]:
     """The name and the index of each of these leaves, in each transformation that has it.
 
-    A tree does not say of which of several it is: `kernel` means `kernel#2`, too.
+    A tree does not say of which of several it is: `kernel` means `kernel#2`, too, if both have its
+    shape. The leaf of a model that is trained by `vmap` or `pmap` has more dimensions here.
     """
     meant: list[tuple[str, int | None]] = []
     for leaf in leaves:
-        same = re.compile(rf"{re.escape(leaf)}(#\d+)?")
-        indices = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
-        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf, None)]
+        path = leaf.name.removesuffix("/value")  # so a module of Flax NNX has it, and optax not
+        same = re.compile(rf"({re.escape(leaf.name)}|{re.escape(path)})(#\d+)?")
+        named = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
+        indices = [n for n in named if trace.variables[n].shape == leaf.shape] or [
+            n for n in named if _is_member(trace.variables[n], leaf)
+        ]
+        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf.name, None)]
     return meant
 
 
-def leaf_like(trace: Trace, leaf: str) -> str:
-    """A leaf that the trace holds by a longer or a shorter path; none if it holds this one."""
-    paths = [f"/{variable.name}/" for variable in trace.variables]
-    path = f"/{leaf}/"
-    if path in paths:
-        return ""
-    ends = (e for e in paths if e.endswith(path) or path.endswith(e) or path.startswith(e))
-    return next(ends, "").strip("/")
+def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:
+    """A leaf that the trace does not hold, and one by another path that may be the same.
+
+    None, so empty, if no leaf can be: no other has its shape.
+    """
+    found = {index for _, index in leaves_meant(trace, leaves)}
+    others = [each for n, each in enumerate(trace.variables) if n not in found]
+    for leaf in leaves:
+        if leaves_meant(trace, [leaf]) != [(leaf.name, None)]:
+            continue
+        if like := [each.name for each in others if each.shape == leaf.shape]:
+            end = leaf.name.rpartition("/")[2]
+            return leaf.name, next((each for each in like if each.endswith(end)), like[0])
+    return "", ""
+
+
+def _is_member(variable: Variable, leaf: Variable) -> bool:
+    """Whether the leaf has more dimensions in front than a variable that is alike."""
+    more = len(leaf.shape) - len(variable.shape)
+    return more > 0 and leaf.shape[more:] == variable.shape
 
 
 def is_known(trace: Trace, name: str) -> bool:
@@ -111,7 +129,7 @@ def variables_in(given: Any, attribute: str) -> list[Any]:
     A name stands for itself. Of a tree of JAX the names of its leaves are meant.
     """
     if leaves := leaves_of(given):
-        return list(leaves)
+        return [leaf.name for leaf in leaves]
     if isinstance(given, str):
         return [given]
     if _is_module(given):

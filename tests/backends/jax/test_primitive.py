@@ -343,6 +343,144 @@ def test_a_loop_that_is_differentiated(update: Update, counted: Counted) -> None
     assert counted.total == 12 or counted.doubts == {"hoisted"}  # JAX 0.6 cannot keep it
 
 
+def in_a_scan(update: Update) -> Update:
+    return lambda w: lax.scan(lambda w, _: (update(w), None), w, None, length=1)[0]
+
+
+def in_a_cond(update: Update) -> Update:
+    return lambda w: lax.cond(w[0] >= 0, update, lambda w: w, w)
+
+
+def five_times(step: Update) -> Callable[[Any], Any]:
+    """What has the derivative 5 at 1 if each of five steps moves the weight by 1: x ** 5."""
+
+    def power(x: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            w, y = carry
+            moved = step(w)
+            return (moved, y * x * (moved[0] - w[0])), None
+
+        return lax.scan(body, (weight(), 1.0), None, length=5)[0][1]
+
+    return power
+
+
+def only_the_gradient(f: Any) -> float:
+    return float(jax.jit(jax.grad(jax.checkpoint(f)))(1.0))
+
+
+def the_gradient_of_both(f: Any) -> float:
+    return float(jax.jit(lambda x: jax.value_and_grad(jax.checkpoint(f))(x)[1])(1.0))
+
+
+def value_and_gradient(f: Any) -> float:
+    return float(jax.jit(jax.value_and_grad(jax.checkpoint(f)))(1.0)[1])
+
+
+def gradient_without_jit(f: Any) -> float:
+    return float(jax.grad(jax.checkpoint(f))(1.0))
+
+
+def gradient_of_jit(f: Any) -> float:
+    return float(jax.grad(jax.jit(jax.checkpoint(f)))(1.0))
+
+
+def checkpoint_in_checkpoint(f: Any) -> float:
+    return float(jax.jit(jax.grad(jax.checkpoint(jax.checkpoint(f))))(1.0))
+
+
+def kept_products(f: Any) -> float:
+    kept = jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)
+    return float(jax.jit(jax.grad(kept))(1.0))
+
+
+def all_is_kept(f: Any) -> float:
+    kept = jax.checkpoint(f, policy=jax.checkpoint_policies.everything_saveable)
+    return float(jax.jit(jax.grad(kept))(1.0))
+
+
+def value_and_gradient_apart(f: Any) -> float:
+    """Ten steps: the value is that of another call."""
+    f = jax.checkpoint(f)
+    value, gradient = jax.jit(lambda x: (f(x), jax.grad(f)(x)))(1.0)
+    return 5 * float(value) + float(gradient)
+
+
+def descent(f: Any) -> float:
+    """Each of three derivatives adds 5; the point where they are taken stays at 1."""
+    gradient = jax.grad(jax.checkpoint(f))
+
+    def body(carry: Any, _: Any) -> Any:
+        return carry + gradient(1.0 + 0.0 * carry), None
+
+    return float(jax.jit(lambda x: lax.scan(body, x, None, length=3)[0])(0.0))
+
+
+def pullback_of_its_own(f: Any) -> float:
+    pullback = jax.jit(lambda x: jax.vjp(jax.checkpoint(f), x)[1])(1.0)
+    return float(pullback(1.0)[0])
+
+
+@pytest.mark.parametrize("around", [in_a_scan, in_a_cond, jax.jit, lambda update: update])
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        only_the_gradient,
+        the_gradient_of_both,
+        value_and_gradient,
+        gradient_without_jit,
+        gradient_of_jit,
+        checkpoint_in_checkpoint,
+        kept_products,
+        all_is_kept,
+        value_and_gradient_apart,
+        descent,
+        pullback_of_its_own,
+    ],
+)
+def test_what_is_computed_again_is_told_once(
+    derivative: Any, around: Any, update: Update, counted: Counted
+) -> None:
+    """JAX drops the forward pass of a loop if nothing but the gradient is used."""
+    executed = derivative(five_times(around(update)))
+    settle()
+    assert counted.total == executed
+    assert not counted.doubts
+
+
+def test_what_is_computed_again_for_each_member(update: Update, counted: Counted) -> None:
+    def power(start: Any, x: Any) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            w, y = carry
+            moved = update(w)
+            return (moved, y * x * (moved[0] - w[0])), None
+
+        return lax.scan(body, (start, 1.0), None, length=5)[0][1]
+
+    derivative = jax.vmap(jax.grad(jax.checkpoint(power), argnums=1), in_axes=(0, None))
+    assert jax.jit(derivative)(weight(2, 3), 1.0).tolist() == [5, 5]
+    settle()
+    assert counted.total == 10
+
+
+@pytest.mark.parametrize("first", [gradient_without_jit, value_and_gradient])
+def test_a_derivative_that_several_programs_take(
+    first: Any, update: Update, counted: Counted
+) -> None:
+    """JAX keeps what it made of the function, so which pass the second program has is not known."""
+    function = five_times(update)
+    executed = first(function) + only_the_gradient(function)
+    settle()
+    assert counted.total == executed or counted.doubts == {"recomputed"}
+
+
+def test_a_pullback_in_another_program(update: Update, counted: Counted) -> None:
+    _, pullback = jax.vjp(jax.checkpoint(five_times(update)), 1.0)
+    assert float(jax.jit(lambda pull: pull(1.0)[0])(pullback)) == 5
+    settle()
+    assert counted.total == 5 or counted.doubts == {"recomputed"}
+
+
 def test_what_nothing_uses_is_told_all_the_same(update: Update, counted: Counted) -> None:
     def dead(w: Any) -> Any:
         update(w)

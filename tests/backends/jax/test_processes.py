@@ -1,4 +1,4 @@
-"""Two processes with two devices each: each counts for itself, and their files are one run."""
+"""Two processes: each counts for itself what it can, and their files are one run."""
 
 import socket
 import subprocess
@@ -9,27 +9,44 @@ import pytest
 
 import tracer
 
-PROGRAM = Path(__file__).parents[2] / "programs" / "keras_on_jax.py"
+PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
-@pytest.mark.long
-def test_each_process_counts_what_its_weights_say(tmp_path: Path) -> None:
+def moves_of_two(program: str, folder: Path) -> list[float]:
+    """What two processes of a program print at last: how far the weights moved in each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(port), str(tmp_path)],
+            [sys.executable, str(PROGRAMS / program), str(rank), str(port), str(folder)],
             stdout=subprocess.PIPE,
             text=True,
         )
         for rank in (0, 1)
     ]
     printed = [process.communicate(timeout=300)[0] for process in processes]
-    assert [float(each.split()[-1]) for each in printed] == [24, 24]  # 6 steps of 4 variables
+    return [float(each.split()[-1]) for each in printed]
+
+
+@pytest.mark.long
+def test_each_process_counts_what_its_weights_say(tmp_path: Path) -> None:
+    assert moves_of_two("keras_on_jax.py", tmp_path) == [24, 24]  # 6 steps of 4 variables
     trace = tracer.load(tmp_path)
     assert trace.complete, trace.notes
     assert trace.count("updates", by="worker") == {("process:0",): 24, ("process:1",): 24}
     assert trace.count("compared", by="worker") == {("process:0",): 24, ("process:1",): 24}
     assert not trace.count("unchanged", by=()) and not trace.count("not_finite", by=())
     assert trace.steps == 6
+
+
+@pytest.mark.long
+def test_a_process_that_steps_alone_before_all_step_together(tmp_path: Path) -> None:
+    """What XLA splits over both is counted in the first, and the second one says so."""
+    pytest.importorskip("optax")
+    moved = moves_of_two("optax_processes.py", tmp_path)
+    assert moved == [5, 8]
+    first, second = (tracer.load(tmp_path / f"{rank}.json") for rank in (0, 1))
+    assert first.complete and first.updates() == 5
+    assert second.updates() in (3, 8)
+    assert not second.complete and "XLA splits over processes" in second.notes[0]

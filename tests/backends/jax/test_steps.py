@@ -230,3 +230,16 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     del loop, state
     assert float(np.ravel(first)[0]) == 1
     assert tracer.trace_of(optimizer).updates() == 2 * 4
+
+
+def test_arrays_that_a_variable_holds_are_no_variables() -> None:
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(layer.trainable_variables)
+    for given in (layer.kernel.value, layer.get_weights()):
+        with (
+            pytest.raises(AssertionError, match=f"{layer.name}/kernel may be the same leaf"),
+            tracer.assert_never_updated(given, optimizer=optimizer),
+        ):
+            optimizer.apply([jnp.ones(each.shape) for each in layer.trainable_variables])

@@ -260,3 +260,57 @@ def test_gradients_that_are_numbers() -> None:
     jax.jit(lambda state: tx.update({"w": 1.0}, state))(tx.init({"w": 1.0}))
     trace = tracer.trace_of(tx)
     assert trace.complete and trace.updates() == 1
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_model_with_functions_and_numbers_beside_its_weights(jitted: bool) -> None:
+    """As one of Equinox, which is handed over as it is: an activation, a rate, a size, a flag."""
+    model = {"weight": jnp.ones(3), "activation": jax.nn.relu, "rate": 0.5, "size": 3, "on": True}
+    gradients = {**dict.fromkeys(model), "weight": jnp.ones(3)}
+    tx = tracer.wrap(optax.sgd(0.1))
+    state = tx.init({"weight": model["weight"]})
+
+    def step(gradients: Any) -> Any:
+        return tx.update(gradients, state, model)[0]
+
+    for _ in range(3):
+        (jax.jit(step) if jitted else step)(gradients)
+    trace = tracer.trace_of(tx)
+    assert [each.name for each in trace.variables] == ["weight"]
+    assert trace.updates() == 3
+    assert not [each for each in trace.findings() if each.code != "traced-again"]
+
+
+def test_a_state_for_each_of_two_models() -> None:
+    """One transformation and one program: each model is updated once."""
+    tx = tracer.wrap(optax.sgd(0.1))
+    models = [{"a": jnp.ones((4, 2))}, {"b": jnp.ones(7)}]
+
+    @jax.jit
+    def step(models: Any) -> Any:
+        return [optax.apply_updates(m, tx.update(m, tx.init(m), m)[0]) for m in models]
+
+    for _ in range(12):
+        models = step(models)
+    assert not tracer.trace_of(tx).findings()
+
+
+def test_a_jitted_step_in_a_loop_that_is_differentiated() -> None:
+    """It depends on what the loop changes, so it stays in the loop."""
+    tx = tracer.wrap(optax.adam(0.1))
+
+    @jax.jit
+    def step(carry: Any, x: Any) -> Any:
+        weights, state = carry
+        updates, state = tx.update(jax.grad(loss)(weights, x), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    def after_five(x: Any) -> Any:
+        carry = params(), tx.init(params())
+        (weights, _), _ = lax.scan(lambda c, _: (step(c, x), None), carry, None, length=5)
+        return loss(weights, x)
+
+    jax.jit(jax.grad(after_five))(X)
+    trace = tracer.trace_of(tx)
+    assert trace.steps == 5 or not hasattr(jax, "shard_map")  # JAX 0.6 cannot keep it in the loop
+    assert trace.complete or not hasattr(jax, "shard_map")

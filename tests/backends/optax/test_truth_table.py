@@ -312,6 +312,71 @@ def apply_every() -> Run:
     return run._replace(params=jax.tree.map(lambda each: each / 3, run.params))
 
 
+def one_in_each_step(inner: Any) -> Any:
+    """A transformation of the program's own, with the state of another: it adds to 0."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        updates, state = inner.update(updates, state, params)
+        return jax.tree.map(lambda each: jnp.maximum(each, 1.0), updates), state
+
+    return optax.GradientTransformation(inner.init, update)
+
+
+def around_multi_steps() -> Run:
+    """What `MultiSteps` throws away is nothing to what is around it."""
+    inner = optax.MultiSteps(odometer(), 4)
+    return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=one_in_each_step(inner))
+
+
+def around_multi_steps_eagerly() -> Run:
+    def run(loop: Loop) -> None:
+        for _ in range(6):
+            loop.state = loop.step(loop.state)
+
+    return looped(run, [3] * 6, inner=one_in_each_step(optax.MultiSteps(odometer(), 4)))
+
+
+def around_apply_if_finite() -> Run:
+    inner = optax.apply_if_finite(odometer(), 9)
+    return looped(lambda loop: loop.run([np.nan] * 5), [3] * 5, inner=one_in_each_step(inner))
+
+
+def around_apply_every() -> Run:
+    inner = optax.apply_every(9)
+    return looped(lambda loop: loop.run([1.0] * 5), [3] * 5, inner=one_in_each_step(inner))
+
+
+class OneInEachStep(optax.MultiSteps):  # type: ignore[misc]
+    """One of the program's own, with the state of its base class."""
+
+    def update(self, updates: Any, state: Any, params: Any = None, **more: Any) -> Any:
+        updates, state = super().update(updates, state, params, **more)
+        return jax.tree.map(lambda each: jnp.maximum(each, 1.0), updates), state
+
+
+def subclass_of_multi_steps() -> Run:
+    inner = OneInEachStep(odometer(), 4)
+    return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
+
+
+def injected_tuple() -> Run:
+    """The state is a tuple as that of a chain, and ends with that of `MultiSteps`."""
+
+    def made(rate: Any) -> Any:
+        inner = one_in_each_step(optax.MultiSteps(odometer(), 4))
+
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            updates, last = inner.update(updates, state[1], params)
+            return updates, (state[0], last)
+
+        return optax.GradientTransformation(
+            lambda params: (optax.EmptyState(), inner.init(params)), update
+        )
+
+    inner = optax.inject_hyperparams(made)(1.0)
+    return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
+
+
 def both() -> Run:
     """Accumulation inside of a guard: steps that are not finite do not count for the group."""
     tx = optax.chain(optax.identity(), optax.apply_if_finite(optax.MultiSteps(odometer(), 2), 9))
@@ -364,6 +429,12 @@ PROGRAMS = [
     apply_if_finite,
     inside_apply_if_finite,
     apply_every,
+    around_multi_steps,
+    around_multi_steps_eagerly,
+    around_apply_if_finite,
+    around_apply_every,
+    subclass_of_multi_steps,
+    injected_tuple,
     both,
     ensemble_with_apply_if_finite,
     partition,

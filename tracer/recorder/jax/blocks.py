@@ -140,6 +140,9 @@ def _whether_kept(frame: Any) -> Any:
 class Blocks(host.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
+    steps_models = False
+    """Whether a step has all variables of a model at once, each with a state of its own."""
+
     def __init__(
         self,
         *,
@@ -232,7 +235,8 @@ class Blocks(host.Blocks):
             if program.work.role == "step":
                 sites = [self._sites.sites[number] for number in program.work.sites]
                 handed = frozenset(each.variable for each in sites if each.role == "request")
-                tracing.add_step(frame.place.graph, handed, frame.gradient)
+                graph, gradient = frame.place.graph, frame.gradient
+                tracing.add_step(graph, handed, gradient, of_models=self.steps_models)
 
     def steps_so_far(self, frame: Frame) -> tuple[Any, Any, Any]:
         """The optimizer's own count of steps before and after a block, and what has it."""

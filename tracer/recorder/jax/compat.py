@@ -133,6 +133,12 @@ def taken_from_loop() -> Literal["", "step", "function"]:
     return ""
 
 
+def is_differentiated_eagerly() -> bool:
+    """Whether what JAX lowers now is called by a derivative that is computed in eager mode."""
+    rules = ("backward_pass", "backward_pass3", "remat_impl")  # the first in JAX 0.6
+    return any(True for rule in rules for _ in _locals_of(rule))
+
+
 def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
     """The variables of the functions of this name that are being called."""
     frame = sys._getframe(1)
@@ -140,6 +146,11 @@ def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
         if frame.f_code.co_name == rule:
             yield frame.f_locals
         frame = frame.f_back  # type: ignore[assignment]
+
+
+def are_known(tracers: Sequence[Any]) -> bool:
+    """Whether all that a primitive is given is computed early, where JAX computes some early."""
+    return all(each.pval.is_known() for each in tracers)
 
 
 def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
@@ -150,7 +161,7 @@ def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -
     As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
     JAX is too old to keep it.
     """
-    if all(each.pval.is_known() for each in tracers) and taken_from_loop() != "step":
+    if are_known(tracers) and taken_from_loop() != "step":
         primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
         return True
     if not hasattr(trace, "effect_handles"):
@@ -195,9 +206,26 @@ def why_not(context: Any) -> str:
     return ""
 
 
+def is_told_elsewhere(context: Any) -> bool:
+    """Whether XLA splits what is being lowered over more devices than this process has.
+
+    It calls Python on the first of them alone (see `call_python`), which is in the first process
+    but for a mesh in another order: JAX does not say here which devices these are.
+    """
+    axes = context.module_context.axis_context
+    split = isinstance(axes, sharding_impls.ShardingContext)
+    return split and jax.process_index() > 0 and axes.num_devices > jax.local_device_count()
+
+
 def platforms(context: Any) -> Sequence[str]:
     """What a program is being lowered for: `("cpu",)`."""
     return tuple(context.module_context.platforms)
+
+
+def kept_with_program(context: Any) -> dict[Any, Any]:
+    """What is kept as long as a program is being lowered, by keys of whoever keeps it."""
+    kept: dict[Any, Any] = context.module_context.cached_primitive_lowerings
+    return kept
 
 
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:

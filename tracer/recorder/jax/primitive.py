@@ -7,13 +7,15 @@ turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes
 - a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
 - under `vmap` it has a number for each member, all in one call;
-- under `jax.checkpoint` it counts the pass that is kept, and not what is computed once more;
+- under `jax.checkpoint` it counts one pass, not what is computed once more: see `Passes`;
 - where a loop is differentiated it stays in the loop (`custom_partial_eval_rules`).
 
 In loops and branches it runs as often as they do. Python is called on a thread of XLA, which holds
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -43,11 +45,58 @@ class Counted(Hashable, Protocol):
         """What it tells is not what ran."""
 
 
-Doubt = Literal["not compiled", "all members", "hidden", "hoisted", "the same in each pass"]
+Doubt = Literal[
+    "not compiled",
+    "all members",
+    "hidden",
+    "hoisted",
+    "the same in each pass",
+    "recomputed",
+    "another process",
+]
 """Why: it is in a `shard_map` that is not compiled, which drops it; it is in a branch or a loop
 that some members of a `vmap` take, and runs for all of them; its numbers are hidden from it; it is
-in a loop that is differentiated, which this version of JAX takes it from; or JAX takes a
-function or a branch from such a loop that it is in."""
+in a loop that is differentiated, which this version of JAX takes it from; JAX takes a function or a
+branch from such a loop that it is in; `jax.checkpoint` computes it again, and which of its passes
+JAX dropped is not known; or XLA splits the program over processes, and calls another one."""
+
+
+class Passes:
+    """One execution under `jax.checkpoint`: the forward pass is number 0, recomputations follow.
+
+    Only the first pass that runs counts. JAX drops the forward pass of a loop, a branch or a jitted
+    function if a program uses nothing but the gradient. A pass that was dropped is not lowered, and
+    a program is lowered in the order of its passes. JAX keeps what it made of a function, so one
+    object stands for the passes of all programs that differentiate this function.
+    """
+
+    def __init__(self) -> None:
+        self._first: float = math.inf
+
+    def counts(self, number: int, counted: Counted, context: Any = None) -> bool:
+        """Whether the pass counts that is lowered now; without a `context` it runs in eager mode.
+
+        A derivative in eager mode has its passes in programs of their own, and drops none.
+        """
+        lowered: Counter[int] = Counter()
+        if context is not None:
+            lowered = compat.kept_with_program(context).setdefault(self, lowered)
+        lowered[number] += 1
+        first = min(lowered)
+        if first < number:
+            if lowered[number] > lowered[first]:
+                counted.doubt("recomputed")
+            return False
+        if self._first < number:
+            if context is None or compat.is_differentiated_eagerly():
+                return False
+            counted.doubt("recomputed")
+        self._first = min(self._first, number)
+        return True
+
+
+Turn = tuple[Passes, int] | None
+"""Which pass an op is in; None if it is in the only one."""
 
 
 _count = compat.Primitive("tracer_count")
@@ -64,7 +113,7 @@ def count(counted: Counted, *numbers: Any, beside: Sequence[Any] = ()) -> None:
     Python, and the program that XLA gets does not use them, so it is compiled as it would be.
     """
     scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
-    _count.bind(*scalars, *beside, counted=counted, handed=len(scalars))
+    _count.bind(*scalars, *beside, counted=counted, handed=len(scalars), turn=None)
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
@@ -117,7 +166,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, handed: int
+    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, handed: int, turn: Turn
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
     if compat.is_chosen_by_members():
@@ -133,7 +182,7 @@ def _batch(
         else jnp.moveaxis(operand, dimension, 0)
         for operand, dimension in zip(operands[:handed], dimensions[:handed], strict=True)
     ]
-    _count.bind(*whole, *operands[handed:], counted=counted, handed=handed)
+    _count.bind(*whole, *operands[handed:], counted=counted, handed=handed, turn=turn)
     return [], []
 
 
@@ -143,7 +192,10 @@ def _once(
     instantiated: Sequence[bool],
     equation: Any,
 ) -> tuple[Any, ...]:
-    """`jax.checkpoint` computes anew what it did not keep: this is no execution of its own."""
+    """`jax.checkpoint` computes anew what it did not keep: see `Passes`.
+
+    The recomputation gets an op of its own, which uses only what is computed there anyway.
+    """
     if any(unknown):
         left = [
             variable
@@ -151,28 +203,48 @@ def _once(
             if not there
         ]
         return None, equation, [], [], left
-    return equation, None, [], [], []
+    handed = equation.params["handed"]
+    if not all(instantiated[:handed]):  # it is kept, and not computed again
+        return equation, None, [], [], []
+    passes, number = equation.params["turn"] or (Passes(), 0)
+    forward = dict(equation.params, turn=(passes, number))
+    again = dict(equation.params, turn=(passes, number + 1))
+    there = [v for v, known in zip(equation.invars, instantiated, strict=True) if known]
+    return (
+        equation.replace(params=forward),
+        equation.replace(params=again, invars=there),
+        [],
+        [],
+        [],
+    )
 
 
 def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     """Where some is computed early it is not dropped from the rest, as what gives nothing is."""
-    if compat.taken_from_loop() == "function":
+    if compat.are_known(tracers) and compat.taken_from_loop() == "function":
         parameters["counted"].doubt("the same in each pass")
     if not compat.stage(trace, _count, tracers, parameters):
         parameters["counted"].doubt("hoisted")
     return []
 
 
-def _run(*operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
+def _run(*operands: Any, counted: Counted, handed: int, turn: Turn) -> Sequence[Any]:
     """In eager mode Python calls Python."""
-    counted.ran(*operands[:handed])
+    if turn is None or turn[0].counts(turn[1], counted):
+        counted.ran(*operands[:handed])
     return []
 
 
-def _lower(context: Any, *operands: Any, counted: Counted, handed: int) -> Sequence[Any]:
+def _lower(
+    context: Any, *operands: Any, counted: Counted, handed: int, turn: Turn
+) -> Sequence[Any]:
+    if turn is not None and not turn[0].counts(turn[1], counted, context):
+        return []
     if why := compat.why_not(context):
         counted.left_out(why)
         return []
+    if compat.is_told_elsewhere(context):
+        counted.doubt("another process")
     if compat.is_looped_by_members():
         counted.doubt("all members")
     counted.lowered(compat.platforms(context)[0])

@@ -31,8 +31,8 @@ from tracer.recorder.jax.primitive import Doubt
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
 
-DISCARDED, KEPT, SKIPPED = range(3)
-"""What came of a group: computed and thrown away; kept; not computed."""
+DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
+"""What came of a group: computed and thrown away; kept; not computed; a part of it is kept."""
 
 _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
@@ -57,6 +57,15 @@ _DOUBTS: dict[Doubt, str] = {
         "a step is in a function or a branch of its own that is given the same in each pass of a "
         "loop, which is differentiated: JAX runs it once before the loop, and it is counted once"
     ),
+    "recomputed": (
+        "a step is in a function that jax.checkpoint computes again, and several programs or calls "
+        "differentiate that function: in which of them JAX dropped the first pass is not known, so "
+        "a step may be counted twice or not at all"
+    ),
+    "another process": (
+        "a step is in a program that XLA splits over processes: the first of them counts it; "
+        "keras.distribution, pmap and shard_map are counted in each"
+    ),
 }
 
 
@@ -75,7 +84,7 @@ class Row(NamedTuple):
     after: int
     """The same when it ended."""
     kept: tuple[int, ...]
-    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`, `SKIPPED`."""
+    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`..."""
     seen: tuple[int, ...] = ()
     """The bits of the variables that were compared: see `effects`."""
 
@@ -489,6 +498,12 @@ class Programs(Counters[Any, Any]):
                 came = kept[groups[place]] if place in groups else KEPT
                 if came == SKIPPED:
                     continue
+                if came == PARTLY:
+                    self.note(
+                        "some steps of MultiSteps, apply_every or apply_if_finite that should "
+                        "update nothing return 0 for some leaves alone, or are not finite, so 0 "
+                        "times them is not 0: each of their updates is counted as if it were kept"
+                    )
                 if nothing or came == DISCARDED:
                     role = "discarded"
             if (role, replica) == (site.role, site.replica):

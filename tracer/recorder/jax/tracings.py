@@ -6,7 +6,7 @@ outermost function, as far as JAX says which that is: from 0.7 on.
 """
 
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -37,14 +37,20 @@ class _Tracing:
         self.parted = False
         self._steps: WeakKeyDictionary[Any, list[_Handed]] = WeakKeyDictionary()
 
-    def add_step(self, trace: Any, variables: Hashable, gradient: Any) -> None:
-        """A step method was called in `trace`: a branch of a condition has one of its own."""
+    def add_step(
+        self, trace: Any, variables: frozenset[int | None], gradient: Any, *, of_models: bool
+    ) -> None:
+        """A step method was called in `trace`: a branch of a condition has one of its own.
+
+        `of_models` if a step has all variables of a model, so that one with others has another.
+        """
         handed = _Handed(variables, gradient)
         steps = self._steps.setdefault(trace, [])
-        if steps:
-            self.parted |= steps[-1].is_parted_from(handed)
+        before = [each for each in steps if not of_models or each.variables & variables]
+        if before:
+            self.parted |= before[-1].is_parted_from(handed)
         steps.append(handed)
-        self.step_calls = max(self.step_calls, len(steps))
+        self.step_calls = max(self.step_calls, len(before) + 1)
 
     def add_to(self, figures_of: dict[Key, Figures]) -> None:
         """Add what is known of it by now."""
@@ -66,7 +72,7 @@ class _Tracing:
 class _Handed:
     """What a step was handed: which variables, and their first gradient, which is not kept."""
 
-    def __init__(self, variables: Hashable, gradient: Any) -> None:
+    def __init__(self, variables: frozenset[int | None], gradient: Any) -> None:
         self.variables = variables
         self.gradient = None if gradient is None else ref(gradient)
 

@@ -17,6 +17,7 @@ class Blocks(blocks.Blocks):
     """The blocks of one transformation; thread-safe."""
 
     _looks = 0
+    steps_models = True
 
     def close(self, frame: Any, failed: bool) -> None:
         """A call of `update` has ended: count it."""

@@ -62,7 +62,8 @@ class Leaves:
     def handed(self, gradients: Any, params: Any) -> Iterator[tuple[Any, Leaf]]:
         """Each gradient, which may be None, with the leaf that it is of.
 
-        The path is that in the parameters, if they are given and are as many.
+        The path is that in the parameters, if they are given and are as many. A model of Equinox
+        has functions and numbers beside its weights, which have no gradient.
         """
         given, tree = _flat(gradients)
         named, known = given, tree
@@ -72,7 +73,7 @@ class Leaves:
                 named, known = flat, of_params
         names = self._names_of(known, gradients if known is tree else params)
         for gradient, array, name in zip(given, named, names, strict=True):
-            if gradient is not None or array is not None:
+            if gradient is not None or _is_weight(array):
                 yield gradient, self._leaf(name, gradient if array is None else array)
 
     def _names_of(self, structure: Any, whole: Any) -> list[str]:
@@ -102,6 +103,12 @@ class Leaves:
         return self._all[index]
 
 
+def _is_weight(leaf: Any) -> bool:
+    """Whether a leaf of the parameters is an array that could have a gradient."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
+
+
 def names_in(tree: Any) -> list[str]:
     """The path to each leaf of a tree: `params/Dense_0/kernel`; no two alike."""
     return distinct(
@@ -110,12 +117,27 @@ def names_in(tree: Any) -> list[str]:
     )
 
 
-def names_of_arrays(tree: Any) -> list[str]:
-    """The path to each leaf of a tree of arrays; none if there is something else in it."""
+def rows_of_arrays(tree: Any) -> list[Variable]:
+    """Each array in a tree; none if it holds variables or names, which mean themselves.
+
+    A model of Equinox holds functions and numbers beside its arrays.
+    """
     leaves = _flat(tree)[0]
-    if not all(each is None or isinstance(each, _ARRAYS) for each in leaves):
+    if not any(isinstance(each, _ARRAYS) for each in leaves):
         return []
-    return [name for name, each in zip(names_in(tree), leaves, strict=True) if each is not None]
+    if any(not (isinstance(each, _ARRAYS) or _is_no_variable(each)) for each in leaves):
+        return []
+    return [
+        Variable(name, tuple(map(int, each.shape)), _dtype_of(each))
+        for name, each in zip(names_in(tree), leaves, strict=True)
+        if isinstance(each, _ARRAYS)
+    ]
+
+
+def _is_no_variable(leaf: Any) -> bool:
+    """Whether it is nothing, a number or a function, as a model of Equinox holds them."""
+    is_function = callable(leaf) and not hasattr(leaf, "variables")
+    return leaf is None or isinstance(leaf, int | float | complex) or is_function
 
 
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)

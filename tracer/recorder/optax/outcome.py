@@ -6,6 +6,9 @@ but for each k-th (`transforms/_accumulation.py`); `apply_if_finite` calls it in
 each k-th (`_src/transform.py`). They say in the state what they did, so the op of a step is handed
 a number that is made of it. That is true of the updates that are returned as long as nothing comes
 behind: then it is not known.
+
+A state is no proof, for a transformation of the program's own may return such a state and add to
+the updates, and 0 times NaN is NaN. So updates that should be none are compared with 0.
 """
 
 import sys
@@ -18,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from tracer.recorder.jax import arrays, compat
-from tracer.recorder.jax.programs import DISCARDED, KEPT, SKIPPED
+from tracer.recorder.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
 from tracer.recorder.optax.inside import Next, handed_on
 
 _SAY = ("ApplyEvery", "ApplyIfFiniteState", "MultiStepsState")
@@ -69,8 +72,48 @@ def _counts(state: Any) -> bool:
     return isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
 
 
-def in_multi_steps() -> Outcome:
-    """What comes of a call that is made now if a `MultiSteps` makes it, which may throw it away."""
+def unless_moved(came: Any, updates: Any) -> Any:
+    """`came`, but `KEPT` or `PARTLY` if these updates are to be none and are not 0."""
+    moves = _about(_nonzero, updates)
+    return jnp.where((came == KEPT) | ~moves.any, came, jnp.where(moves.all, KEPT, PARTLY))
+
+
+class _About(NamedTuple):
+    """Whether something is so of any leaf, and of all leaves."""
+
+    any: Any
+    all: Any
+
+
+def _about(condition: Any, updates: Any) -> _About:
+    leaves = [
+        each
+        for each in map(jnp.asarray, jax.tree.leaves(updates))
+        if jnp.issubdtype(each.dtype, jnp.number)
+    ]
+    traced = any(isinstance(each, jax.core.Tracer) for each in leaves)
+    return (_of_leaves if traced else _of_arrays)(condition, leaves)
+
+
+def _of_leaves(condition: Any, leaves: list[Any]) -> _About:
+    # What the program adds to the weights shall be computed as if nobody looked at it.
+    leaves = jax.lax.optimization_barrier(jax.lax.stop_gradient(leaves))
+    of_each = [condition(each) for each in leaves]
+    return _About(jnp.any(jnp.array(of_each, bool)), jnp.all(jnp.array(of_each, bool)))
+
+
+_of_arrays = jax.jit(_of_leaves, static_argnums=0)
+
+
+def _nonzero(update: Any) -> Any:
+    return jnp.any(update != 0)
+
+
+def in_multi_steps(updates: Any) -> Outcome:
+    """What comes of a call that is made now if a `MultiSteps` makes it, which may throw it away.
+
+    It returns these `updates`, which `MultiSteps` multiplies by 0.
+    """
     found = list(_steps_of_multi_steps(sys._getframe(1)))
     if not found:
         return Outcome(None, ())
@@ -79,7 +122,12 @@ def in_multi_steps() -> Outcome:
     mini_step: Any = getattr(state, "mini_step", None)
     if len(found) > 1 or mini_step is None or every is None or compat.is_of_outside(mini_step):
         return Outcome(None, ("MultiSteps around it",))
-    return Outcome(jnp.where(mini_step == every - 1, KEPT, DISCARDED), ())
+    discarded = jnp.where(_about(_is_not_finite, updates).any, PARTLY, DISCARDED)
+    return Outcome(jnp.where(mini_step == every - 1, KEPT, discarded), ())
+
+
+def _is_not_finite(update: Any) -> Any:
+    return ~jnp.all(jnp.isfinite(update))
 
 
 def together(outcomes: Sequence[Any]) -> Any:
