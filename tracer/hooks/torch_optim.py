@@ -116,6 +116,7 @@ def _meet(optimizer: Any, given: Any, named: Any) -> None:
         _begins.handed = None
         if len(given) == 1 and not named and not optimizer._optimizer_step_pre_hooks:
             _begins.handed = handed_to(optimizer)
+        _mark()
     else:
         _meet_in_program(optimizer)
 
@@ -147,6 +148,7 @@ class _Begins:
 
     handed: Handed | None = None
     """See `tracer.hooks.torch_hooks.Before`."""
+    mark: dynamo.Mark | None = None
 
 
 _begins = _Begins()
@@ -162,7 +164,13 @@ def _is_lone(number: int) -> bool:
 
 @dynamo.constant
 def _program_of(number: int, handed: Handed) -> int:
-    return Program(_with_id(number), handed).number
+    return Program(_with_id(number), handed, _begins.mark).number
+
+
+@dynamo.constant
+def _mark() -> int:
+    _begins.mark = dynamo.mark()
+    return 0
 
 
 def _with_id(number: int) -> Any:

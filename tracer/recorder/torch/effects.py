@@ -117,14 +117,33 @@ class Effects(Logs):
             )
             return None
         plain = _plain(tensor)
-        if not _is_comparable(plain):
+        copy = copy_of(tensor)
+        if copy is None:
             self._note(
                 f"effects on a parameter of the type {str(tensor.dtype).removeprefix('torch.')} "
                 f"({type(plain).__name__}, {str(plain.layout).removeprefix('torch.')}, "
                 f"{plain.device.type}) are not known: it is not compared"
             )
-            return None
-        return plain.clone()
+        return copy
+
+
+def copy_of(tensor: Any) -> Any | None:
+    """A copy of a tensor, without autograd; None if its bits cannot be compared."""
+    plain = _plain(tensor)
+    return plain.clone() if _is_comparable(plain) else None
+
+
+def is_left(before: Any, tensor: Any, gradient: Any) -> Any:
+    """Whether no bit differs from `copy_of`, though the gradient is not 0 if one is given.
+
+    True, False or a tensor that will say it.
+    """
+    same = _is_same(before, _plain(tensor))
+    if same is False or gradient is None:
+        return same
+    plain = _plain(gradient)
+    some = (plain._values() if plain.layout is torch.sparse_coo else plain).any()
+    return bool(some) if same is True else torch.logical_and(same, some)
 
 
 def tensor_of(variable: Any) -> Any:
