@@ -4,7 +4,7 @@ Nothing of an optimizer is exchanged. While one is traced, or a recording runs, 
 ours too, for it may leave out the optimizer's: that is a step that updates nothing.
 """
 
-import inspect
+import functools
 import sys
 import threading
 import warnings
@@ -233,8 +233,7 @@ def _change_scaler() -> None:
                 _original = None
         else:
             _original = vars(compat.GradScaler)["step"]
-            _step_of_scaler.__doc__ = _original.__doc__
-            vars(_step_of_scaler)["__signature__"] = inspect.signature(_original)
+            functools.update_wrapper(_step_of_scaler, _original)
             compat.GradScaler.step = _step_of_scaler
 
 
@@ -252,9 +251,6 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
     finally:
         if watch is not None and step is not None:
             watch.answered(step, optimizer, failed)
-
-
-_step_of_scaler.__name__ = _step_of_scaler.__qualname__ = "step"
 
 
 def _watch_to_ask(optimizer: Any) -> Watch | None:

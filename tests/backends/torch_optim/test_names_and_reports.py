@@ -102,6 +102,41 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
     assert len(searches) <= 8
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_models_are_not_searched_for_each_new_loose_tensor(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """As in attacks and style transfer; a parameter that no module holds waits for the reading."""
+    from tracer.recorder import instances
+    from tracer.recorder.torch_optim import parameters
+
+    searches = []
+    search, clock = instances.instances, iter(range(10**6))
+
+    def counted(classes: Any) -> Any:
+        searches.append(1)
+        return search(classes)
+
+    monkeypatch.setattr(parameters, "instances", counted)
+    monkeypatch.setattr(parameters.time, "perf_counter", lambda: next(clock) / 100)
+    loose = []
+    with tracer.record() as recording:
+        for _ in range(100):
+            tensor = torch.zeros(2, requires_grad=True)
+            loose.append(tensor if plain else torch.nn.Parameter(tensor))
+            optimizer = Odometer([loose[-1]])
+            give([loose[-1]])
+            optimizer.step()
+        model = torch.nn.Linear(2, 1)
+        optimizer = Odometer(model.parameters())
+        give(list(model.parameters()))
+        optimizer.step()
+    trace = recording.trace()
+    assert readings(loose) == [1] * 100 and trace.updates() == 102
+    assert names(trace)[100:] == ["weight", "bias"]
+    assert len(searches) <= (2 if plain else 12)
+
+
 def test_names_that_repeat_are_told_apart() -> None:
     first, second = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     trace = stepped(Odometer([*first.parameters(), *second.parameters()]))

@@ -39,7 +39,8 @@ class Seen:
         """The index of each, what `copy_of` gave when the step began, and the tensor now."""
         known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
         self.variables = tuple(known)
-        unchanged = [_is_same(old, new) for old, new in known.values()]
+        # A shard of no elements, as FSDP gives some ranks, cannot change.
+        unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
         not_finite = [_is_not_finite(new) for _, new in known.values()]
         self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)

@@ -28,6 +28,7 @@ __all__ = [
     "is_lazy",
     "is_of_scheduler",
     "is_optimizer",
+    "is_parameter",
     "is_sparse",
     "layout_if",
     "layouts_of",
@@ -108,6 +109,11 @@ def has_hooks(optimizer: Any) -> bool:
 def is_optimizer(given: Any) -> bool:
     """Whether it is an optimizer of PyTorch."""
     return issubclass(type(given), Optimizer)
+
+
+def is_parameter(tensor: Any) -> bool:
+    """Whether a module may hold it: a plain tensor is no parameter of any."""
+    return isinstance(tensor, torch.nn.Parameter)
 
 
 def versions_of(parameters: list[Any]) -> dict[int, int] | None:
