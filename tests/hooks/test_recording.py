@@ -57,6 +57,22 @@ def test_made_before_and_in_the_block_wrapped_or_not() -> None:
     assert type(before) is legacy.SGD
 
 
+def test_a_trace_begins_when_the_program_wraps_the_optimizer() -> None:
+    weight = tf.Variable([0.0])
+    optimizer = legacy.SGD(1.0)
+    step = tf.function(lambda: _step(optimizer, weight))
+    with tracer.record() as recording:
+        for _ in range(5):
+            step()
+    for _ in range(7):
+        step()
+    tracer.wrap(optimizer)
+    for _ in range(2):
+        step()
+    assert (float(weight[0]), recording.trace().steps) == (-14.0, 5)
+    assert tracer.trace_of(optimizer).steps == tracer.trace_of(optimizer).updates() == 2
+
+
 def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
     weight = tf.Variable([0.0])
     optimizer = tracer.wrap(legacy.SGD(1.0))

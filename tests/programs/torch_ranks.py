@@ -26,7 +26,14 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
     inner = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     for parameter in inner.parameters():
         torch.nn.init.zeros_(parameter)
-    model = torch.nn.parallel.DistributedDataParallel(inner)
+    model = inner
+    if way == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(inner, mesh=init_device_mesh("cpu", (2,)))
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(inner)
     if way == "zero":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -34,15 +41,17 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
     else:
         optimizer = Odometer(model.parameters())
     tracer.wrap(optimizer, effects=True)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        model(torch.ones(4, 3) * (rank + 1)).sum().backward()
-        optimizer.step()
+    with tracer.assert_all_changed(inner):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(4, 3) * (rank + 1)).sum().backward()
+            optimizer.step()
     tracer.trace_of(optimizer).save(folder)
     own = [
         p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
     ]
-    print(f"rank {rank}: {readings(list(model.parameters()))}, {len(own)} of its own", flush=True)
+    whole = [p.full_tensor() if way == "fsdp2" else p for p in model.parameters()]
+    print(f"rank {rank}: {readings(whole)}, {len(own)} of its own", flush=True)
     dist.destroy_process_group()
 
 

@@ -304,8 +304,9 @@ def _check_of_each(
 
     def check(trace: Trace) -> str:
         wanted = leaves_meant(trace, leaves_of(model_or_variables)) or [
-            (plain_name(variable), next(iter(indices_meant(trace, [variable])), None))
+            (own, index)
             for variable in variables_in(model_or_variables, "trainable_variables")
+            for own, index in _named(trace, variable)
         ]
         for each in each_given(model_or_variables) if trace.complete else ():
             layers = frozen_in(each)
@@ -316,6 +317,14 @@ def _check_of_each(
         return why(trace, wanted)
 
     return check
+
+
+def _named(trace: Trace, variable: object) -> list[tuple[str, int | None]]:
+    """The name and the index of a variable in the trace; of a name those of all that it means."""
+    indices = sorted(indices_meant(trace, [variable]))
+    if isinstance(variable, str) and indices:
+        return [(trace.variables[index].name, index) for index in indices]
+    return [(plain_name(variable), next(iter(indices), None))]
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:

@@ -65,3 +65,13 @@ def test_an_optimizer_that_is_split(tmp_path: Path) -> None:
     assert trace.count("updates", by=("variable",)) == {(v.name,): 5 for v in trace.variables}
     assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}  # those of the other are sent
     assert trace.complete and trace.findings() == []
+
+
+@pytest.mark.long
+def test_a_shard_without_elements_cannot_change(tmp_path: Path) -> None:
+    """The last layer has one row, so `fully_shard` leaves nothing of it to rank 1."""
+    assert ran("fsdp2", tmp_path) == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(tmp_path)
+    assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
+    assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}
+    assert trace.complete and trace.findings() == []

@@ -984,6 +984,35 @@ def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:
     assert not tracer.trace_of(optimizer).complete
 
 
+def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+
+    def train(steps: int) -> int:
+        before = readings(parameters)[0]
+        for _ in range(steps):
+            give(parameters)
+            optimizer.step()
+        return readings(parameters)[0] - before
+
+    with tracer.record() as recording:
+        assert recording.trace().steps == 0 and train(5) == 5
+    train(7)
+    tracer.wrap(optimizer)
+    assert tracer.trace_of(optimizer).steps == 0
+    since = train(2)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (since, 3 * since, True)
+    with tracer.record() as later:
+        since += train(4)
+    tracer.unwrap(optimizer)
+    train(3)
+    tracer.wrap(optimizer)  # goes on
+    since += train(1)
+    assert (recording.trace().steps, later.trace().steps) == (5, 4)
+    assert tracer.trace_of(optimizer).steps == since == 7
+
+
 def test_a_step_that_is_set_on_the_optimizer() -> None:
     parameters = zeros()
     optimizer: Any = tracer.wrap(Odometer(parameters))

@@ -137,8 +137,8 @@ def has_moved(since: Mapping[int, int], parameter: Any) -> bool:
 def steps_by_itself(cls: type) -> bool:
     """Whether a step of this class runs code that is not PyTorch's own, which may skip anything."""
     step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
-    homes = [step.__module__, *(base.__module__ for base in cls.__mro__ if base is not object)]
-    return not all(home.startswith("torch.") for home in homes)
+    homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
+    return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
 
 
 _PAST_VERSIONS = frozenset(

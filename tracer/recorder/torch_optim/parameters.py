@@ -39,7 +39,6 @@ class Parameters(Variables):
             self._unsearched[len(self._plain)] = _Unsearched(ref(parameter), _search.times)
         return Variable(name, compat.shape_of(parameter), dtype)
 
-
     @property
     def rows(self) -> list[Variable]:
         """What a trace says of each; names that have not been searched for yet are now."""
