@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_models_are_not_searched_for_each_new_loose_tensor(
         return search(classes)
 
     monkeypatch.setattr(parameters, "instances", counted)
-    monkeypatch.setattr(parameters.time, "perf_counter", lambda: next(clock) / 100)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)
     loose = []
     with tracer.record() as recording:
         for _ in range(100):

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -582,7 +583,7 @@ class Own(torch.optim.Optimizer):  # type: ignore[misc]
         super().__init__(parameters, {})
         self.steps = 0
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         self.steps += 1
         if self.steps % self.every == 0:
@@ -638,11 +639,9 @@ def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool
 
 WRITING = (Own, ByHelper, ByComprehension, ByVector, ByNumPy)
 for each in WRITING:
-    ROWS[f"a step of its own, {each.__name__}"] = lambda wrap, cls=each: stepped(
-        wrap, cls, given=True
-    )
-    ROWS[f"a step that makes its gradients, {each.__name__}"] = lambda wrap, cls=each: stepped(
-        wrap, cls, given=False
+    ROWS[f"a step of its own, {each.__name__}"] = partial(stepped, cls=each, given=True)
+    ROWS[f"a step that makes its gradients, {each.__name__}"] = partial(
+        stepped, cls=each, given=False
     )
 
 
@@ -745,8 +744,8 @@ def a_step_above_that_raises_and_is_caught(wrap: Wrap) -> Ran:
 @row
 def gradients_that_a_step_is_handed(wrap: Wrap) -> Ran:
     class Handed(torch.optim.Optimizer):  # type: ignore[misc]
-        @torch.no_grad()  # type: ignore[untyped-decorator]
-        def step(self, gradients: Any) -> None:  # type: ignore[override]
+        @torch.no_grad()
+        def step(self, gradients: Any) -> None:
             for parameter, gradient in zip(self.param_groups[0]["params"], gradients, strict=True):
                 if gradient is not None:
                     parameter += gradient

@@ -84,9 +84,10 @@ def uses_since(place: Mark, tensors: Sequence[Any]) -> list[tuple[bool, bool]] |
     None if the program was parted meanwhile.
     """
     output = _output()
-    if place.graph() is not output.graph:
+    graph = place.graph()
+    if graph is None or graph is not output.graph:
         return None
-    nodes = list(output.graph.nodes)
+    nodes = list(graph.nodes)
     later = nodes[1 + nodes.index(place.last) :] if place.last in nodes else nodes
     used = {each for node in later for each in node.all_input_nodes}
     written = {each for node in later if _is_in_place(node) for each in node.all_input_nodes}
