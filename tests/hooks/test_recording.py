@@ -3,6 +3,7 @@
 import copy
 import functools
 import gc
+import inspect
 import pickle
 import sys
 import weakref
@@ -71,6 +72,12 @@ def test_a_trace_begins_when_the_program_wraps_the_optimizer() -> None:
         step()
     assert (float(weight[0]), recording.trace().steps) == (-14.0, 5)
     assert tracer.trace_of(optimizer).steps == tracer.trace_of(optimizer).updates() == 2
+
+
+def test_the_source_of_a_traced_method_is_that_of_the_original() -> None:
+    optimizer = legacy.SGD(1.0)
+    before = inspect.getsource(optimizer.apply_gradients)
+    assert inspect.getsource(tracer.wrap(optimizer).apply_gradients) == before
 
 
 def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
