@@ -135,7 +135,8 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     one. The one that was given is not counted.
 
     Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
-    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace.
+    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. What a block
+    of `record` counted before the optimizer was wrapped first is not part of its trace.
 
     A `tf.function` that was traced with the optimizer before is traced again at its next call, so
     that it is counted, too; the trace says which. Stateful random ops in it begin their sequence
@@ -165,10 +166,14 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     registry.wake(optimizer)
     if optax_updates.is_transformation(optimizer):
         return _wrap_transformation(optimizer, retrace, effects)
-    known = registry.recorder_of(optimizer) is not None
+    known = registry.recorder_of(optimizer)
+    if known is not None:
+        known.reader.wrapped(new=False)
     line = line_of_caller(optimizer)
     recorder = wrapping.join(optimizer, line, retrace=retrace, effects=effects)
-    if not known and (text := _defects(recorder)):
+    if known is None:
+        recorder.reader.wrapped(new=True)
+    if known is None and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
 

@@ -7,6 +7,7 @@ prints what the odometers say. Third argument: a free port.
 
 import os
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -27,11 +28,17 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
     inner = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     for parameter in inner.parameters():
         torch.nn.init.zeros_(parameter)
+    model = inner
     if way == "fsdp":
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         cpu = torch.device("cpu")
         model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
+    elif way == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(inner, mesh=init_device_mesh("cpu", (2,)))
     else:
         model = torch.nn.parallel.DistributedDataParallel(inner)
     if way == "zero":
@@ -40,16 +47,18 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
         optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Odometer, lr=1.0)
     else:
         optimizer = Odometer(model.parameters())
-    tracer.wrap(optimizer, effects=way != "fsdp")
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        model(torch.ones(4, 3) * (rank + 1)).sum().backward()
-        optimizer.step()
+    tracer.wrap(optimizer, effects=True)
+    with nullcontext() if way == "fsdp" else tracer.assert_all_changed(inner):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(4, 3) * (rank + 1)).sum().backward()
+            optimizer.step()
     tracer.trace_of(optimizer).save(folder)
     own = [
         p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
     ]
-    held = [torch.cat([each.detach().flatten(), torch.zeros(1)]) for each in model.parameters()]
+    whole = [p.full_tensor() if way == "fsdp2" else p for p in model.parameters()]
+    held = [torch.cat([each.detach().flatten(), torch.zeros(1)]) for each in whole]
     print(f"rank {rank}: {readings(held)}, {len(own)} of its own", flush=True)
     dist.destroy_process_group()
 

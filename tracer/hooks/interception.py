@@ -58,12 +58,14 @@ def method_beside(base: type, name: str) -> Callable[..., Any]:
 
 
 def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
-    """`method` with the name, the module, the text and the signature of `base`'s."""
+    """`method` with the name, the module, the text, the source and the signature of `base`'s."""
     original = inspect.getattr_static(base, name)
     method.__name__ = name
     method.__qualname__ = getattr(original, "__qualname__", name)
     method.__module__ = getattr(original, "__module__", base.__module__)
     method.__doc__ = getattr(original, "__doc__", None)
+    if inspect.isfunction(original):
+        vars(method)["__wrapped__"] = original
     with suppress(TypeError, ValueError):  # a method of C or with a signature that cannot be read
         method.__signature__ = inspect.signature(getattr(base, name))  # type: ignore[attr-defined]
     return method

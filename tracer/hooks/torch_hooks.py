@@ -36,6 +36,7 @@ class Before:
                 self.handed = handed_to(optimizer)
             if self.counters.effects is not None:
                 BEGIN(MOVED, self.number, _values(optimizer))
+            _mark(self.number)
         else:
             _before_in_program(self.watch, optimizer, given, named)
 
@@ -60,8 +61,9 @@ class After:
             if handed is None:
                 handed = handed_to(optimizer)
             skipped = getattr(optimizer, "found_inf", None)
+            number = _program(self.number, handed)  # before the values are asked for: that is use
             values = _values(optimizer) if self.counters.effects is not None else []
-            END(MOVED, _program(self.number, handed), values, skipped)
+            END(MOVED, number, values, skipped)
         else:
             _after_in_program(self.watch, optimizer, named)
 
@@ -103,6 +105,12 @@ def _values(optimizer: Any) -> list[Any]:
 @dynamo.constant
 def _is_alone(number: int) -> bool:
     return bool(told_by(number).alone)
+
+
+@dynamo.constant
+def _mark(number: int) -> int:
+    told_by(number).mark = dynamo.mark()
+    return 0
 
 
 @dynamo.constant

@@ -4,7 +4,7 @@ Nothing of an optimizer is exchanged. While one is traced, or a recording runs, 
 ours too, for it may leave out the optimizer's: that is a step that updates nothing.
 """
 
-import inspect
+import functools
 import sys
 import threading
 import warnings
@@ -116,6 +116,7 @@ def _meet(optimizer: Any, given: Any, named: Any) -> None:
         _begins.handed = None
         if len(given) == 1 and not named and not optimizer._optimizer_step_pre_hooks:
             _begins.handed = handed_to(optimizer)
+        _mark()
     else:
         _meet_in_program(optimizer)
 
@@ -147,6 +148,7 @@ class _Begins:
 
     handed: Handed | None = None
     """See `tracer.hooks.torch_hooks.Before`."""
+    mark: dynamo.Mark | None = None
 
 
 _begins = _Begins()
@@ -162,7 +164,13 @@ def _is_lone(number: int) -> bool:
 
 @dynamo.constant
 def _program_of(number: int, handed: Handed) -> int:
-    return Program(_with_id(number), handed).number
+    return Program(_with_id(number), handed, _begins.mark).number
+
+
+@dynamo.constant
+def _mark() -> int:
+    _begins.mark = dynamo.mark()
+    return 0
 
 
 def _with_id(number: int) -> Any:
@@ -225,8 +233,7 @@ def _change_scaler() -> None:
                 _original = None
         else:
             _original = vars(compat.GradScaler)["step"]
-            _step_of_scaler.__doc__ = _original.__doc__
-            vars(_step_of_scaler)["__signature__"] = inspect.signature(_original)
+            functools.update_wrapper(_step_of_scaler, _original)
             compat.GradScaler.step = _step_of_scaler
 
 
@@ -244,9 +251,6 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
     finally:
         if watch is not None and step is not None:
             watch.answered(step, optimizer, failed)
-
-
-_step_of_scaler.__name__ = _step_of_scaler.__qualname__ = "step"
 
 
 def _watch_to_ask(optimizer: Any) -> Watch | None:

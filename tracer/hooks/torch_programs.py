@@ -8,12 +8,19 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import finalize, ref
 
+from tracer.recorder.torch import dynamo
 from tracer.recorder.torch.operators import number_for
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.parameters import parameters_of
 
 Handed = tuple[bool | None, ...]
 """Of each parameter whether it has a gradient; None if it has none and needs none."""
+
+
+_PARTED = (
+    "a step of {name} was compiled in parts by torch.compile: it has a step of its own, of which "
+    "it is not known then what it updated: each parameter that has a gradient counts"
+)
 
 
 class Counting(Protocol):
@@ -34,10 +41,23 @@ class Counting(Protocol):
 class Program:
     """A program that has a step in it."""
 
-    def __init__(self, optimizer: Any, handed: Handed) -> None:
+    def __init__(self, optimizer: Any, handed: Handed, begin: dynamo.Mark | None) -> None:
+        """`begin` is where the step begins in the program that is being built."""
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
-        self.handed = handed
+        self._note = ""
+        self._moved = list(handed)  # the parameters that it updates
+        if compat.steps_by_itself(type(optimizer)):
+            parameters = parameters_of(optimizer.param_groups)
+            uses = None if begin is None else dynamo.uses_since(begin, parameters)
+            if uses is None:
+                self._note = _PARTED.format(name=type(optimizer).__name__)
+            else:
+                self._moved = [
+                    used if asks else written
+                    for asks, (used, written) in zip(handed, uses, strict=True)
+                ]
+        self.handed = tuple(a or b for a, b in zip(self._moved, handed, strict=True))
         self.requests: Any = ()
         self.updates: Any = ()
         self._sites_of: Any = None  # the recorder that the sites above are of
@@ -48,9 +68,11 @@ class Program:
         optimizer: Any = self.optimizer()
         if self._sites_of is not watch.recorder:
             layouts = [compat.layout_if(each) for each in self.handed]
-            self.requests, self.updates = watch.sites(
-                parameters_of(optimizer.param_groups), layouts
-            )
+            self.requests, updates = watch.sites(parameters_of(optimizer.param_groups), layouts)
+            moved = [each for each, asks in zip(self._moved, self.handed, strict=True) if asks]
+            self.updates = [site for site, went in zip(updates, moved, strict=True) if went]
+            if self._note:
+                watch.recorder.note(self._note)
             self._sites_of = watch.recorder
             watch.traced(self.updates)
 

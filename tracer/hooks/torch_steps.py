@@ -28,6 +28,7 @@ from tracer.recorder.torch_optim.under_way import (
     STEP,
     Ending,
     Step,
+    Unsure,
     drop_ended,
     here,
     known_by,
@@ -49,8 +50,13 @@ _CAME_LATE = (
     "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
 )
 _PAST = (
-    "{name} is around another step and names `.data`, writes to which PyTorch does not count: what "
-    "it updated that way, beside the step in it, is not counted"
+    "{name} has a step of its own that may write past the versions of tensors, as to `.data`: "
+    "where a parameter with a gradient holds the same bits after a step, whether the step updated "
+    "it is not known, and it is not counted"
+)
+_NOT_COMPARABLE = (
+    "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
+    "can be compared: each that has a gradient counts as updated"
 )
 
 
@@ -68,7 +74,13 @@ class Watch:
         self.number = number_for(self)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
-        self._past = compat.writes_to_data(type(optimizer))
+        self._own = not self._may_stop and compat.steps_by_itself(type(optimizer))
+        """Whether it has a step of its own, so that a gradient proves no update."""
+        groups: Any = optimizer.param_groups if optimizer is not None else ()
+        self._past = compat.writes_past_versions(type(optimizer), groups)
+        self._versioned: set[int] = set()  # the parameters that a version was seen to count
+        self.mark: dynamo.Mark | None = None
+        """Where the step begins that is being compiled."""
         self._located = False  # whether it was asked which rank this process is
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
@@ -125,14 +137,24 @@ class Watch:
                 self._note_begin(optimizer)
             parameters = parameters_of(optimizer.param_groups)
             if self._is_last(optimizer) and not _computes(given, named):
-                layouts = compat.layouts_of(parameters)
-                step.requests, step.updates = self.sites(parameters, layouts)
-            if step.requests is None or self._may_stop or not self.alone:
+                step.layouts = compat.layouts_of(parameters)
+                step.requests, step.updates = self.sites(parameters, step.layouts)
+            if step.requests is None or self._may_stop or self._own or not self.alone:
                 step.begun = compat.versions_of(parameters)
+            if self._own:
+                step.copies = self._copies(parameters)
             self._hold(step, parameters)
             here.steps.append(step)
         except Exception as error:
             self.recorder.fault(error)
+
+    def _copies(self, parameters: Sequence[Any]) -> dict[int, Any]:
+        """Copies of the parameters whose versions may not tell what a step of its own writes to."""
+        return {
+            id(each): effects.copy_of(each)
+            for each in parameters
+            if (self._past or id(each) not in self._versioned) and not compat.is_lazy(each)
+        }
 
     def _note_begin(self, optimizer: Any) -> None:
         """Note what the weights are before the first step, and whether it goes on with a state."""
@@ -171,17 +193,19 @@ class Watch:
             return
         try:
             step = self._begun(python, compiled)
+            found = vars(optimizer).get("found_inf")
+            if found is not None and effects.is_held_back(found):
+                step.skipped = found
+            elif found is None and "grad_scaler" in named:
+                self.recorder.note(_UNKNOWN_SKIP)
             if step.requests is None:
                 self._ask(step, optimizer)
-            step.inside = self._inside(step, optimizer)
-            found = vars(optimizer).get("found_inf")
-            if found is not None:
-                if effects.is_held_back(found):
-                    step.skipped = found
-                elif float(found):
-                    step.inside = []
-            elif "grad_scaler" in named:
-                self.recorder.note(_UNKNOWN_SKIP)
+            if found is not None and step.skipped is None and float(found):
+                step.inside = []
+            elif self._own:
+                self._compare(step, optimizer)
+            else:
+                step.inside = self._inside(step, optimizer)
             self.ended(step)
         except Exception as error:
             self.recorder.fault(error)
@@ -190,7 +214,9 @@ class Watch:
         """Note the gradients at the end of a step; one that is gone was there if it was used."""
         parameters = parameters_of(optimizer.param_groups)
         layouts = compat.layouts_of(parameters)
-        if step.begun is not None and not self._may_stop:
+        if self._own:
+            step.layouts = layouts
+        elif step.begun is not None and not self._may_stop:
             layouts = [
                 compat.layout_if(True)
                 if layout is None and compat.has_moved(step.begun, each)
@@ -212,13 +238,74 @@ class Watch:
         own = []
         for site in step.updates:
             ((index, parameter),) = self.recorder.variables_of([site]).items()
-            if index in done or parameter is None:
-                continue
-            if compat.has_moved(begun, parameter):
+            if index not in done and parameter is not None and compat.has_moved(begun, parameter):
                 own.append(site)
-            elif self._past:
-                self.recorder.note(_PAST.format(name=type(optimizer).__name__))
         return [*(called or ()), *own]
+
+    def _compare(self, step: Step, optimizer: Any) -> None:
+        """Note what a step of its own has done: it updated each parameter that it wrote to.
+
+        What has no gradient counts too if it was written to: a step may make its own gradients.
+        """
+        parameters, layouts = parameters_of(optimizer.param_groups), list(step.layouts or ())
+        if len(layouts) != len(parameters):  # it got others while it stepped, or lost some
+            layouts = compat.layouts_of(parameters)
+        inside = step.inside or []
+        done = {id(each) for each in self.recorder.variables_of(inside).values()}
+        same: list[Any] = []
+        for place, (parameter, layout) in enumerate(zip(parameters, layouts, strict=True)):
+            asks = layout not in (None, compat.FROZEN)
+            known = id(parameter) in done
+            same.append(not known and self._is_same(step, parameter, asks, optimizer))
+            if not asks and same[-1] is not True:
+                now = compat.layouts_of([parameter])[0]
+                layouts[place] = compat.layout_if(True) if now in (None, compat.FROZEN) else now
+        step.requests, updates = self.sites(parameters, layouts)
+        of_updates = iter(updates)
+        unsure = []
+        for parameter, layout, is_same in zip(parameters, layouts, same, strict=True):
+            if layout in (None, compat.FROZEN):
+                continue
+            site = next(of_updates)
+            if id(parameter) in done:
+                continue
+            if is_same is False:
+                inside = [*inside, site]
+            elif is_same is not True:
+                doubtful = self._past and id(parameter) not in self._versioned
+                note = _PAST.format(name=type(optimizer).__name__) if doubtful else ""
+                unsure.append(Unsure(is_same, site, note))
+        step.inside, step.unsure = inside, unsure
+
+    def _is_same(self, step: Step, parameter: Any, asks: bool, optimizer: Any) -> Any:
+        """Whether a step left a parameter alone: True, False or a tensor that will say it.
+
+        `asks` says whether it had a gradient.
+        """
+        key = id(parameter)
+        if compat.has_moved(step.begun or {}, parameter):
+            self._versioned.add(key)
+            return False
+        if key in self._versioned and not self._past:
+            return True
+        if key not in step.copies:  # it came while the step ran, or was lazy until then
+            return not asks
+        before, name = step.copies[key], type(optimizer).__name__
+        if before is None:
+            if asks:
+                self.recorder.note(_NOT_COMPARABLE.format(name=name))
+            return not asks
+        gradient, doubtful = None, asks and self._past and key not in self._versioned
+        if doubtful:  # an update by 0 leaves the same bits
+            gradient = parameter.grad
+            if all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups):
+                return False
+        same = effects.is_left(before, parameter, gradient)
+        if same is not True and same is not False and (not asks or self._around() is not None):
+            same = bool(same)
+        if same is True and doubtful:
+            self.recorder.note(_PAST.format(name=name))
+        return same
 
     def _moved_any(self, begun: Mapping[int, int], optimizer: Any) -> bool:
         return any(compat.has_moved(begun, each) for each in parameters_of(optimizer.param_groups))
@@ -291,7 +378,7 @@ class Watch:
 
     def program(self, handed: Handed) -> int:
         """The number of a program in which each parameter has a gradient or not."""
-        program = Program(self.optimizer(), handed)
+        program = Program(self.optimizer(), handed, self.mark)
         try:
             program.fit(self)
         except Exception as error:
@@ -354,6 +441,7 @@ class Watch:
 
     def _forget(self, reference: Any) -> None:
         self._last = None
+        self._versioned.clear()  # another one may come to have its `id`
 
     def ended(self, step: Step) -> None:
         """Count a step, or hand what it did to the step that it was called in."""
@@ -373,7 +461,7 @@ class Watch:
         frame = Frame()
         frame.recorder, frame.python = recorder, None
         recorder.enter(frame, self.index, step.method, "step")
-        frame.result = Ending(step.program, step.skipped)
+        frame.result = Ending(step.program, step.skipped, step.unsure)
         frame.sites += step.requests or ()
         frame.sites += inside
         if step.held is not None:

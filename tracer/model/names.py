@@ -113,6 +113,19 @@ def variables_meant(
     return frozenset({_by_object(wanted, variables, objects)})
 
 
+def with_namesakes(meant: frozenset[int], variables: Sequence[Variable]) -> frozenset[int]:
+    """The indices `meant` by a name, and those of variables that differ in their number only.
+
+    Where two models have a `1.weight`, the name alone does not say of which.
+    """
+    names = {variables[index].name for index in meant}
+    return meant | {
+        index
+        for index, each in enumerate(variables)
+        if any(_numbered(each.name, name) for name in names)
+    }
+
+
 def shards_of(variable: object) -> Sequence[object]:
     """The shards of a sharded variable of TensorFlow, which has no name of its own; else none."""
     if type(variable).__name__ != "ShardedVariable":

@@ -138,6 +138,7 @@ class Reader:
         """
         self.where = Surroundings("", "", ())
         """The strategy, as the first step that ran under one found it."""
+        self._wrapped_at: Baseline | None = None
         self._backend = backend
         self._optimizers = optimizers
         self._variables = variables
@@ -151,15 +152,11 @@ class Reader:
         self._notes = notes
 
     def trace(self) -> Trace:
-        """A frozen trace of everything up to the last complete step of each replica."""
-        data, objects = self.data()
+        """A frozen trace since it was wrapped, up to the last complete step of each replica."""
+        counted = self.data_since(self._wrapped_at, empty=True)
+        assert counted is not None, "an empty one is wanted"
+        data, objects = counted
         return Trace(data, Objects(index_of=finder(objects, self._backend.canonical)))
-
-    def data(self) -> Counted:
-        """The trace of everything so far."""
-        self._blocks.wait()
-        with self._blocks.counters.lock:
-            return self._data(self._counted(), _THE_BEGINNING), list(self._variables.objects)
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> Counted | None:
         """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
@@ -173,6 +170,14 @@ class Reader:
             if not empty and self._nothing_since(since, counts):
                 return None
             return self._data(counts, since), list(self._variables.objects)
+
+    def wrapped(self, new: bool) -> None:
+        """The program wraps the optimizer: what was only recorded before is not part of `trace`.
+
+        If it is `new`, nothing was.
+        """
+        if self._wrapped_at is None:
+            self._wrapped_at = _THE_BEGINNING if new else self.baseline()
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""

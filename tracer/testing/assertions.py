@@ -314,8 +314,9 @@ def _check_of_each(
             at_least = Wanted(f"updates of {missing}", 1, None)
             return failure.of_another_tree(trace, (at_least,), missing, like)
         wanted = leaves_meant(trace, leaves) or [
-            (plain_name(variable), next(iter(indices_meant(trace, [variable])), None))
+            (own, index)
             for variable in variables_in(model_or_variables, "trainable_variables")
+            for own, index in _named(trace, variable)
         ]
         for each in each_given(model_or_variables) if trace.complete else ():
             layers = frozen_in(each)
@@ -326,6 +327,14 @@ def _check_of_each(
         return why(trace, wanted)
 
     return check
+
+
+def _named(trace: Trace, variable: object) -> list[tuple[str, int | None]]:
+    """The name and the index of a variable in the trace; of a name those of all that it means."""
+    indices = sorted(indices_meant(trace, [variable]))
+    if isinstance(variable, str) and indices:
+        return [(trace.variables[index].name, index) for index in indices]
+    return [(plain_name(variable), next(iter(indices), None))]
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:

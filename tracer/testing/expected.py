@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
+from tracer.model.names import with_namesakes
 from tracer.model.records import Kind
 from tracer.model.selection import Filters, Selection
 from tracer.model.summary import Summary
@@ -85,10 +86,15 @@ class Expected:
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
 
+        A name means all variables of that name, as of two models.
+
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
         what: What = "updates" if self.what == "updates" else "executions"
         selection = trace.selection(what, Filters(variable=self.variable))
+        if isinstance(self.variable, str) and selection.variables is not None:
+            meant = with_namesakes(selection.variables, trace.variables)
+            selection = replace(selection, variables=meant)
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)

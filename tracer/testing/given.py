@@ -7,7 +7,7 @@ from typing import Any
 
 from tracer.api import leaves_of, name_of
 from tracer.errors import UnknownName
-from tracer.model.names import shards_of, variables_meant
+from tracer.model.names import shards_of, variables_meant, with_namesakes
 from tracer.model.records import Variable
 from tracer.model.trace import Trace
 
@@ -59,11 +59,17 @@ def plain_name(variable: object) -> str:
 
 
 def indices_meant(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
-    """The indices of the variables, or of what a name means, as far as the trace holds them."""
+    """The indices of the variables, or of what a name means, as far as the trace holds them.
+
+    A name means all variables of that name, as of two models.
+    """
     indices: set[int] = set()
     for variable in variables:
         with suppress(UnknownName):
-            indices |= variables_meant(variable, trace.variables, trace.objects)
+            meant = variables_meant(variable, trace.variables, trace.objects)
+            if isinstance(variable, str):
+                meant = with_namesakes(meant, trace.variables)
+            indices |= meant
     return frozenset(indices)
 
 

@@ -265,7 +265,8 @@ def test_numbers_of_4_bits_are_not_compared() -> None:
     optimizer = tracer.wrap(Still(parameters, {}), effects=True)
     optimizer.step()
     trace = tracer.trace_of(optimizer)
-    assert ["float4_e2m1fn_x2" in note for note in trace.notes] == [True]
+    assert any("float4_e2m1fn_x2" in note for note in trace.notes)
+    assert any("can be compared: each that has a gradient counts" in note for note in trace.notes)
     assert trace.count("compared", by=()) == {(): 1}
 
 

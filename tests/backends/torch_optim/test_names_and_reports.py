@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,41 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
         groups["params"] = [each]
         stepped(optimizers[0])
     assert len(searches) <= 8
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_models_are_not_searched_for_each_new_loose_tensor(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """As in attacks and style transfer; a parameter that no module holds waits for the reading."""
+    from tracer.recorder import instances
+    from tracer.recorder.torch_optim import parameters
+
+    searches = []
+    search, clock = instances.instances, iter(range(10**6))
+
+    def counted(classes: Any) -> Any:
+        searches.append(1)
+        return search(classes)
+
+    monkeypatch.setattr(parameters, "instances", counted)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)
+    loose = []
+    with tracer.record() as recording:
+        for _ in range(100):
+            tensor = torch.zeros(2, requires_grad=True)
+            loose.append(tensor if plain else torch.nn.Parameter(tensor))
+            optimizer = Odometer([loose[-1]])
+            give([loose[-1]])
+            optimizer.step()
+        model = torch.nn.Linear(2, 1)
+        optimizer = Odometer(model.parameters())
+        give(list(model.parameters()))
+        optimizer.step()
+    trace = recording.trace()
+    assert readings(loose) == [1] * 100 and trace.updates() == 102
+    assert names(trace)[100:] == ["weight", "bias"]
+    assert len(searches) <= (2 if plain else 12)
 
 
 def test_names_that_repeat_are_told_apart() -> None:
@@ -246,6 +282,41 @@ def test_each_assertion() -> None:
     model.bias.requires_grad_(False)
     with tracer.assert_all_updated(model):
         step()
+
+
+def test_a_name_that_two_models_have_means_both(tmp_path: Path) -> None:
+    """As those of a generator and a critic: the name does not say which stepped first."""
+    models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
+    optimizers = [Odometer(model.parameters()) for model in models]
+    for model in models:
+        torch.nn.init.zeros_(model.weight)
+
+    def train(*own: int) -> CallTrace:
+        with tracer.record() as recording:
+            for index in (0, 1):
+                give([models[index].bias, *([models[index].weight] if index in own else [])])
+                optimizers[index].step()
+                optimizers[index].zero_grad()
+        return recording.trace()
+
+    with pytest.raises(AssertionError, match="weight#2"), tracer.assert_never_updated("weight"):
+        train(1)
+    with pytest.raises(AssertionError, match="weight#2"), tracer.assert_all_updated(["weight"]):
+        train(0)
+    with tracer.assert_updates(variable="weight", total=2), tracer.assert_all_updated(["weight"]):
+        train(0, 1)
+    with tracer.assert_never_updated("weight"):
+        train()
+    with (
+        tracer.assert_never_updated(models[0].weight),
+        tracer.assert_updates(variable=models[1].weight, total=1),
+    ):
+        train(1)
+    assert [readings([model.weight])[0] for model in models] == [2, 3]
+    train(1).save(tmp_path / "trace.json")
+    command = [sys.executable, "-m", "tracer", "check", str(tmp_path / "trace.json"), "--expect"]
+    checked = subprocess.run([*command, "updates[weight]=0"], capture_output=True, timeout=300)
+    assert checked.returncode == 1
 
 
 def test_what_is_saved_is_the_same_again(tmp_path: Path) -> None:

@@ -81,3 +81,12 @@ def test_parameters_that_are_split(tmp_path: Path) -> None:
     assert trace.complete and trace.findings() == []
     for rank in (0, 1):  # nor is a part of which a rank holds nothing without a gradient
         assert tracer.load(tmp_path / f"rank-{rank}.json").findings() == []
+
+
+def test_a_shard_without_elements_cannot_change(tmp_path: Path) -> None:
+    """The last layer has one row, so `fully_shard` leaves nothing of it to rank 1."""
+    assert ran("fsdp2", tmp_path) == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(tmp_path)
+    assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
+    assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}
+    assert trace.complete and trace.findings() == []

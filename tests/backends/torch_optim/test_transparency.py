@@ -157,6 +157,21 @@ def test_nothing_stays() -> None:
     assert not vars(inspect.getmodule(torch.optim.Optimizer))["_global_optimizer_pre_hooks"]
 
 
+def test_the_step_of_a_scaler_reads_as_it_did() -> None:
+    cls: Any = torch.amp.GradScaler
+
+    def read() -> list[Any]:
+        step = cls.step
+        whole = inspect.getsource(step), inspect.signature(step), inspect.getmodule(step)
+        return [step.__module__, step.__qualname__, step.__name__, step.__doc__, *whole]
+
+    gc.collect()  # what other tests wrapped
+    before = read()
+    optimizer = tracer.wrap(Odometer(zeros(1)))
+    assert read() == before and before[0] == "torch.amp.grad_scaler"
+    tracer.unwrap(optimizer)
+
+
 def test_the_model_and_what_was_computed_are_not_kept() -> None:
     class Raising(Odometer):
         def step(self, closure: Any = None) -> Any:

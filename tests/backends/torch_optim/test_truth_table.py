@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -573,6 +574,230 @@ def a_compiled_step_that_raises_half_way(wrap: Wrap) -> Ran:
     return Ran(optimizer, [6] * 3, complete=False)
 
 
+class Own(torch.optim.Optimizer):  # type: ignore[misc]
+    """Adds 1 to each parameter by `add`, with or without a gradient, in each step of `every`."""
+
+    every = 1
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.add(self.param_groups[0]["params"])
+
+    def add(self, parameters: Any) -> None:
+        for parameter in parameters:
+            parameter.add_(1)
+
+
+def add_to_data(parameter: Any) -> None:
+    parameter.data.add_(1)
+
+
+class ByHelper(Own):
+    def add(self, parameters: Any) -> None:
+        for parameter in parameters:
+            add_to_data(parameter)
+
+
+class ByComprehension(Own):
+    def add(self, parameters: Any) -> None:
+        [parameter.data.add_(1) for parameter in parameters]
+
+
+class ByVector(Own):
+    def add(self, parameters: Any) -> None:
+        vector = torch.nn.utils.parameters_to_vector(parameters)
+        torch.nn.utils.vector_to_parameters(vector + 1, parameters)
+
+
+class ByNumPy(Own):
+    def add(self, parameters: Any) -> None:
+        for parameter in parameters:
+            array = parameter.detach().numpy()
+            array += 1
+
+
+def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool = True) -> Ran:
+    """Steps of one of these classes, whose parameters have a gradient if it is `given`."""
+    parameters = zeros()
+    optimizer = wrap(cls(parameters))
+    moves = Moves(parameters)
+    for _ in range(steps):
+        if given:
+            give(parameters)
+        optimizer.step()
+        moves.look()
+    kinds = {"dense": 3 * steps if given else sum(moves.by_step)}
+    kinds |= {} if sum(kinds.values()) == 3 * steps else {"none": 3 * steps - kinds["dense"]}
+    return Ran(optimizer, moves.by_step, kinds, complete=complete)
+
+
+WRITING = (Own, ByHelper, ByComprehension, ByVector, ByNumPy)
+for each in WRITING:
+    ROWS[f"a step of its own, {each.__name__}"] = partial(stepped, cls=each, given=True)
+    ROWS[f"a step that makes its gradients, {each.__name__}"] = partial(
+        stepped, cls=each, given=False
+    )
+
+
+@row
+def accumulation_in_a_step_of_its_own(wrap: Wrap) -> Ran:
+    class Fourth(Own):
+        every = 4
+
+    return stepped(wrap, Fourth, given=True)
+
+
+@row
+def accumulation_that_writes_to_data(wrap: Wrap) -> Ran:
+    """What holds the same bits after a step may have been updated by nothing."""
+
+    class Fourth(ByHelper):
+        every = 4
+
+    return stepped(wrap, Fourth, given=True, complete=False)
+
+
+class Accumulating(Odometer):
+    """Calls the step above it in each fourth step only."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        return super().step(closure) if self.steps % 4 == 0 else None
+
+
+@row
+def a_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
+    return stepped(wrap, Accumulating, given=True)
+
+
+@row
+def a_compiled_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(Accumulating(parameters))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for _ in range(8):
+        give(parameters)
+        step()
+    assert readings(parameters) == [2, 2, 2]
+    return Ran(optimizer, [0, 0, 0, 3] * 2, {"dense": 24})
+
+
+@row
+def a_compiled_step_that_writes_to_data(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(ByHelper(parameters))
+    step = torch.compile(optimizer.step, backend="aot_eager")
+    for _ in range(4):
+        step()
+    assert readings(parameters) == [4, 4, 4]
+    return Ran(optimizer, [3] * 4, {"dense": 12})
+
+
+@row
+def a_step_that_skips_what_is_not_finite(wrap: Wrap) -> Ran:
+    class Careful(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            if all(p.grad.isfinite().all() for p in self.param_groups[0]["params"]):
+                return super().step(closure)
+            return None
+
+    parameters = zeros()
+    optimizer = wrap(Careful(parameters))
+    for step in range(6):
+        give(parameters, INFINITE if step % 3 == 0 else 1.0)
+        optimizer.step()
+    assert readings(parameters) == [4, 4, 4]
+    return Ran(optimizer, [0, 3, 3] * 2, {"dense": 18})
+
+
+@row
+def a_step_above_that_raises_and_is_caught(wrap: Wrap) -> Ran:
+    class Raising(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].add_(1)
+            raise RuntimeError("on purpose")
+
+    class Catching(Raising):
+        def step(self, closure: Any = None) -> Any:
+            with suppress(RuntimeError):
+                return super().step(closure)
+
+    Raising(zeros())  # from now on its step has hooks of its own
+    parameters = zeros()
+    optimizer = wrap(Catching(parameters))
+    for _ in range(4):
+        give(parameters)
+        optimizer.step()
+    assert readings(parameters) == [4, 0, 0]
+    return Ran(optimizer, [1] * 4, {"dense": 12})
+
+
+@row
+def gradients_that_a_step_is_handed(wrap: Wrap) -> Ran:
+    class Handed(torch.optim.Optimizer):  # type: ignore[misc]
+        @torch.no_grad()
+        def step(self, gradients: Any) -> None:
+            for parameter, gradient in zip(self.param_groups[0]["params"], gradients, strict=True):
+                if gradient is not None:
+                    parameter += gradient
+
+    parameters = zeros()
+    optimizer = wrap(Handed(parameters, {}))
+    for _ in range(5):
+        optimizer.step([None, torch.ones(2), torch.ones(2)])
+    assert readings(parameters) == [0, 5, 5]
+    return Ran(optimizer, [2] * 5, {"dense": 10, "none": 5})
+
+
+@row
+def a_fused_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
+    """A fused kernel moves no version of a tensor."""
+
+    class Second(torch.optim.SGD):  # type: ignore[misc]
+        steps = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.steps += 1
+            return super().step(closure) if self.steps % 2 else None
+
+    parameters = zeros()
+    optimizer = wrap(Second(parameters, lr=1.0, fused=True))
+    moves = Moves(parameters)
+    for _ in range(6):
+        give(parameters)
+        optimizer.step()
+        moves.look()
+    assert moves.by_step == [3, 0] * 3
+    return Ran(optimizer, moves.by_step, {"dense": 18}, complete=False)
+
+
+def test_a_rate_of_0_and_gradients_of_0_that_are_written_to_data() -> None:
+    """They are updates that change no bit."""
+
+    class ToData(torch.optim.Optimizer):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data.add_(parameter.grad.data, alpha=-group["lr"])
+
+    parameters = zeros()
+    optimizer = tracer.wrap(ToData(parameters, {"lr": 0.0}))
+    for step in range(4):
+        give(parameters, 0.0 if step == 3 else 1.0)
+        optimizer.param_groups[0]["lr"] = 0.0 if step == 0 else 1.0
+        optimizer.step()
+    check(tracer.trace_of(optimizer), Ran(optimizer, [3] * 4, {"dense": 12}))
+
+
 def check(trace: CallTrace, ran: Ran) -> None:
     assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
     assert trace.complete == ran.complete
@@ -759,6 +984,35 @@ def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:
     assert not tracer.trace_of(optimizer).complete
 
 
+def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
+    parameters = zeros()
+    optimizer = Odometer(parameters)
+
+    def train(steps: int) -> int:
+        before = readings(parameters)[0]
+        for _ in range(steps):
+            give(parameters)
+            optimizer.step()
+        return readings(parameters)[0] - before
+
+    with tracer.record() as recording:
+        assert recording.trace().steps == 0 and train(5) == 5
+    train(7)
+    tracer.wrap(optimizer)
+    assert tracer.trace_of(optimizer).steps == 0
+    since = train(2)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (since, 3 * since, True)
+    with tracer.record() as later:
+        since += train(4)
+    tracer.unwrap(optimizer)
+    train(3)
+    tracer.wrap(optimizer)  # goes on
+    since += train(1)
+    assert (recording.trace().steps, later.trace().steps) == (5, 4)
+    assert tracer.trace_of(optimizer).steps == since == 7
+
+
 def test_a_step_that_is_set_on_the_optimizer() -> None:
     parameters = zeros()
     optimizer: Any = tracer.wrap(Odometer(parameters))
@@ -769,7 +1023,7 @@ def test_a_step_that_is_set_on_the_optimizer() -> None:
     assert "step was set on the optimizer itself" in trace.notes[0]
 
 
-def test_what_an_optimizer_around_another_writes_to_data_is_said() -> None:
+def test_what_an_optimizer_around_another_writes_to_data() -> None:
     class Instead(torch.optim.Optimizer):  # type: ignore[misc]
         def __init__(self, base: torch.optim.Optimizer) -> None:
             super().__init__(base.param_groups, {})
@@ -785,7 +1039,30 @@ def test_what_an_optimizer_around_another_writes_to_data_is_said() -> None:
     optimizer.step()
     assert readings(parameters) == [1, 1, 1]
     trace = tracer.trace_of(optimizer)
-    assert not trace.complete and ".data" in trace.notes[0]
+    assert trace.complete and trace.updates() == 3
+
+
+def test_a_step_that_may_have_updated_by_nothing_is_said() -> None:
+    class Fourth(ByHelper):
+        every = 4
+
+    optimizer = stepped(tracer.wrap, Fourth, given=True, complete=False).optimizer
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (8, 6, False)
+    assert "Fourth" in trace.notes[0] and ".data" in trace.notes[0]
+
+
+def test_what_only_the_device_knows_of_a_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: whether a parameter still holds the same bits is read with the trace."""
+    from tracer.recorder.torch import effects
+
+    monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
+
+    class Second(ByHelper):
+        every = 2
+
+    ran = stepped(tracer.wrap, Second, given=True, complete=False)
+    check(tracer.trace_of(ran.optimizer), ran)
 
 
 @pytest.mark.long

@@ -1,9 +1,11 @@
 """What is relied on of Dynamo, which builds a program of the code that `torch.compile` is given."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import wraps
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
+from weakref import ref
 
 import torch
 from torch._C._dynamo import eval_frame as _dynamo
@@ -60,6 +62,57 @@ def left_alone(function: F) -> F:
             _dynamo.set_eval_frame(compiler)
 
     return cast(F, without_dynamo(undisturbed))
+
+
+class Mark(NamedTuple):
+    """A place in a program that Dynamo builds."""
+
+    graph: "ref[Any]"
+    last: Any
+    """The last node so far."""
+
+
+def mark() -> Mark:
+    """The place where the program that is being built ends now."""
+    graph = _output().graph
+    return Mark(ref(graph), next(iter(reversed(graph.nodes)), None))
+
+
+def uses_since(place: Mark, tensors: Sequence[Any]) -> list[tuple[bool, bool]] | None:
+    """Whether ops after `place` use each of these tensors, and whether one writes to it.
+
+    None if the program was parted meanwhile.
+    """
+    output = _output()
+    graph = place.graph()
+    if graph is None or graph is not output.graph:
+        return None
+    nodes = list(graph.nodes)
+    later = nodes[1 + nodes.index(place.last) :] if place.last in nodes else nodes
+    used = {each for node in later for each in node.all_input_nodes}
+    written = {each for node in later if _is_in_place(node) for each in node.all_input_nodes}
+    inputs: dict[int, set[Any]] = defaultdict(set)
+    for node in nodes:
+        if node.op == "get_attr":  # the parameters of an optimizer are constants of its program
+            inputs[id(output.nn_modules.get(node.target))].add(node)
+        elif node.op == "placeholder" and "grapharg" in node.meta:
+            inputs[id(node.meta["grapharg"].example)].add(node)
+    found = [inputs[id(each)] for each in tensors]
+    return [(not used.isdisjoint(each), not written.isdisjoint(each)) for each in found]
+
+
+def _output() -> Any:
+    from torch._dynamo.symbolic_convert import InstructionTranslator  # is there: it runs
+
+    return InstructionTranslator.current_tx().output
+
+
+def _is_in_place(node: Any) -> bool:
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name == "_get_data_attr":
+        return any(map(_is_in_place, node.users))
+    return name == "setitem" or (name.endswith("_") and not name.endswith("__"))
 
 
 def frame_around(python: FrameType) -> FrameType:

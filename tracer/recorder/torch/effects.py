@@ -39,7 +39,8 @@ class Seen:
         """The index of each, what `copy_of` gave when the step began, and the tensor now."""
         known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
         self.variables = tuple(known)
-        unchanged = [_is_same(old, new) for old, new in known.values()]
+        # A shard of no elements, as FSDP gives some ranks, cannot change.
+        unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
         not_finite = [_is_not_finite(new) for _, new in known.values()]
         self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)
@@ -117,14 +118,33 @@ class Effects(Logs):
             )
             return None
         plain = _plain(tensor)
-        if not _is_comparable(plain):
+        copy = copy_of(tensor)
+        if copy is None:
             self._note(
                 f"effects on a parameter of the type {str(tensor.dtype).removeprefix('torch.')} "
                 f"({type(plain).__name__}, {str(plain.layout).removeprefix('torch.')}, "
                 f"{plain.device.type}) are not known: it is not compared"
             )
-            return None
-        return plain.clone()
+        return copy
+
+
+def copy_of(tensor: Any) -> Any | None:
+    """A copy of a tensor, without autograd; None if its bits cannot be compared."""
+    plain = _plain(tensor)
+    return plain.clone() if _is_comparable(plain) else None
+
+
+def is_left(before: Any, tensor: Any, gradient: Any) -> Any:
+    """Whether no bit differs from `copy_of`, though the gradient is not 0 if one is given.
+
+    True, False or a tensor that will say it.
+    """
+    same = _is_same(before, _plain(tensor))
+    if same is False or gradient is None:
+        return same
+    plain = _plain(gradient)
+    some = (plain._values() if plain.layout is torch.sparse_coo else plain).any()
+    return bool(some) if same is True else torch.logical_and(same, some)
 
 
 def tensor_of(variable: Any) -> Any:

@@ -7,7 +7,7 @@ parameters on a device, where effects are asked for.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tracer.recorder.backend import Stepped
@@ -17,7 +17,7 @@ from tracer.recorder.host import Blocks as HostBlocks
 from tracer.recorder.stamps import UNIT
 from tracer.recorder.torch.effects import Effects, Seen
 from tracer.recorder.torch_optim import compat
-from tracer.recorder.torch_optim.under_way import drop_raised
+from tracer.recorder.torch_optim.under_way import Unsure, drop_raised
 
 MOST = 4096
 """How many steps wait at most; then they are counted, and the program waits once."""
@@ -33,6 +33,7 @@ class _Waiting(NamedTuple):
     block: CountedBlock
     skipped: Any
     """What says whether it was skipped; None if it was not."""
+    unsure: Sequence[Unsure]
     seen: Seen | None
     """What was seen of the parameters, if effects are asked for."""
 
@@ -66,15 +67,16 @@ class Blocks(HostBlocks):
 
         In `frame.begun` is what was seen of the parameters.
         """
-        program, skipped = frame.result
+        program, skipped, unsure = frame.result
         function = "" if program is None else PROGRAM
         block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
         with self.counters.lock:
             if program is not None:
                 self._programs[block].add(program)
                 self.counters.session_graphs[block] = len(self._programs[block])
-            step = _Waiting(block, skipped, frame.begun)
-            if skipped is None and not self._waiting and (step.seen is None or step.seen.is_there):
+            step = _Waiting(block, skipped, unsure, frame.begun)
+            is_known = skipped is None and not unsure
+            if is_known and not self._waiting and (step.seen is None or step.seen.is_there):
                 self._count(step)
                 return
             self._waiting.append(step)
@@ -106,8 +108,14 @@ class Blocks(HostBlocks):
 
     def _count(self, step: _Waiting) -> None:
         """Count a step now; the lock is held."""
-        block, skipped, seen = step
-        if skipped is not None and float(skipped):
+        block, skipped, unsure, seen = step
+        skips = skipped is not None and bool(float(skipped))
+        for each in unsure:
+            if not bool(each.is_same):
+                block = block._replace(sites=(*block.sites, each.site))
+            elif each.note and not skips:
+                self._note(each.note)
+        if skips:
             kept = [n for n in block.sites if self._sites.sites[n].role != "update"]
             block = block._replace(sites=tuple(kept))
         stamp = UNIT * self.counters.take_number(block.replica)

@@ -7,7 +7,7 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -28,13 +28,15 @@ __all__ = [
     "is_lazy",
     "is_of_scheduler",
     "is_optimizer",
+    "is_parameter",
     "is_sparse",
     "layout_if",
     "layouts_of",
     "shape_of",
+    "steps_by_itself",
     "steps_with_hooks",
     "versions_of",
-    "writes_to_data",
+    "writes_past_versions",
 ]
 
 global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
@@ -109,6 +111,11 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
+def is_parameter(tensor: Any) -> bool:
+    """Whether a module may hold it: a plain tensor is no parameter of any."""
+    return isinstance(tensor, torch.nn.Parameter)
+
+
 def versions_of(parameters: list[Any]) -> dict[int, int] | None:
     """How often each was written to, as PyTorch counts it for its gradients, by its `id`.
 
@@ -127,16 +134,45 @@ def has_moved(since: Mapping[int, int], parameter: Any) -> bool:
     return bool(parameter.is_inference() or since[id(parameter)] != parameter._version)
 
 
-def writes_to_data(cls: type) -> bool:
-    """Whether a class that is none of PyTorch's may write to `.data`, which no version counts."""
-    methods = [
+def steps_by_itself(cls: type) -> bool:
+    """Whether a step of this class runs code that is not PyTorch's own, which may skip anything."""
+    step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
+    homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
+    return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
+
+
+_PAST_VERSIONS = frozenset(
+    ("data", "data_ptr", "numpy", "swap_tensors", "untyped_storage", "vector_to_parameters")
+)
+"""Names that code uses to write to a tensor in a way that PyTorch does not count."""
+
+
+def writes_past_versions(cls: type, groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a step may write in a way that no version counts, as far as the class shows.
+
+    The kernels of fused optimizers do so, too.
+    """
+    functions = [
         inspect.unwrap(each)
         for base in cls.__mro__
-        if not base.__module__.startswith("torch.")
         for each in vars(base).values()
         if inspect.isfunction(each)
     ]
-    return any("data" in method.__code__.co_names for method in methods)
+    names: set[str] = set()
+    seen: set[Any] = set()
+    while functions:
+        function = functions.pop()
+        if function.__module__ is None or function.__module__.startswith("torch."):
+            continue
+        codes = [function.__code__]
+        for code in codes:  # it grows by the functions and comprehensions in each
+            codes += filter(inspect.iscode, code.co_consts)
+            names.update(code.co_names)
+            called = (function.__globals__.get(name) for name in code.co_names)
+            helpers = {each for each in called if inspect.isfunction(each)} - seen
+            seen |= helpers
+            functions += helpers
+    return not names.isdisjoint(_PAST_VERSIONS) or any(group.get("fused") for group in groups)
 
 
 def is_of_scheduler(step: Any) -> bool:

@@ -5,10 +5,13 @@ are searched, once for all parameters of an optimizer, when it steps first; noth
 """
 
 import gc
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
+
+import msgspec
 
 from tracer.model.records import Variable
 from tracer.recorder.host import Variables
@@ -22,6 +25,7 @@ class Parameters(Variables):
     def __init__(self) -> None:
         super().__init__(lambda parameter: parameter, self._record)
         self._names: dict[int, str] = {}
+        self._unsearched: dict[int, _Unsearched] = {}  # by index
 
     def meet(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, which will be asked for next."""
@@ -31,8 +35,35 @@ class Parameters(Variables):
     def _record(self, parameter: Any) -> Variable:
         dtype = str(parameter.dtype).removeprefix("torch.")
         name = self._names.get(id(parameter), "parameter")
+        if compat.is_parameter(parameter) and not _search.knows(parameter):
+            self._unsearched[len(self._plain)] = _Unsearched(ref(parameter), _search.times)
         part_of = name if compat.is_split_by_fsdp(parameter) else ""
         return Variable(name, compat.shape_of(parameter), dtype, part_of=part_of)
+
+    @property
+    def rows(self) -> list[Variable]:
+        """What a trace says of each; names that have not been searched for yet are now."""
+        while self._unsearched:
+            index, (reference, times) = self._unsearched.popitem()
+            parameter = reference()
+            if parameter is not None:
+                if _search.times == times:
+                    _search.again()
+                name = _search.names_of([parameter]).get(id(parameter))
+                if name is not None:
+                    part_of = name if self._plain[index].part_of else ""
+                    self._plain[index] = msgspec.structs.replace(
+                        self._plain[index], name=name, part_of=part_of
+                    )
+        return super().rows
+
+
+class _Unsearched(NamedTuple):
+    """A parameter for which no models have been searched yet."""
+
+    parameter: "ref[Any]"
+    times: int
+    """How many searches there had been when it was met."""
 
 
 def names_in(optimizer: Any) -> dict[int, str]:
@@ -88,14 +119,20 @@ def names_alive() -> set[str]:
 
 ENOUGH = 3
 """After so many searches that found nothing new, what is known of parameters is taken."""
+_LONGEST_REST = 100
+"""A search for parameters that no model may hold waits at most so many times as long as it took."""
 
 
 class _Search:
     """What the living models call their parameters, as it was found last.
 
     All objects are searched for them, which takes some 100 ms. There may be an optimizer for each
-    parameter, or a new one in each step.
+    parameter, or a new one in each step, of parameters that no model holds: if searches find
+    nothing, the next one waits, at most until a trace is read.
     """
+
+    times = 0
+    """How often it was done."""
 
     def __init__(self) -> None:
         self._models: list[dict[int, str]] = []  # the names in each
@@ -103,16 +140,25 @@ class _Search:
         self._seen: dict[int, ref[Any]] = {}  # the parameters of models and optimizers
         self._optimizers: dict[int, ref[Any]] = {}  # that were alive
         self._in_vain = 0
+        self._loose = 0  # searches in a row for parameters of no model
+        self._due = 0.0
 
     def names_for(self, optimizer: Any, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of the parameters of an optimizer, by `id`."""
-        known = all(map(self.knows, wanted))
+        known = all(self.knows(each) or not compat.is_parameter(each) for each in wanted)
         alive = self._optimizers.pop(id(optimizer), None)
-        if not known or ((alive is None or alive() is not optimizer) and self._in_vain < ENOUGH):
-            before = self.names_of(wanted) if known else None
+        is_new = alive is None or alive() is not optimizer
+        if (is_new and self._in_vain < ENOUGH and any(map(compat.is_parameter, wanted))) or (
+            not known and time.perf_counter() >= self._due
+        ):
+            before = self.names_of(wanted)
+            begin = time.perf_counter()
             self.again()
-            found = self.names_of(wanted)
-            self._in_vain = self._in_vain + 1 if found == before else 0
+            end = time.perf_counter()
+            self._in_vain = self._in_vain + 1 if self.names_of(wanted) == before else 0
+            self._loose = 0 if known or self.names_of(wanted) else self._loose + 1
+            rest = min(_LONGEST_REST, 2 ** (self._loose - ENOUGH))
+            self._due = end + rest * (end - begin) if self._loose >= ENOUGH else 0.0
         return self.names_of(wanted)
 
     def knows(self, parameter: Any) -> bool:
@@ -148,6 +194,7 @@ class _Search:
 
     def again(self) -> None:
         """Search."""
+        self.times += 1
         found = instances([compat.Module, compat.Optimizer])
         modules = [each for each in found if issubclass(type(each), compat.Module)]
         optimizers = [each for each in found if compat.is_optimizer(each)]

@@ -33,6 +33,19 @@ class Ending(NamedTuple):
     """The number of the program of which it is a run; None if Python ran it."""
     skipped: Any
     """A number on the device: whether it was skipped; None if that is known."""
+    unsure: "Sequence[Unsure]" = ()
+    """The parameters of which only the device knows whether it updated them."""
+
+
+class Unsure(NamedTuple):
+    """A parameter that a step may have updated."""
+
+    is_same: Any
+    """A tensor on the device: whether it holds what it held."""
+    site: int
+    """That of the update."""
+    note: str
+    """What to note if it holds what it held; empty if that is known to be no update."""
 
 
 def known_by(python: FrameType | None) -> tuple[int, int]:
@@ -45,14 +58,17 @@ class Step:
 
     __slots__ = (
         "begun",
+        "copies",
         "held",
         "inside",
+        "layouts",
         "method",
         "program",
         "python",
         "requests",
         "seen",
         "skipped",
+        "unsure",
         "updates",
         "watch",
     )
@@ -63,6 +79,10 @@ class Step:
         self.python = known_by(python)
         self.begun: Mapping[int, int] | None = None
         """The versions of its parameters by `id`, if they tell anything: `compat.versions_of`."""
+        self.copies: dict[int, Any] = {}
+        """Copies of the parameters whose versions may not tell, by `id`; None if it has none."""
+        self.layouts: list[Any] | None = None
+        """The layouts of the gradients that it was given; None if they come until its end."""
         self.held: dict[int, Any] | None = None
         """If effects are asked for, copies of what it may change, by their `id`."""
         self.seen: Any = None
@@ -74,6 +94,7 @@ class Step:
         self.inside: list[int] | None = None
         """Those of what was called in it; None if no step was."""
         self.skipped: Any = None
+        self.unsure: Sequence[Unsure] = ()
         self.program: int | None = None
         """See `Ending`."""
 
