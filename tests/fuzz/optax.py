@@ -100,10 +100,10 @@ MODELS = (
 )
 SMOOTH = ("sgd", "adam", "square", "decay", "schedule", "clip", "momentum", "inject")
 GATES = ("accumulate", "skipping", "finite", "every")
-HOLDING = (*GATES, *GATES, "own", "own", "tuple", "tuple", "injected", "injected")
-HOLDING += ("masked", "jitted", "remat", "identity")
-WAYS = ("grad", "value_and_grad", "jvp", "grad_only", "grad_remat", "remat", "jit", "custom_vjp")
-WAYS += ("drop", "vmap", "vmap_all", "shard_map", "caught")
+AROUND = ("own", "tuple", "injected")
+HOLDING = (*GATES, *GATES, *AROUND, *AROUND, "masked", "jitted", "remat", "identity")
+DIFFERENTIATED = ("grad", "value_and_grad", "jvp", "grad_only", "grad_remat", "custom_vjp")
+WAYS = (*DIFFERENTIATED, "remat", "jit", "drop", "vmap", "vmap_all", "shard_map", "caught")
 
 
 def transformations(depth: int) -> st.SearchStrategy[Tx]:
@@ -119,7 +119,7 @@ def transformations(depth: int) -> st.SearchStrategy[Tx]:
         Tx, st.just("chain"), st.lists(inner, min_size=1, max_size=2).map(tuple), few, wrapped
     )
     partition = st.builds(Tx, st.just("partition"), st.tuples(inner, inner), few, wrapped)
-    around = st.builds(Tx, st.sampled_from(("own", "tuple", "injected")), st.tuples(holding))
+    around = st.builds(Tx, st.sampled_from(AROUND), st.tuples(holding))
     return st.one_of(leaf, holding, holding, around, chain, partition)
 
 
@@ -730,7 +730,7 @@ def check(program: Program) -> Counter[str]:
                 stack.callback(_compare_recorded, recorded, oracle, lengths)
     for name in ("clock", "params"):
         pairs = zip(*(jax.tree.leaves(run.carry[name]) for run in (oracle, plain)), strict=True)
-        if not all(np.allclose(*pair, rtol=1e-2, atol=1e-2, equal_nan=True) for pair in pairs):
+        if not all(np.allclose(a, b, rtol=1e-2, atol=1e-2, equal_nan=True) for a, b in pairs):
             raise AssertionError("the oracle is wrong: it did not do what JAX does")
     if _bits(plain.carry) != _bits(traced.carry):
         raise Wrong("the arrays have other bits while it is traced")
