@@ -555,7 +555,8 @@ class Oracle(Run):
             updates, state = made.update(updates, state, params)
             if probe.on and not _is_traced(updates):
                 kept, zero = _kept(updates)
-                probe.events.append(Event(Counter(kept), Counter(zero)))
+                nothing = not (kept or zero)  # JAX leaves out a branch that returns nothing
+                probe.events.append(Event(Counter(kept), Counter(zero), optional=nothing))
             return updates, state
 
         return optax.GradientTransformation(made.init, update)
