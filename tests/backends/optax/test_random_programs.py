@@ -7,7 +7,7 @@ from fuzz.optax import Around, Batch, Function, Program, Step, Tx, check
 
 def test_random_programs() -> None:
     """What the tracer says of each is what ran, and the arrays are as without it."""
-    batch = Batch(1, time.monotonic() + 60, examples=12)
+    batch = Batch(1, time.monotonic() + 40, examples=12)
     assert batch.last is None, f"{batch.failed[batch.last]}\n{batch.last}"
     assert batch.seen["complete, with steps"]
 
