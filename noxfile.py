@@ -296,3 +296,11 @@ def fuzz(session: nox.Session) -> None:
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
     session.chdir("tests")
     session.run("python", "-m", "fuzz.run", *session.posargs)
+
+
+@nox.session(python="3.11")
+def optax_fuzz(session: nox.Session) -> None:
+    """Random programs of optax, `-- --seconds 900 --seed 1`: counts against plain Python."""
+    session.install("jax", "optax", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.chdir("tests")
+    session.run("python", "-m", "fuzz.optax", *session.posargs)

@@ -108,7 +108,9 @@ def _jitted_of(functions: Mapping[Any, int]) -> list[Any]:
     return [
         each
         for each in gc.get_objects()
-        if type(each) is _jitted and each._cache_size() and each.__wrapped__ in functions
+        if type(each) is _jitted
+        and each._cache_size()
+        and getattr(each, "__wrapped__", None) in functions  # what is compiled ahead has none
     ]
 
 

@@ -1,0 +1,880 @@
+"""Random programs of optax: `python -m fuzz.optax --seconds 900 --seed 1`, run in `tests`.
+
+Hypothesis draws a program as data and shrinks one that fails. It runs three times: traced, compiled
+without the tracer (the arrays have the same bits), and in plain Python, which is the oracle: under
+`jax.disable_jit`, loops are loops of Python, the members of a `vmap` come one after the other, and
+in place of each `tracer.wrap` stands a transformation that notes which leaves of its updates are
+not 0. No transformation that is drawn computes a 0, so a 0 was thrown away or never computed.
+"""
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from hypothesis import strategies as st
+from jax import lax
+
+import tracer
+
+
+class Oops(Exception):
+    """What a program raises and catches."""
+
+
+# What is drawn.
+
+
+class Tx(NamedTuple):
+    """A transformation, made of others."""
+
+    kind: str
+    inner: tuple["Tx", ...] = ()
+    number: int = 2
+    wrapped: bool = False
+
+
+class Step(NamedTuple):
+    """One `update` of the parameters of a model, with some of what it returns used."""
+
+    tx: int = 0
+    model: int = 0
+    use: str = "both"
+    other_state: bool = False
+
+
+class Seq(NamedTuple):
+    parts: tuple["Body", ...]
+
+
+class Loop(NamedTuple):
+    way: str
+    times: int
+    body: "Body"
+
+
+class Choice(NamedTuple):
+    """The branch is the number of the step and `shift`, modulo the number of branches."""
+
+    shift: int
+    bodies: tuple["Body", ...]
+
+
+class Around(NamedTuple):
+    way: str
+    body: "Body"
+
+
+Body = Step | Seq | Loop | Choice | Around
+
+
+class Function(NamedTuple):
+    way: str
+    body: Body
+
+
+class Program(NamedTuple):
+    txs: tuple[Tx, ...]
+    functions: tuple[Function, ...]
+    bad: tuple[bool, ...]
+    """In which steps, modulo their number, the gradients are NaN."""
+    actions: tuple[tuple[str, int], ...]
+    """`call` a function; `wrap`, `unwrap` or `look` at a transformation; `record` from here on."""
+
+
+MODELS = (
+    {"a": np.zeros(2, np.float32), "b": np.zeros((), np.float32)},
+    np.zeros(1, np.float32),
+    {"c": {"a": np.zeros(1, np.float32)}, "d": [np.zeros((), np.float32)]},
+)
+SMOOTH = ("sgd", "adam", "square", "decay", "schedule", "clip", "momentum", "inject")
+GATES = ("accumulate", "skipping", "finite", "every")
+AROUND = ("own", "tuple", "injected")
+HOLDING = (*GATES, *GATES, *AROUND, *AROUND, "masked", "jitted", "remat", "identity")
+DIFFERENTIATED = ("grad", "value_and_grad", "jvp", "grad_only", "grad_remat", "custom_vjp")
+WAYS = (*DIFFERENTIATED, "remat", "jit", "drop", "vmap", "vmap_all", "shard_map", "caught")
+
+
+def transformations(depth: int) -> st.SearchStrategy[Tx]:
+    leaf = st.builds(
+        Tx, st.sampled_from(("odometer", *SMOOTH)), st.just(()), st.just(2), st.booleans()
+    )
+    if not depth:
+        return leaf
+    inner = transformations(depth - 1)
+    few, wrapped = st.integers(1, 3), st.booleans()
+    holding = st.builds(Tx, st.sampled_from(HOLDING), st.tuples(inner), few, wrapped)
+    chain = st.builds(
+        Tx, st.just("chain"), st.lists(inner, min_size=1, max_size=2).map(tuple), few, wrapped
+    )
+    partition = st.builds(Tx, st.just("partition"), st.tuples(inner, inner), few, wrapped)
+    around = st.builds(Tx, st.sampled_from(AROUND), st.tuples(holding))
+    return st.one_of(leaf, holding, holding, around, chain, partition)
+
+
+def bodies(depth: int) -> st.SearchStrategy[Body]:
+    few = st.integers(0, 1)
+    uses = st.sampled_from(("both", "both", "params", "state", "none"))
+    step = st.builds(Step, few, st.integers(0, len(MODELS) - 1), uses, st.booleans())
+    if not depth:
+        return step
+    inner = bodies(depth - 1)
+    several = st.lists(inner, min_size=1, max_size=2).map(tuple)
+    return st.one_of(
+        step,
+        st.builds(Seq, several),
+        st.builds(Loop, st.sampled_from(("scan", "fori", "while")), st.integers(0, 3), inner),
+        st.builds(Choice, st.integers(0, 2), several),
+        st.builds(Around, st.sampled_from(WAYS), inner),
+        st.builds(Around, st.sampled_from(WAYS), inner),
+    )
+
+
+def _with_wraps(actions: list[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Mostly everything is wrapped before anything runs."""
+    wraps = [("wrap", 0), ("wrap", 1)] if actions[0][0] in ("call", "look") else []
+    return (*wraps, *actions)
+
+
+def _is_small(body: Body) -> bool:
+    """Whether it takes a second or so to compile and to run without JAX."""
+    return len(list(_bound(body, 1))) < 4 and str(body).count("Around") < 4
+
+
+def programs() -> st.SearchStrategy[Program]:
+    ways = st.sampled_from(("jit", "jit", "eager", "donate", "aot", "raise", "raise_jit"))
+    function = st.builds(Function, ways, bodies(3).filter(_is_small))
+    names = st.sampled_from(("call",) * 6 + ("wrap", "unwrap", "look", "record"))
+    return st.builds(
+        Program,
+        st.lists(transformations(2), min_size=1, max_size=2).map(tuple),
+        st.lists(function, min_size=1, max_size=2).map(tuple),
+        st.lists(st.booleans(), min_size=1, max_size=5).map(tuple),
+        st.lists(st.tuples(names, st.integers(0, 1)), min_size=2, max_size=6).map(_with_wraps),
+    )
+
+
+# Transformations.
+
+
+def _own(change: Callable[[Any], Any]) -> Any:
+    """One that changes each leaf and counts its calls."""
+    return optax.GradientTransformation(
+        lambda params: jnp.zeros((), jnp.int32),
+        lambda updates, state, params=None: (jax.tree.map(change, updates), state + 1),
+    )
+
+
+def _around(tx: Any, *, counts: bool) -> Any:
+    """One of the program's own that adds something; with `counts` its state is a tuple."""
+
+    def init(params: Any) -> Any:
+        return (tx.init(params), jnp.zeros((), jnp.int32)) if counts else tx.init(params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        updates, new = tx.update(updates, state[0] if counts else state, params)
+        return jax.tree.map(lambda u: u + 0.7, updates), (new, state[1] + 1) if counts else new
+
+    return optax.GradientTransformation(init, update)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "parameter"
+
+
+def _labels(tree: Any) -> Any:
+    """The leaves that are called `b` or `d` are the second half; a lone array is the first."""
+    second = ("b", "d/0")
+    return jax.tree_util.tree_map_with_path(lambda path, _: int(_name(path) in second), tree)
+
+
+def _make(tx: Tx, inner: list[Any]) -> Any:
+    """The transformation itself."""
+    first, n = (inner or [None])[0], tx.number
+    update = getattr(first, "update", None)
+    makers: dict[str, Callable[[], Any]] = {
+        "odometer": lambda: _own(jnp.ones_like),
+        "square": lambda: _own(lambda u: u * u + 0.5),
+        "sgd": lambda: optax.sgd(0.3),
+        "adam": lambda: optax.adam(0.1),
+        "decay": lambda: optax.chain(optax.add_decayed_weights(0.01), optax.scale(0.7)),
+        "schedule": lambda: optax.scale_by_schedule(lambda count: 0.3 + 0.1 * count),
+        "clip": lambda: optax.clip(20.0),
+        "momentum": lambda: optax.trace(0.5),
+        "inject": lambda: optax.inject_hyperparams(optax.sgd)(learning_rate=0.3),
+        "chain": lambda: optax.chain(*inner),
+        "identity": lambda: optax.chain(first, optax.identity()),
+        "masked": lambda: optax.masked(
+            first, lambda tree: jax.tree.map(lambda n: not n, _labels(tree))
+        ),
+        "partition": lambda: optax.partition(dict(enumerate(inner)), _labels),
+        "accumulate": lambda: optax.MultiSteps(first, n),
+        "skipping": lambda: optax.MultiSteps(
+            first, n, should_skip_update_fn=optax.transforms.skip_not_finite
+        ),
+        "finite": lambda: optax.apply_if_finite(first, n),
+        "every": lambda: optax.chain(first, optax.apply_every(n)),
+        "own": lambda: _around(first, counts=False),
+        "tuple": lambda: _around(first, counts=True),
+        "injected": lambda: optax.inject_hyperparams(
+            lambda rate: optax.chain(first, optax.scale(rate))
+        )(rate=0.5),
+        "jitted": lambda: first._replace(update=jax.jit(update)),
+        "remat": lambda: first._replace(update=jax.checkpoint(update)),
+    }
+    return makers[tx.kind]()
+
+
+# What runs a program.
+
+
+def _bound(body: Body, txs: int) -> Iterator[Step]:
+    """The steps in a body."""
+    if isinstance(body, Step):
+        yield body._replace(tx=body.tx % txs)
+    elif isinstance(body, Seq | Choice):
+        for each in body[-1]:
+            yield from _bound(each, txs)
+    else:
+        yield from _bound(body.body, txs)
+
+
+def total(params: Any) -> Any:
+    return sum(jnp.sum(each * each) for each in jax.tree.leaves(params))
+
+
+class Run:
+    """The program as JAX has it; `mark` is put around what is wrapped."""
+
+    def __init__(self, program: Program, traced: bool) -> None:
+        self.program, self.traced = program, traced
+        self.probes: list[Any] = []
+        self.originals = [self.build(tx, root=True) for tx in program.txs]
+        self.txs = list(self.originals)
+        self.reverse = self.depth = self.changed = 0
+        self.functions: dict[Any, Any] = {}
+        self.carry = self.first_carry()
+
+    def build(self, tx: Tx, root: bool = False) -> Any:
+        made = _make(tx, [self.build(each) for each in tx.inner])
+        if isinstance(made, optax.MultiSteps) and not root:
+            made = made.gradient_transformation()
+        return made if root or not tx.wrapped else self.mark(tx, made)
+
+    def mark(self, tx: Tx, made: Any) -> Any:
+        made = tracer.wrap(made) if self.traced else made
+        self.probes.append(made)
+        return made
+
+    def first_carry(self) -> Any:
+        used = {
+            (s.tx, s.model) for f in self.program.functions for s in _bound(f.body, len(self.txs))
+        }
+        models = sorted({model for _, model in used})
+        params = {str(m): jax.tree.map(jnp.asarray, MODELS[m]) for m in models}
+        states = {
+            f"{tx} {m}": self.originals[tx].init(params[str(m)])
+            for tx in range(len(self.txs))
+            for m in models
+        }
+        numbers = {name: jnp.zeros((), jnp.int32) for name in ("clock", "member")}
+        numbers |= {"rate": jnp.ones(()), "seen": jnp.zeros(())}
+        return {"params": params, "states": states, **numbers}
+
+    # Actions.
+
+    def act(self, name: str, number: int) -> None:
+        index = number % len(self.txs)
+        if name == "call":
+            self.call(number % len(self.program.functions))
+        elif name == "wrap":
+            self.changed += 1
+            self.wrap(index)
+        elif name == "unwrap":
+            self.changed += 1
+            self.unwrap(index)
+
+    def wrap(self, index: int) -> None:
+        if self.traced and self.txs[index] is self.originals[index]:
+            self.txs[index] = tracer.wrap(self.originals[index])
+            self.probes.append(self.txs[index])
+
+    def unwrap(self, index: int) -> None:
+        if self.traced and self.txs[index] is not self.originals[index]:
+            self.txs[index] = tracer.unwrap(self.txs[index], retrace=True)
+
+    def call(self, index: int) -> None:
+        way, body = self.program.functions[index]
+
+        def function(carry: Any) -> Any:
+            result = self.body(body, carry)
+            if way.startswith("raise"):
+                raise Oops
+            return result
+
+        with suppress(Oops):
+            if way in ("eager", "raise"):
+                self.carry = function(self.carry)
+                return
+            donated = {"donate_argnums": 0} if way == "donate" else {}
+            key = index, self.changed if way == "aot" else 0
+            if key not in self.functions:
+                self.functions[key] = jax.jit(function, **donated)
+                if way == "aot":
+                    self.functions[key] = self.functions[key].lower(self.carry).compile()
+            self.carry = self.functions[key](self.carry)
+
+    # Bodies: each takes what is carried, and returns it.
+
+    def body(self, body: Body, carry: Any) -> Any:
+        if isinstance(body, Step):
+            return self.step(body, carry)
+        if isinstance(body, Seq):
+            for each in body.parts:
+                carry = self.body(each, carry)
+            return carry
+        if isinstance(body, Loop):
+            return self.loop(body, carry)
+        if isinstance(body, Choice):
+            return self.choice(body, carry)
+        result: Any = getattr(self, body.way)(body.body, carry)
+        return result
+
+    def step(self, step: Step, carry: Any) -> Any:
+        index, model = step.tx % len(self.txs), str(step.model)
+        slot, other = f"{index} {model}", f"{(index + 1) % len(self.txs)} {model}"
+        if step.other_state and _alike(carry["states"][slot], carry["states"][other]):
+            slot = other
+        params, states = carry["params"], carry["states"]
+        bad = jnp.asarray(self.program.bad)[
+            (carry["clock"] + carry["member"]) % len(self.program.bad)
+        ]
+        gradient = jnp.where(bad, jnp.nan, carry["rate"])
+        gradients = jax.tree.map(lambda p: jnp.ones_like(p) * gradient, params[model])
+        updates, state = self.txs[index].update(gradients, states[slot], params[model])
+        if step.use in ("both", "params"):
+            params = {**params, model: optax.apply_updates(params[model], updates)}
+        if step.use in ("both", "state"):
+            states = {**states, slot: state}
+        return {**carry, "params": params, "states": states, "clock": carry["clock"] + 1}
+
+    def loop(self, loop: Loop, carry: Any) -> Any:
+        once = partial(self.body, loop.body)
+        if loop.way == "scan" or self.reverse:
+            return lax.scan(lambda c, _: (once(c), None), carry, None, length=loop.times)[0]
+        if loop.way == "fori":
+            return lax.fori_loop(0, loop.times, lambda _, c: once(c), carry)
+        result = lax.while_loop(
+            lambda c: c[1] < loop.times, lambda c: (once(c[0]), c[1] + 1), (carry, 0)
+        )
+        return result[0]
+
+    def choice(self, choice: Choice, carry: Any) -> Any:
+        branches = [partial(self.body, each) for each in choice.bodies]
+        chosen = (carry["clock"] + choice.shift) % len(branches)
+        return lax.switch(chosen, branches, carry)
+
+    @contextmanager
+    def reversing(self) -> Iterator[None]:
+        """A `while_loop` cannot be differentiated here."""
+        self.reverse += 1
+        try:
+            yield
+        finally:
+            self.reverse -= 1
+
+    def grad(self, body: Body, carry: Any, of: Any = jax.grad) -> Any:
+        def loss(rate: Any) -> Any:
+            new = self.body(body, {**carry, "rate": rate})
+            return total(new["params"]), new
+
+        with self.reversing():
+            gradient, new = of(loss, has_aux=True)(carry["rate"])
+        return {**new, "rate": carry["rate"], "seen": carry["seen"] + gradient}
+
+    def value_and_grad(self, body: Body, carry: Any) -> Any:
+        def of(loss: Any, has_aux: bool) -> Any:
+            def swapped(rate: Any) -> Any:
+                (_, new), gradient = jax.value_and_grad(loss, has_aux=has_aux)(rate)
+                return gradient, new
+
+            return swapped
+
+        return self.grad(body, carry, of)
+
+    def jvp(self, body: Body, carry: Any) -> Any:
+        def of(loss: Any, has_aux: bool) -> Any:
+            return lambda rate: jax.jvp(loss, (rate,), (jnp.ones(()),), has_aux=has_aux)[1:]
+
+        return self.grad(body, carry, of)
+
+    def grad_only(self, body: Body, carry: Any, around: Any = lambda loss: loss) -> Any:
+        def loss(rate: Any) -> Any:
+            return total(self.body(body, {**carry, "rate": rate})["params"])
+
+        with self.reversing():
+            gradient = jax.grad(around(loss))(carry["rate"])
+        return {**carry, "seen": carry["seen"] + gradient}
+
+    def grad_remat(self, body: Body, carry: Any) -> Any:
+        return self.grad_only(body, carry, jax.checkpoint)
+
+    def drop(self, body: Body, carry: Any) -> Any:
+        self.body(body, carry)
+        return carry
+
+    def caught(self, body: Body, carry: Any) -> Any:
+        def raises(c: Any, _: Any) -> Any:
+            self.body(body, c)
+            raise Oops
+
+        with suppress(Oops):
+            lax.scan(raises, carry, None, length=2)
+        return carry
+
+    def shared(self, way: str, body: Body, make: Callable[[Any], Any]) -> Any:
+        """The same function for equal bodies, as a program has it that calls one twice."""
+        key = way, body, bool(self.reverse)
+        if key not in self.functions:
+            self.functions[key] = make(lambda carry: self.body(body, carry))
+        return self.functions[key]
+
+    def jit(self, body: Body, carry: Any) -> Any:
+        return self.shared("jit", body, jax.jit)(carry)
+
+    def remat(self, body: Body, carry: Any) -> Any:
+        return self.shared("remat", body, jax.checkpoint)(carry)
+
+    def custom_vjp(self, body: Body, carry: Any) -> Any:
+        def plain(rate: Any, carry: Any) -> Any:
+            return self.body(body, {**carry, "rate": rate})
+
+        function = jax.custom_vjp(plain)
+        function.defvjp(
+            lambda rate, carry: (plain(rate, carry), None),
+            lambda _, cotangent: (total(cotangent["params"]), None),
+        )
+        return function(carry["rate"], carry)
+
+    def shard_map(self, body: Body, carry: Any) -> Any:
+        self.depth += 1
+        try:
+            mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), (f"axis{self.depth}",))
+            P = jax.sharding.PartitionSpec
+            return jax.shard_map(
+                partial(self.body, body), mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False
+            )(carry)
+        finally:
+            self.depth -= 1
+
+    def vmap(self, body: Body, carry: Any, *own: str) -> Any:
+        own = ("params", "states", "member", *own)
+        stacked = {
+            **carry,
+            **{name: jax.tree.map(lambda x: jnp.stack([x] * 2), carry[name]) for name in own},
+        }
+        stacked["member"] = stacked["member"] * 3 + jnp.arange(2)
+        axes = {name: 0 if name in own else None for name in carry}
+        result = jax.vmap(partial(self.body, body), in_axes=(axes,))(stacked)
+        return {**jax.tree.map(lambda x: x[0], result), "member": carry["member"]}
+
+    def vmap_all(self, body: Body, carry: Any) -> Any:
+        return self.vmap(body, carry, "rate", "seen", "clock")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether one state may be used for the other."""
+    shapes = [[(x.shape, x.dtype) for x in jax.tree.leaves(each)] for each in (one, other)]
+    return jax.tree.structure(one) == jax.tree.structure(other) and shapes[0] == shapes[1]
+
+
+# The oracle.
+
+
+@dataclass
+class Event:
+    """One step of a transformation."""
+
+    kept: Counter[str]
+    zero: Counter[str]
+    optional: bool = False
+    """Whether nothing needs it, so that JAX may leave it out."""
+    diverged: bool = False
+    """Whether some members of a `vmap` had it, and others had another or none."""
+
+
+@dataclass
+class Probe:
+    """What is known of what is wrapped."""
+
+    tx: Tx
+    on: bool = True
+    events: list[Event] = field(default_factory=list)
+
+
+class Oracle(Run):
+    """The program in plain Python."""
+
+    def __init__(self, program: Program) -> None:
+        self.roots: dict[int, Probe] = {}
+        self.all: list[Probe] = []
+        super().__init__(program, traced=False)
+        self.txs = [
+            self.probing(self.roots.setdefault(index, Probe(tx, on=False)), each)
+            for index, (tx, each) in enumerate(zip(program.txs, self.originals, strict=True))
+        ]
+        self.all += self.roots.values()
+
+    def build(self, tx: Tx, root: bool = False) -> Any:
+        if tx.kind in ("jitted", "remat"):
+            tx = tx._replace(kind="chain")  # of one: `disable_jit` leaves `checkpoint` as it is
+        made = super().build(tx, root)
+        if tx.kind not in ("accumulate", "skipping"):
+            return made
+        return self.gate(made)
+
+    def mark(self, tx: Tx, made: Any) -> Any:
+        probe = Probe(tx)
+        self.probes.append(probe)
+        self.all.append(probe)
+        return self.probing(probe, made)
+
+    def probing(self, probe: Probe, made: Any) -> Any:
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            was_zero = not _is_traced(updates) and bool(_kept(updates)[1])
+            updates, state = made.update(updates, state, params)
+            if probe.on and not _is_traced(updates):
+                kept, zero = _kept(updates)
+                if was_zero and not _has(probe.tx, *GATES):
+                    kept, zero = kept + zero, []  # what it made of a 0 is 0
+                nothing = was_zero and bool(zero)
+                nothing |= not (kept or zero)  # JAX leaves out a branch that returns nothing
+                probe.events.append(Event(Counter(kept), Counter(zero), optional=nothing))
+            return updates, state
+
+        return optax.GradientTransformation(made.init, update)
+
+    def gate(self, made: Any) -> Any:
+        """A `MultiSteps`: what it holds counts for nothing in the steps that it multiplies by 0."""
+
+        def update(updates: Any, state: Any, params: Any = None) -> Any:
+            before = self.lengths()
+            updates, new = made.update(updates, state, params)
+            if not _is_traced(updates) and new.gradient_step == state.gradient_step:
+                of_nan, _ = _kept(updates)
+                for event in self.since(before):
+                    thrown = Counter({k: n for k, n in event.kept.items() if k not in of_nan})
+                    event.kept -= thrown
+                    event.zero += thrown
+            return updates, new
+
+        return optax.GradientTransformation(made.init, update)
+
+    def lengths(self) -> list[int]:
+        return [len(each.events) for each in self.all]
+
+    def since(self, lengths: list[int]) -> list[Event]:
+        lengths = lengths + [0] * (len(self.all) - len(lengths))  # of what was wrapped since
+        return [e for p, n in zip(self.all, lengths, strict=True) for e in p.events[n:]]
+
+    def wrap(self, index: int) -> None:
+        probe = self.roots[index]
+        if not probe.on:
+            if probe.events:  # unwrapped before: another trace begins
+                probe = self.roots[index] = Probe(probe.tx)
+                self.all.append(probe)
+                self.txs[index] = self.probing(probe, self.originals[index])
+            probe.on = True
+            self.probes.append(probe)
+
+    def unwrap(self, index: int) -> None:
+        self.roots[index].on = False
+
+    def call(self, index: int) -> None:
+        way, body = self.program.functions[index]
+        if way == "raise_jit":
+            return
+        with jax.disable_jit():
+            carry = self.body(body, self.carry)
+        self.carry = self.carry if way == "raise" else carry
+
+    def loop(self, loop: Loop, carry: Any) -> Any:
+        for _ in range(loop.times):
+            carry = self.body(loop.body, carry)
+        return carry
+
+    def choice(self, choice: Choice, carry: Any) -> Any:
+        chosen = (int(carry["clock"]) + choice.shift) % len(choice.bodies)
+        return self.body(choice.bodies[chosen], carry)
+
+    def grad(self, body: Body, carry: Any, of: Any = None) -> Any:
+        return self.body(body, carry)
+
+    value_and_grad = jvp = remat = jit = custom_vjp = shard_map = grad
+
+    def drop(self, body: Body, carry: Any) -> Any:
+        before = self.lengths()
+        self.body(body, carry)
+        for event in self.since(before):
+            event.optional = True
+        return carry
+
+    def grad_only(self, body: Body, carry: Any, around: Any = None) -> Any:
+        before = self.lengths()
+        self.body(body, carry)
+        steps = list(_bound(body, len(self.txs)))
+        needed = all(
+            step.use in ("both", "params") and _is_smooth(self.program.txs[step.tx])
+            for step in steps
+        )
+        for event in self.since(before):
+            event.optional |= not needed
+        return carry
+
+    def caught(self, body: Body, carry: Any) -> Any:
+        return carry
+
+    def vmap(self, body: Body, carry: Any, *own: str) -> Any:
+        before, results, members = self.lengths(), [], []
+        for member in range(2):
+            start = self.lengths()
+            results.append(self.body(body, {**carry, "member": carry["member"] * 3 + member}))
+            members.append([p.events[n:] for p, n in zip(self.all, start, strict=True)])
+            for probe, length in zip(self.all, before, strict=True):
+                del probe.events[length:]
+        for probe, *of_members in zip(self.all, *members, strict=True):
+            probe.events += _together(of_members)
+        return {**results[0], "member": carry["member"]}
+
+    vmap_all = vmap
+
+
+def _together(members: list[list[Event]]) -> list[Event]:
+    """The steps of all members, each of which is one step if all have it."""
+    if len({len(each) for each in members}) > 1:
+        longest = max(members, key=len)
+        for event in longest:
+            event.diverged = True
+        return longest
+    return [
+        Event(
+            sum((each.kept for each in events), Counter()),
+            sum((each.zero for each in events), Counter()),
+            any(each.optional for each in events),
+            any(each.diverged for each in events),
+        )
+        for events in zip(*members, strict=True)
+    ]
+
+
+def _kept(updates: Any) -> tuple[list[str], list[str]]:
+    """The leaves that are not 0, and those that are."""
+    flat = jax.tree_util.tree_flatten_with_path(updates)[0]
+    names = [(_name(path), bool(np.any(leaf != 0))) for path, leaf in flat]
+    return [name for name, kept in names if kept], [name for name, kept in names if not kept]
+
+
+def _is_traced(tree: Any) -> bool:
+    return any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves(tree))
+
+
+def _is_smooth(tx: Tx) -> bool:
+    """Whether what it returns depends on the gradient, and JAX can see that."""
+    if tx.inner:
+        holds = ("chain", "own", "tuple", "jitted", "remat", "identity", "injected")
+        return tx.kind in holds and all(map(_is_smooth, tx.inner))
+    return tx.kind in SMOOTH
+
+
+def _has(tx: Tx, *kinds: str) -> bool:
+    return tx.kind in kinds or any(_has(each, *kinds) for each in tx.inner)
+
+
+# What is compared.
+
+
+class Wrong(AssertionError):
+    """What the tracer says is not what ran."""
+
+
+def check(program: Program) -> Counter[str]:
+    """Run a program; raises `Wrong` if the tracer counts wrong or changes it."""
+    oracle, plain = Oracle(program), Run(program, traced=False)
+    seen: Counter[str] = Counter()
+    try:
+        _run(plain)
+    except Exception as error:
+        try:
+            _run(Run(program, traced=True))
+        except Exception as traced_error:
+            if type(traced_error) is type(error):
+                return Counter({f"refused: {type(error).__name__}": 1})
+            raise Wrong(f"it raises {traced_error!r}, without the tracer {error!r}") from error
+        raise Wrong(f"it raises no {error!r} while it is traced") from error
+    traced = Run(program, traced=True)
+    with ExitStack() as stack:
+        for name, number in program.actions:
+            traced.act(name, number)
+            oracle.act(name, number)
+            if name == "look":
+                seen += _compare(traced, oracle)
+            elif name == "record":
+                recorded = stack.enter_context(tracer.record())
+                lengths = oracle.lengths()
+                stack.callback(_compare_recorded, recorded, oracle, lengths)
+    # XLA makes 0 of the 0 times NaN that is NaN in plain Python.
+    for name in ("clock",) if any(program.bad) else ("clock", "params"):
+        pairs = zip(*(jax.tree.leaves(run.carry[name]) for run in (oracle, plain)), strict=True)
+        if not all(np.allclose(a, b, rtol=1e-2, atol=1e-2, equal_nan=True) for a, b in pairs):
+            raise AssertionError("the oracle is wrong: it did not do what JAX does")
+    if _bits(plain.carry) != _bits(traced.carry):
+        raise Wrong("the arrays have other bits while it is traced")
+    return seen + _compare(traced, oracle)
+
+
+def _run(run: Run) -> None:
+    for name, number in run.program.actions:
+        run.act(name, number)
+
+
+def _bits(carry: Any) -> list[bytes]:
+    return [np.asarray(each).tobytes() for each in jax.tree.leaves(carry)]
+
+
+def _compare(traced: Run, oracle: Oracle) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    steps = [s for f in oracle.program.functions for s in _bound(f.body, 1)]
+    # Steps that do not depend on each other have no order in a program.
+    ordered = len({step.model for step in steps}) == 1 and {step.use for step in steps} == {"both"}
+    for wrapped, probe in zip(traced.probes, oracle.probes, strict=True):
+        trace = tracer.trace_of(wrapped)
+        if not trace.complete:
+            if not trace.notes:
+                raise Wrong(f"{probe.tx}: incomplete without a note")
+            seen.update(f"incomplete: {note[:90]}" for note in trace.notes)
+            continue
+        seen["complete, with steps" if probe.events else "complete, without steps"] += 1
+        if text := _difference(trace, probe, ordered):
+            raise Wrong(f"{probe.tx}: {text}; notes: {trace.notes}")
+    return seen
+
+
+def _compare_recorded(recorded: Any, oracle: Oracle, lengths: list[int]) -> None:
+    """What ran in a block of `tracer.record`, of all that is wrapped together."""
+    events, trace = oracle.since(lengths), recorded.trace()
+    if trace.complete and not any(event.optional for event in events):
+        updates = sum(sum(event.kept.values()) for event in events)
+        if trace.updates() != updates:
+            raise Wrong(f"{trace.updates()} updates are recorded, and {updates} ran")
+
+
+def _difference(trace: Any, probe: Probe, ordered: bool) -> str:
+    """What a complete trace says otherwise than what ran."""
+    events = probe.events
+    if any(event.optional for event in events):
+        least = sum(not event.optional for event in events)
+        fits = least <= trace.steps <= len(events)
+        return "" if fits else f"{trace.steps} steps, and {least} to {len(events)} ran"
+    if trace.steps != len(events):
+        return f"{trace.steps} steps, and {len(events)} ran"
+    if any(event.diverged for event in events):
+        return "members of a vmap did not do the same"
+    counted: dict[int, Counter[str]] = {n: Counter() for n in range(1, len(events) + 1)}
+    for (number, name), times in trace.count("updates", by=("step", "variable")).items():
+        counted[number][name] += times
+    of_steps = [list(counted.values()), [event.kept for event in events]]
+    if not ordered:
+        of_steps = [sorted(each, key=lambda c: sorted(c.items())) for each in of_steps]
+    if of_steps[0] != of_steps[1]:
+        return f"updates of each step {of_steps[0]}, and {of_steps[1]} ran"
+    thrown = sum((event.zero for event in events), Counter[str]())
+    discarded = {k: n for (k,), n in trace.count("discarded", by="variable").items() if n}
+    exact = not _has(probe.tx, "finite", "every", "skipping")
+    if exact and discarded != thrown:
+        return f"{discarded} discarded, and {dict(thrown)} were"
+    return ""
+
+
+# The command.
+
+
+class Batch:
+    """Some programs of one seed, and what was seen of them."""
+
+    def __init__(self, seed: int, end: float, examples: int = 50, shrink: float = 60) -> None:
+        """Begins no program after `end`, and shrinks for so many seconds."""
+        self.end, self.shrink = end, shrink
+        self.seen: Counter[str] = Counter()
+        self.failed: dict[Program, str] = {}
+        self.last: Program | None = None
+        settings = hypothesis.settings(
+            max_examples=examples,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+            print_blob=False,
+            report_multiple_bugs=False,
+        )
+        given = settings(hypothesis.given(programs())(lambda program: self.holds(program)))
+        try:
+            hypothesis.seed(seed)(given)()
+        except Exception as error:
+            if self.last is None:
+                raise
+            self.failed.setdefault(self.last, repr(error))
+        else:
+            self.last = None
+        if not seed % 8:
+            jax.clear_caches()
+
+    def holds(self, program: Program) -> None:
+        if time.monotonic() > self.end and program not in self.failed:
+            return
+        self.seen["programs"] += 1
+        try:
+            self.seen.update(check(program))
+        except Exception as error:
+            if not self.failed:
+                self.end = time.monotonic() + self.shrink
+            self.last, self.failed[program] = (
+                program,
+                "".join(traceback.format_exception(error)[-4:]),
+            )
+            raise
+
+
+def main() -> int:
+    """The command; its exit status is 1 if a program was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60, help="how long to run")
+    parser.add_argument("--seed", type=int, default=1, help="the first seed: one for 50 programs")
+    options = parser.parse_args()
+    all_seen: Counter[str] = Counter()
+    wrong = []
+    end, seed = time.monotonic() + options.seconds, options.seed
+    while time.monotonic() < end:
+        batch = Batch(seed, end)
+        all_seen += batch.seen
+        if batch.last is not None:
+            wrong.append(seed)
+            print(f"seed {seed}: {batch.failed[batch.last]}\n{batch.last}\n", flush=True)
+        seed += 1
+    for what, number in sorted(all_seen.items()):
+        print(f"{number:6} {what}")
+    print(f"seeds {options.seed} to {seed - 1}; wrong: {wrong}")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
