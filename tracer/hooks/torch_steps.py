@@ -193,17 +193,18 @@ class Watch:
             return
         try:
             step = self._begun(python, compiled)
-            found = vars(optimizer).get("found_inf")
+            found = compat.found_inf(optimizer)
             if found is not None and effects.is_held_back(found):
                 step.skipped = found
             elif found is None and "grad_scaler" in named:
                 self.recorder.note(_UNKNOWN_SKIP)
             if step.requests is None:
                 self._ask(step, optimizer)
-            if found is not None and step.skipped is None and float(found):
+            skips = found is not None and step.skipped is None and bool(found)
+            if self._own:  # what it writes beside a kernel that skips
+                self._compare(step, optimizer, skips)
+            elif skips:
                 step.inside = []
-            elif self._own:
-                self._compare(step, optimizer)
             else:
                 step.inside = self._inside(step, optimizer)
             self.ended(step)
@@ -242,8 +243,10 @@ class Watch:
                 own.append(site)
         return [*(called or ()), *own]
 
-    def _compare(self, step: Step, optimizer: Any) -> None:
+    def _compare(self, step: Step, optimizer: Any, skips: bool) -> None:
         """Note what a step of its own has done: it updated each parameter that it wrote to.
+
+        If it `skips`, what it left alone was not updated, and no note is needed.
 
         What has no gradient counts too if it was written to: a step may make its own gradients.
         """
@@ -256,7 +259,7 @@ class Watch:
         for place, (parameter, layout) in enumerate(zip(parameters, layouts, strict=True)):
             asks = layout not in (None, compat.FROZEN)
             known = id(parameter) in done
-            same.append(not known and self._is_same(step, parameter, asks, optimizer))
+            same.append(not known and self._is_same(step, parameter, asks and not skips, optimizer))
             if not asks and same[-1] is not True:
                 now = compat.layouts_of([parameter])[0]
                 layouts[place] = compat.layout_if(True) if now in (None, compat.FROZEN) else now

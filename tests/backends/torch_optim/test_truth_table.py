@@ -413,6 +413,52 @@ def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
     return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 6})
 
 
+def without_gradients(optimizer: Any, parameters: Any) -> list[int]:
+    """Train with a `GradScaler`, in each second step without any gradient."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(1))
+    moves = Moves(parameters)
+    for step in range(4):
+        optimizer.zero_grad()
+        give(parameters if step % 2 else ())
+        scaler.step(optimizer)
+        scaler.update(4.0)
+        moves.look()
+    return moves.by_step
+
+
+@row
+def a_fused_optimizer_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
+    return Ran(optimizer, without_gradients(optimizer, parameters), {"dense": 6, "none": 6})
+
+
+@row
+def a_compiled_step_that_is_fused_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
+    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
+    return Ran(optimizer, without_gradients(optimizer, parameters), {"dense": 6, "none": 6})
+
+
+@row
+def a_fused_class_with_a_step_of_its_own_and_a_scaler(wrap: Wrap) -> Ran:
+    """The kernel leaves out its work, and the code of the class does not."""
+
+    class Beside(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].add_(1)
+            return super().step(closure)
+
+    parameters = zeros()
+    optimizer = wrap(Beside(parameters, fused=True))
+    moved = scaled(optimizer, parameters, (2, 4))
+    assert moved == [3, 1, 3, 1, 3, 3]
+    return Ran(optimizer, moved, {"dense": 18})
+
+
 @row
 def a_step_that_raises(wrap: Wrap) -> Ran:
     class Raising(Odometer):
