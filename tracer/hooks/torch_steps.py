@@ -54,6 +54,10 @@ _PAST = (
     "where a parameter with a gradient holds the same bits after a step, whether the step updated "
     "it is not known, and it is not counted"
 )
+_CLEARED = (
+    "a closure gave {name} its gradients, and a hook came after its step before the tracer's own: "
+    "what that hook took away is not counted"
+)
 _NOT_COMPARABLE = (
     "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
     "can be compared: each that has a gradient counts as updated"
@@ -73,9 +77,10 @@ class Watch:
         self.index = binding.index
         self.number = number_for(self)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
-        self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
-        self._own = not self._may_stop and compat.steps_by_itself(type(optimizer))
+        self._own = compat.steps_by_itself(type(optimizer))
         """Whether it has a step of its own, so that a gradient proves no update."""
+        of_lbfgs = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._may_stop = of_lbfgs and not self._own
         groups: Any = optimizer.param_groups if optimizer is not None else ()
         self._past = compat.writes_past_versions(type(optimizer), groups)
         self._versioned: set[int] = set()  # the parameters that a version was seen to count
@@ -215,6 +220,9 @@ class Watch:
         """Note the gradients at the end of a step; one that is gone was there if it was used."""
         parameters = parameters_of(optimizer.param_groups)
         layouts = compat.layouts_of(parameters)
+        first = next(iter(optimizer._optimizer_step_post_hooks), None)
+        if None in layouts and first != self._after.key and (self._may_stop or self._past):
+            self.recorder.note(_CLEARED.format(name=type(optimizer).__name__))
         if self._own:
             step.layouts = layouts
         elif step.begun is not None and not self._may_stop:

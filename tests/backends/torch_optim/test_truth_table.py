@@ -498,6 +498,32 @@ def lbfgs(wrap: Wrap) -> Ran:
 
 
 @row
+def lbfgs_with_a_step_of_its_own(wrap: Wrap) -> Ran:
+    class Second(torch.optim.LBFGS):  # type: ignore[misc]
+        steps = 0
+
+        def step(self, closure: Any) -> Any:
+            self.steps += 1
+            if self.steps % 2:
+                return super().step(closure)
+            return [parameter.data.add_(1) for parameter in self.param_groups[0]["params"]]
+
+    parameters = zeros(2)
+    optimizer = wrap(Second(parameters, lr=0.1, max_iter=1))
+
+    def closure() -> Any:
+        give(parameters)
+        return torch.zeros(())
+
+    moves = Moves(parameters)
+    for _ in range(4):
+        optimizer.step(closure)
+        moves.look()
+    assert moves.by_step == [2] * 4
+    return Ran(optimizer, moves.by_step)
+
+
+@row
 def a_compiled_step(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(Odometer(parameters))
@@ -1057,6 +1083,26 @@ def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
     since += train(1)
     assert (recording.trace().steps, later.trace().steps) == (5, 4)
     assert tracer.trace_of(optimizer).steps == since == 7
+
+
+@pytest.mark.parametrize("cls", ["LBFGS", "SGD"])
+def test_a_hook_that_takes_away_gradients_which_no_version_shows_is_said(cls: str) -> None:
+    parameters = zeros()
+    options = {"fused": True} if cls == "SGD" else {}
+    optimizer = getattr(torch.optim, cls)(parameters, **options)
+    optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
+    tracer.wrap(optimizer)
+    moves = Moves(parameters)
+
+    def closure() -> Any:
+        give(parameters)
+        return torch.zeros(())
+
+    optimizer.step(closure)
+    moves.look()
+    assert moves.by_step == [3]
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete and "took away" in trace.notes[0]
 
 
 def test_a_step_that_is_set_on_the_optimizer() -> None:
