@@ -296,3 +296,10 @@ def fuzz(session: nox.Session) -> None:
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
     session.chdir("tests")
     session.run("python", "-m", "fuzz.run", *session.posargs)
+
+
+@nox.session(python="3.11")
+def torch_fuzz(session: nox.Session) -> None:
+    """Random programs for torch.optim, `-- --seconds 900 --seed 1`: counts against odometers."""
+    session.install("torch", "numpy", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.run("python", "tests/backends/torch_optim/test_random_programs.py", *session.posargs)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if __name__ == "__main__":
     sys.path.append(str(Path(__file__).parents[2] / "support"))
@@ -34,8 +34,8 @@ from tracer.api import CallTrace
 torch.set_num_threads(1)
 POOL = 4
 """How many parameters the optimizers of a program share."""
-Updates = dict[int, int]
-"""How often a step updated each parameter, by its place in the pool."""
+Log = list[dict[int, int]]
+"""Of each step, how often it updated each parameter, by its place in the pool."""
 
 
 class OnPurpose(Exception):
@@ -86,67 +86,77 @@ def _write_to_data(parameters: Sequence[Any]) -> None:
             parameter.data.add_(1)
 
 
-class Behaviour:
-    """What a class of the program adds to a class of optimizers; `turn` is how often it stepped."""
+if TYPE_CHECKING:
 
-    turn = 0
-    step: Any
-    param_groups: Any
+    class Behaviour:
+        """As the class that is behind it in the MRO."""
+
+        def step(self, closure: Any = None) -> Any: ...
+
+        def zero_grad(self) -> None: ...
+
+else:
+    Behaviour = object
+    """What a class of the program adds to a class of optimizers, which is behind it in the MRO."""
 
 
 class Sometimes(Behaviour):
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
+    turn = 0
+
+    def step(self, closure: Any = None) -> Any:
         self.turn += 1
-        return super().step(closure) if self.turn % 2 else None  # type: ignore[misc]
+        return super().step(closure) if self.turn % 2 else None
 
 
 class Twice(Behaviour):
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
-        super().step(closure)  # type: ignore[misc]
-        return super().step(closure)  # type: ignore[misc]
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        return super().step(closure)
 
 
 class Catches(Behaviour):
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
+    def step(self, closure: Any = None) -> Any:
         try:
-            return super().step(closure)  # type: ignore[misc]
+            return super().step(closure)
         except OnPurpose:
             return None
 
 
 class Clears(Behaviour):
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
-        loss = super().step(closure)  # type: ignore[misc]
-        self.zero_grad()  # type: ignore[attr-defined]
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.zero_grad()
         return loss
 
 
 class First(Behaviour):
     """Updates its first parameter by itself."""
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
+    def step(self, closure: Any = None) -> Any:
         first = _parameters(self)[0]
         if first.grad is not None:
             with torch.no_grad():
                 first.add_(1)
             first.grad = None
-        return super().step(closure)  # type: ignore[misc]
+        return super().step(closure)
 
 
 class Data(Behaviour):
     """Writes to `.data` in a function each second time."""
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
+    turn = 0
+
+    def step(self, closure: Any = None) -> Any:
         self.turn += 1
         if self.turn % 2:
-            return super().step(closure)  # type: ignore[misc]
+            return super().step(closure)
         return _write_to_data(_parameters(self))
 
 
 class NumPy(Behaviour):
     """Writes through NumPy what has a gradient, and calls no other step."""
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
+    def step(self, closure: Any = None) -> Any:
         for parameter in _parameters(self):
             if parameter.grad is not None:
                 parameter.detach().numpy()[...] += 1
@@ -155,7 +165,7 @@ class NumPy(Behaviour):
 class Blind(Behaviour):
     """Needs no gradients."""
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[no-redef]
+    def step(self, closure: Any = None) -> Any:
         with torch.no_grad():
             for parameter in _parameters(self):
                 parameter.add_(1)
@@ -165,9 +175,11 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc]
     """Another optimizer is in it, which it leaves out each third time."""
 
     def __init__(self, base: Any) -> None:
-        self.base, self.turn = base, 0
+        self.base = base
         super().__init__(base.param_groups, {})
         self.param_groups = base.param_groups
+
+    turn = 0
 
     def step(self, closure: Any = None) -> Any:
         self.turn += 1
@@ -179,7 +191,7 @@ UNSEEN = (Data, NumPy, Blind)
 """Of these not all that they do can be counted: a trace may be incomplete."""
 
 
-def _class(base: type, behaviour: type) -> Any:
+def _class(base: Any, behaviour: Any) -> Any:
     """The class of both, which `pickle` finds in this module."""
     name = f"{behaviour.__name__}{base.__name__}"
     members = {"__module__": __name__}
@@ -280,20 +292,10 @@ class Slot:
         self.compiled: Any = None
         self.scheduler: Any = None
         own = BEHAVIOURS[made.behaviour]
-        self.log = Log()
+        self.log: Log = []
         self.excused = own in UNSEEN or (own is not None and "fused" in made.base)
         """Whether its trace may be incomplete."""
         self.once = made.is_lbfgs or own is First  # in a step, whoever updates a parameter
-
-
-class Log:
-    """The steps of one optimizer while it was traced."""
-
-    def __init__(self) -> None:
-        self.steps: list[Updates] = []
-
-    def total(self) -> Counter[int]:
-        return sum(map(Counter, self.steps), Counter())
 
 
 class Block(NamedTuple):
@@ -350,11 +352,11 @@ class Run:
         self.inner = Counter(dict(enumerate(moved)))
         self.inner.update(outer)
         logs = [slot.log] if slot.wrapped else []
-        logs += [block.logs.setdefault(slot, Log()) for block in self.blocks]
+        logs += [block.logs.setdefault(slot, []) for block in self.blocks]
         slot.excused |= failed or "raise" in action.does or action.does == "compiled"
         if not failed or action.does == "raise in post hook":
             for log in logs:
-                log.steps.append(updates)
+                log.append(updates)
         if slot.scheduler is not None:
             slot.scheduler.step()
 
@@ -515,30 +517,30 @@ class Run:
     def compare(self, trace: CallTrace, happened_to: dict[Slot, Log]) -> None:
         """What is counted is what the weights say, or the trace says that it is not complete."""
         assert not any("bug in tracer" in each for each in trace.notes), trace.notes
-        logs = [log for log in happened_to.values() if log.steps]
+        logs = [log for log in happened_to.values() if log]
         if not trace.complete:
             assert trace.notes and any(slot.excused for slot in happened_to), trace.notes
             return
-        steps = [len(log.steps) for log in logs]
+        steps = [len(log) for log in logs]
         counted = [each for each in trace.steps_by_replica().values() if each]
         assert sorted(counted) == sorted(steps), f"{counted} steps, {steps} happened"
         if len(steps) <= 1:
-            happened = {
+            happened: dict[tuple[int, ...], int] = {
                 (place, step): number
                 for log in logs
-                for step, updates in enumerate(log.steps, 1)
+                for step, updates in enumerate(log, 1)
                 for place, number in updates.items()
             }
             found = self.counted(trace, "step")
         else:
-            total = sum((log.total() for log in logs), Counter())
+            total = sum((Counter(each) for log in logs for each in log), Counter[int]())
             happened = {(place,): number for place, number in total.items()}
             found = self.counted(trace)
         assert found == happened, f"{found} updates, {happened} happened (place, step)"
 
     def counted(self, trace: CallTrace, *by: Any) -> dict[tuple[int, ...], int]:
         """How often each parameter was updated."""
-        found = {}
+        found: dict[tuple[int, ...], int] = {}
         for place, parameter in enumerate(self.pool):
             with suppress(tracer.UnknownName):
                 keys = ("method", *by)
@@ -567,7 +569,7 @@ QUIET = settings(deadline=None, database=None, suppress_health_check=list(Health
 
 
 @seed(1)
-@settings(QUIET, max_examples=50)
+@settings(QUIET, max_examples=30)
 @given(programs())
 def test_random_programs(program: Program) -> None:
     check(program)
