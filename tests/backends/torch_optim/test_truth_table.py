@@ -709,7 +709,19 @@ def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool
     return Ran(optimizer, moves.by_step, kinds, complete=complete)
 
 
-WRITING = (Own, ByHelper, ByComprehension, ByVector, ByNumPy)
+def _by_closure(add: Callable[[Any], None]) -> Any:
+    class ByClosure(Own):
+        turn = 0
+
+        def add(self, parameters: Any) -> None:
+            self.turn += 1
+            for parameter in parameters:
+                add(parameter) if self.turn % 2 == 0 else parameter.add_(1)
+
+    return ByClosure
+
+
+WRITING = (_by_closure(add_to_data), Own, ByHelper, ByComprehension, ByVector, ByNumPy)
 for each in WRITING:
     ROWS[f"a step of its own, {each.__name__}"] = partial(stepped, cls=each, given=True)
     ROWS[f"a step that makes its gradients, {each.__name__}"] = partial(

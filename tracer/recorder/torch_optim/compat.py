@@ -8,6 +8,7 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -178,7 +179,10 @@ def writes_past_versions(cls: type, groups: Iterable[Mapping[str, Any]]) -> bool
         for code in codes:  # it grows by the functions and comprehensions in each
             codes += filter(inspect.iscode, code.co_consts)
             names.update(code.co_names)
-            called = (function.__globals__.get(name) for name in code.co_names)
+            called = [function.__globals__.get(name) for name in code.co_names]
+            for cell in function.__closure__ or ():
+                with suppress(ValueError):  # nothing is in it yet
+                    called.append(cell.cell_contents)
             helpers = {each for each in called if inspect.isfunction(each)} - seen
             seen |= helpers
             functions += helpers
