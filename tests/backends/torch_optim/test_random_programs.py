@@ -289,6 +289,8 @@ class Slot:
         self.made = made
         self.optimizer = optimizer
         self.wrapped = self.was_wrapped = False
+        self.recorded = False
+        """Whether a block counted steps that came after `unwrap`: `trace_of` has them, too."""
         self.compiled: Any = None
         self.scheduler: Any = None
         own = BEHAVIOURS[made.behaviour]
@@ -352,6 +354,7 @@ class Run:
         self.inner = Counter(dict(enumerate(moved)))
         self.inner.update(outer)
         logs = [slot.log] if slot.wrapped else []
+        slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
         slot.excused |= failed or "raise" in action.does or action.does == "compiled"
         if not failed or action.does == "raise in post hook":
@@ -487,7 +490,7 @@ class Run:
     # What they do with the tracer.
 
     def wrap(self, slot: Slot, flags: Sequence[bool]) -> None:
-        if self.traced:
+        if self.traced and not self.blocks:  # the end of a block would unwrap it again
             tracer.wrap(slot.optimizer, effects=flags[0])
             slot.wrapped = slot.was_wrapped = True
 
@@ -509,7 +512,7 @@ class Run:
             self.compare(block.recording.trace(), block.logs)
 
     def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
-        if slot.was_wrapped:
+        if slot.was_wrapped and not slot.recorded:
             self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
         if self.blocks:
             self.compare(self.blocks[-1].recording.trace(), self.blocks[-1].logs)
