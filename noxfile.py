@@ -304,3 +304,10 @@ def optax_fuzz(session: nox.Session) -> None:
     session.install("jax", "optax", "-e", ".", *WITHOUT_TENSORFLOW)
     session.chdir("tests")
     session.run("python", "-m", "fuzz.optax", *session.posargs)
+
+
+@nox.session(python="3.11")
+def torch_fuzz(session: nox.Session) -> None:
+    """Random programs for torch.optim, `-- --seconds 900 --seed 1`: counts against odometers."""
+    session.install("torch", "numpy", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.run("python", "tests/backends/torch_optim/test_random_programs.py", *session.posargs)

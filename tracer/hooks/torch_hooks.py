@@ -13,6 +13,7 @@ from typing import Any
 from tracer.hooks.torch_programs import Handed
 from tracer.recorder.torch import dynamo
 from tracer.recorder.torch.operators import BEGIN, END, MOVED, told_by
+from tracer.recorder.torch_optim.compat import found_inf
 from tracer.recorder.torch_optim.under_way import here, known_by, take_off
 
 
@@ -60,7 +61,7 @@ class After:
             handed = self.before.handed
             if handed is None:
                 handed = handed_to(optimizer)
-            skipped = getattr(optimizer, "found_inf", None)
+            skipped = found_inf(optimizer)
             number = _program(self.number, handed)  # before the values are asked for: that is use
             values = _values(optimizer) if self.counters.effects is not None else []
             END(MOVED, number, values, skipped)

@@ -129,7 +129,7 @@ def _met(optimizer: Any, given: Any, named: Any) -> None:
         handed = _begins.handed
         if handed is None:
             handed = handed_to(optimizer)
-        skipped = getattr(optimizer, "found_inf", None)
+        skipped = compat.found_inf(optimizer)
         END(MOVED, _program_of(id(optimizer), handed), [], skipped)
 
 

@@ -54,6 +54,10 @@ _PAST = (
     "where a parameter with a gradient holds the same bits after a step, whether the step updated "
     "it is not known, and it is not counted"
 )
+_CLEARED = (
+    "a closure gave {name} its gradients, and a hook came after its step before the tracer's own: "
+    "what that hook took away is not counted"
+)
 _NOT_COMPARABLE = (
     "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
     "can be compared: each that has a gradient counts as updated"
@@ -73,9 +77,10 @@ class Watch:
         self.index = binding.index
         self.number = number_for(self)
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
-        self._may_stop = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
-        self._own = not self._may_stop and compat.steps_by_itself(type(optimizer))
+        self._own = compat.steps_by_itself(type(optimizer))
         """Whether it has a step of its own, so that a gradient proves no update."""
+        of_lbfgs = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
+        self._may_stop = of_lbfgs and not self._own
         groups: Any = optimizer.param_groups if optimizer is not None else ()
         self._past = compat.writes_past_versions(type(optimizer), groups)
         self._versioned: set[int] = set()  # the parameters that a version was seen to count
@@ -193,17 +198,18 @@ class Watch:
             return
         try:
             step = self._begun(python, compiled)
-            found = vars(optimizer).get("found_inf")
+            found = compat.found_inf(optimizer)
             if found is not None and effects.is_held_back(found):
                 step.skipped = found
             elif found is None and "grad_scaler" in named:
                 self.recorder.note(_UNKNOWN_SKIP)
             if step.requests is None:
                 self._ask(step, optimizer)
-            if found is not None and step.skipped is None and float(found):
+            skips = found is not None and step.skipped is None and bool(found)
+            if self._own:  # what it writes beside a kernel that skips
+                self._compare(step, optimizer, skips)
+            elif skips:
                 step.inside = []
-            elif self._own:
-                self._compare(step, optimizer)
             else:
                 step.inside = self._inside(step, optimizer)
             self.ended(step)
@@ -214,6 +220,9 @@ class Watch:
         """Note the gradients at the end of a step; one that is gone was there if it was used."""
         parameters = parameters_of(optimizer.param_groups)
         layouts = compat.layouts_of(parameters)
+        first = next(iter(optimizer._optimizer_step_post_hooks), None)
+        if None in layouts and first != self._after.key and (self._may_stop or self._past):
+            self.recorder.note(_CLEARED.format(name=type(optimizer).__name__))
         if self._own:
             step.layouts = layouts
         elif step.begun is not None and not self._may_stop:
@@ -242,8 +251,10 @@ class Watch:
                 own.append(site)
         return [*(called or ()), *own]
 
-    def _compare(self, step: Step, optimizer: Any) -> None:
+    def _compare(self, step: Step, optimizer: Any, skips: bool) -> None:
         """Note what a step of its own has done: it updated each parameter that it wrote to.
+
+        If it `skips`, what it left alone was not updated, and no note is needed.
 
         What has no gradient counts too if it was written to: a step may make its own gradients.
         """
@@ -256,7 +267,7 @@ class Watch:
         for place, (parameter, layout) in enumerate(zip(parameters, layouts, strict=True)):
             asks = layout not in (None, compat.FROZEN)
             known = id(parameter) in done
-            same.append(not known and self._is_same(step, parameter, asks, optimizer))
+            same.append(not known and self._is_same(step, parameter, asks and not skips, optimizer))
             if not asks and same[-1] is not True:
                 now = compat.layouts_of([parameter])[0]
                 layouts[place] = compat.layout_if(True) if now in (None, compat.FROZEN) else now

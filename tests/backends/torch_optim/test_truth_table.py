@@ -413,6 +413,52 @@ def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
     return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 6})
 
 
+def without_gradients(optimizer: Any, parameters: Any) -> list[int]:
+    """Train with a `GradScaler`, in each second step without any gradient."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.ones(1))
+    moves = Moves(parameters)
+    for step in range(4):
+        optimizer.zero_grad()
+        give(parameters if step % 2 else ())
+        scaler.step(optimizer)
+        scaler.update(4.0)
+        moves.look()
+    return moves.by_step
+
+
+@row
+def a_fused_optimizer_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
+    return Ran(optimizer, without_gradients(optimizer, parameters), {"dense": 6, "none": 6})
+
+
+@row
+def a_compiled_step_that_is_fused_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
+    parameters = zeros()
+    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
+    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
+    return Ran(optimizer, without_gradients(optimizer, parameters), {"dense": 6, "none": 6})
+
+
+@row
+def a_fused_class_with_a_step_of_its_own_and_a_scaler(wrap: Wrap) -> Ran:
+    """The kernel leaves out its work, and the code of the class does not."""
+
+    class Beside(torch.optim.SGD):  # type: ignore[misc]
+        def step(self, closure: Any = None) -> Any:
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].add_(1)
+            return super().step(closure)
+
+    parameters = zeros()
+    optimizer = wrap(Beside(parameters, fused=True))
+    moved = scaled(optimizer, parameters, (2, 4))
+    assert moved == [3, 1, 3, 1, 3, 3]
+    return Ran(optimizer, moved, {"dense": 18})
+
+
 @row
 def a_step_that_raises(wrap: Wrap) -> Ran:
     class Raising(Odometer):
@@ -448,6 +494,32 @@ def lbfgs(wrap: Wrap) -> Ran:
         optimizer.step(closure)
         moves.look()
     assert moves.by_step == [2, 0, 0, 0]  # it has converged in its first step
+    return Ran(optimizer, moves.by_step)
+
+
+@row
+def lbfgs_with_a_step_of_its_own(wrap: Wrap) -> Ran:
+    class Second(torch.optim.LBFGS):  # type: ignore[misc]
+        steps = 0
+
+        def step(self, closure: Any) -> Any:
+            self.steps += 1
+            if self.steps % 2:
+                return super().step(closure)
+            return [parameter.data.add_(1) for parameter in self.param_groups[0]["params"]]
+
+    parameters = zeros(2)
+    optimizer = wrap(Second(parameters, lr=0.1, max_iter=1))
+
+    def closure() -> Any:
+        give(parameters)
+        return torch.zeros(())
+
+    moves = Moves(parameters)
+    for _ in range(4):
+        optimizer.step(closure)
+        moves.look()
+    assert moves.by_step == [2] * 4
     return Ran(optimizer, moves.by_step)
 
 
@@ -637,7 +709,19 @@ def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool
     return Ran(optimizer, moves.by_step, kinds, complete=complete)
 
 
-WRITING = (Own, ByHelper, ByComprehension, ByVector, ByNumPy)
+def _by_closure(add: Callable[[Any], None]) -> Any:
+    class ByClosure(Own):
+        turn = 0
+
+        def add(self, parameters: Any) -> None:
+            self.turn += 1
+            for parameter in parameters:
+                add(parameter) if self.turn % 2 == 0 else parameter.add_(1)
+
+    return ByClosure
+
+
+WRITING = (_by_closure(add_to_data), Own, ByHelper, ByComprehension, ByVector, ByNumPy)
 for each in WRITING:
     ROWS[f"a step of its own, {each.__name__}"] = partial(stepped, cls=each, given=True)
     ROWS[f"a step that makes its gradients, {each.__name__}"] = partial(
@@ -1011,6 +1095,26 @@ def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
     since += train(1)
     assert (recording.trace().steps, later.trace().steps) == (5, 4)
     assert tracer.trace_of(optimizer).steps == since == 7
+
+
+@pytest.mark.parametrize("cls", ["LBFGS", "SGD"])
+def test_a_hook_that_takes_away_gradients_which_no_version_shows_is_said(cls: str) -> None:
+    parameters = zeros()
+    options = {"fused": True} if cls == "SGD" else {}
+    optimizer = getattr(torch.optim, cls)(parameters, **options)
+    optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
+    tracer.wrap(optimizer)
+    moves = Moves(parameters)
+
+    def closure() -> Any:
+        give(parameters)
+        return torch.zeros(())
+
+    optimizer.step(closure)
+    moves.look()
+    assert moves.by_step == [3]
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete and "took away" in trace.notes[0]
 
 
 def test_a_step_that_is_set_on_the_optimizer() -> None:

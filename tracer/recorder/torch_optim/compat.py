@@ -8,6 +8,7 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "HookPlace",
     "Module",
     "Optimizer",
+    "found_inf",
     "global_hooks",
     "has_hooks",
     "has_moved",
@@ -116,6 +118,15 @@ def is_parameter(tensor: Any) -> bool:
     return isinstance(tensor, torch.nn.Parameter)
 
 
+def found_inf(optimizer: Any) -> Any:
+    """The tensor with which a `GradScaler` tells a fused step whether to skip; None if none does.
+
+    Where no parameter has a gradient, the `GradScaler` sets the number 0 instead.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
 def versions_of(parameters: list[Any]) -> dict[int, int] | None:
     """How often each was written to, as PyTorch counts it for its gradients, by its `id`.
 
@@ -168,7 +179,10 @@ def writes_past_versions(cls: type, groups: Iterable[Mapping[str, Any]]) -> bool
         for code in codes:  # it grows by the functions and comprehensions in each
             codes += filter(inspect.iscode, code.co_consts)
             names.update(code.co_names)
-            called = (function.__globals__.get(name) for name in code.co_names)
+            called = [function.__globals__.get(name) for name in code.co_names]
+            for cell in function.__closure__ or ():
+                with suppress(ValueError):  # nothing is in it yet
+                    called.append(cell.cell_contents)
             helpers = {each for each in called if inspect.isfunction(each)} - seen
             seen |= helpers
             functions += helpers
