@@ -11,8 +11,11 @@ from typing import Any
 from weakref import ref
 
 
-def instances(bases: Iterable[type]) -> list[Any]:
+def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
     """Every living instance of `bases` and of their subclasses.
+
+    If `young`, only those that the last full garbage collection has not seen: there are few objects
+    of that sort, however many there are in all.
 
     The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
     such a thread is still filling, which it then cannot do (`_PyTuple_Resize` wants the only
@@ -36,7 +39,8 @@ def instances(bases: Iterable[type]) -> list[Any]:
     sys.setswitchinterval(10)
     try:
         time.sleep(0)  # lets threads run that asked for it with the old interval
-        return [each for each in gc.get_objects() if id(type(each)) in classes]
+        objects = [*gc.get_objects(0), *gc.get_objects(1)] if young else gc.get_objects()
+        return [each for each in objects if id(type(each)) in classes]
     finally:
         sys.setswitchinterval(interval)
 

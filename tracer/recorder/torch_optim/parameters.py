@@ -128,15 +128,15 @@ class _Search:
 
     All objects are searched for them, which takes some 100 ms. There may be an optimizer for each
     parameter, or a new one in each step, of parameters that no model holds: if searches find
-    nothing, the next one waits, at most until a trace is read.
+    nothing, the next one waits, at most until a trace is read. Meanwhile young objects alone are
+    searched, among which the model of a new optimizer mostly is.
     """
 
     times = 0
     """How often it was done."""
 
     def __init__(self) -> None:
-        self._models: list[dict[int, str]] = []  # the names in each
-        self._classes: list[str] = []
+        self._models: dict[int, tuple[str, dict[int, str]]] = {}  # by id: class, names
         self._seen: dict[int, ref[Any]] = {}  # the parameters of models and optimizers
         self._optimizers: dict[int, ref[Any]] = {}  # that were alive
         self._in_vain = 0
@@ -145,7 +145,10 @@ class _Search:
 
     def names_for(self, optimizer: Any, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of the parameters of an optimizer, by `id`."""
-        known = all(self.knows(each) or not compat.is_parameter(each) for each in wanted)
+        known = self._knows_all(wanted)
+        if not known and time.perf_counter() < self._due:
+            self.again(young=True)  # a part of an older model would have a name of its own
+            known = self._knows_all(wanted)
         alive = self._optimizers.pop(id(optimizer), None)
         is_new = alive is None or alive() is not optimizer
         if (is_new and self._in_vain < ENOUGH and any(map(compat.is_parameter, wanted))) or (
@@ -161,6 +164,9 @@ class _Search:
             self._due = end + rest * (end - begin) if self._loose >= ENOUGH else 0.0
         return self.names_of(wanted)
 
+    def _knows_all(self, wanted: Iterable[Any]) -> bool:
+        return all(self.knows(each) or not compat.is_parameter(each) for each in wanted)
+
     def knows(self, parameter: Any) -> bool:
         """Whether a parameter was there."""
         seen = self._seen.get(id(parameter))
@@ -174,14 +180,15 @@ class _Search:
         """
         ids = {id(each) for each in wanted if self.knows(each)}
         names: dict[int, str] = {}
-        for model in sorted(self._models, key=lambda model: -len(ids & model.keys())):
+        models = [model for _, model in self._models.values()]
+        for model in sorted(models, key=lambda model: -len(ids & model.keys())):
             names = {**{each: model[each] for each in ids & model.keys()}, **names}
         return names
 
     def beside(self, handed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
         """See `beside`."""
         ids = {id(each) for each in handed}
-        for model, cls in zip(self._models, self._classes, strict=True):
+        for cls, model in self._models.values():
             if bool(ids & model.keys()) == same_model:
                 for key, name in model.items():
                     own = self._seen[key]()
@@ -190,31 +197,41 @@ class _Search:
 
     def all_names(self) -> set[str]:
         """All that any model has."""
-        return {name for model in self._models for name in model.values()}
+        return {name for _, model in self._models.values() for name in model.values()}
 
-    def again(self) -> None:
-        """Search."""
-        self.times += 1
-        found = instances([compat.Module, compat.Optimizer])
+    def again(self, *, young: bool = False) -> None:
+        """Search all objects, or add what is found among young ones to what is known."""
+        found = instances([compat.Module, compat.Optimizer], young=young)
+        if young:
+            self._forget_dead()
+        else:
+            self.times += 1
+            self._seen, self._models, self._optimizers = {}, {}, {}
         modules = [each for each in found if issubclass(type(each), compat.Module)]
-        optimizers = [each for each in found if compat.is_optimizer(each)]
         inner = {id(c) for each in modules for c in vars(each).get("_modules", {}).values()}
-        outermost = [m for m in modules if id(m) not in inner and "_modules" in vars(m)]
-        self._seen, self._models, self._classes = {}, [], []
-        for module in outermost:
-            if compat.is_generated(module):
-                continue
-            names: dict[int, str] = {}
-            for parameter, name in (*_named(module), *_named_in_lists(module)):
-                names.setdefault(id(parameter), name)  # as `named_parameters` does for one with two
-                self._seen[id(parameter)] = ref(parameter)
-            self._models.append(names)
-            self._classes.append(type(module).__name__)
-        self._optimizers = {id(each): ref(each) for each in optimizers}
-        for optimizer in optimizers:
+        for module in modules:
+            outermost = id(module) not in inner and "_modules" in vars(module)
+            if outermost and not compat.is_generated(module):
+                names: dict[int, str] = {}
+                for parameter, name in (*_named(module), *_named_in_lists(module)):
+                    names.setdefault(id(parameter), name)  # `named_parameters` takes the first, too
+                    self._seen[id(parameter)] = ref(parameter)
+                self._models[id(module)] = type(module).__name__, names
+        for optimizer in filter(compat.is_optimizer, found):
+            self._optimizers[id(optimizer)] = ref(optimizer)
             with suppress(Exception):  # one that is being made, or is like none that there is
                 for parameter in parameters_of(optimizer.param_groups):
                     self._seen.setdefault(id(parameter), ref(parameter))
+
+    def _forget_dead(self) -> None:
+        """Forget parameters that are gone: others may have their ids by now."""
+        self._seen = {key: each for key, each in self._seen.items() if each() is not None}
+        alive = self._seen.keys()
+        of_living = {
+            key: (cls, {each: name for each, name in names.items() if each in alive})
+            for key, (cls, names) in self._models.items()
+        }
+        self._models = {key: model for key, model in of_living.items() if model[1]}
 
 
 _WRAPPING = {
