@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.dialects import KIND_WORDS, dialect_of
-from tracer.model.empty import every, reason, reason_for_all
 from tracer.model.labels import (
     program_lines,
     replica_names,
@@ -13,6 +12,7 @@ from tracer.model.labels import (
 )
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
+from tracer.model.skipped_steps import every, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some, times

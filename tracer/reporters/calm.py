@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tracer.findings.rules.steps import steps_skipped
-from tracer.model.empty import reason
+from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
 
 FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.model import measures
-from tracer.model.empty import accumulated, reason_for_all, skipper
 from tracer.model.labels import (
     only_worker,
     program_lines,
@@ -16,6 +15,7 @@ from tracer.model.labels import (
 )
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
+from tracer.model.skipped_steps import accumulated, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import some

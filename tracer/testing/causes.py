@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from tracer.model.empty import reason
 from tracer.model.measures import vain
 from tracer.model.records import Kind
 from tracer.model.selection import Selection
+from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times

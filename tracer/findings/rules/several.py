@@ -6,8 +6,8 @@ from itertools import pairwise
 from tracer.findings.cases import Case, class_of, names_in_short
 from tracer.findings.rule import rule
 from tracer.model.dialects import dialect_of
-from tracer.model.empty import is_loss_scale
 from tracer.model.records import Optimizer
+from tracer.model.skipped_steps import is_loss_scale
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
 

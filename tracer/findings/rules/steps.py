@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.rule import rule
-from tracer.model.empty import (
+from tracer.model.measures import requests, tries, vain
+from tracer.model.programs import has_ended
+from tracer.model.records import Optimizer
+from tracer.model.skipped_steps import (
     accumulated_steps,
     accumulations,
     is_loss_scale,
     skipper,
 )
-from tracer.model.measures import requests, tries, vain
-from tracer.model.programs import has_ended
-from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
 from tracer.model.wording import some
 

@@ -16,7 +16,6 @@ from tracer.findings.cases import (
     was,
 )
 from tracer.findings.rule import rule
-from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
 from tracer.model.labels import (
     replica_names,
     replica_noun,
@@ -32,6 +31,7 @@ from tracer.model.measures import (
     vain,
 )
 from tracer.model.runs import Run
+from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.wording import listed, some, some_between, span, times
