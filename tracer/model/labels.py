@@ -1,9 +1,10 @@
-"""What steps and replicas are called, the same everywhere. No TensorFlow."""
+"""What steps, replicas and graphs are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
 from collections.abc import Iterable
 
 from tracer.model.records import Replica
+from tracer.model.summary import Summary
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
 
@@ -80,3 +81,19 @@ def replica_ids(trace: Trace) -> list[str]:
     if replica_noun(trace) == "rank":
         return [each.worker.removeprefix(_RANK) for each in trace.replicas]
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]
+
+
+FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
+"""What is said of graphs if `Summary.idle_as_usual`."""
+
+_PARTS = (
+    "a first tracing that never ran is usual: it only makes the variables; what else never ran is "
+    "in a part of a graph that no step reached"
+)
+
+
+def why_idle(summary: Summary) -> str:
+    """Why graphs never ran, if no other than usual ones did not; else empty."""
+    if not summary.idle_as_usual:
+        return ""
+    return _PARTS if summary.idle_parts else FIRST_TRACING

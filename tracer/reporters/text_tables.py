@@ -12,16 +12,16 @@ from tracer.model.labels import (
     replica_ids,
     replica_noun,
     steps_label,
+    why_idle,
 )
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
-from tracer.model.skipped_steps import accumulated, reason_for_all, skipper
+from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import some
 from tracer.reporters import rows
 from tracer.reporters.answer import apply_methods
-from tracer.reporters.calm import Cause, cause, why_idle
 from tracer.reporters.layout import Column, Row, Table, cut, paragraph, shown
 from tracer.reporters.rows import By, StepRow, VariableRow
 
@@ -213,7 +213,7 @@ def _variable_row(row: VariableRow, summary: Summary, index: int, extra: _Extra)
 
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    why = cause(summary)
+    why = reason(summary)
     all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
@@ -248,7 +248,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return lines
 
 
-def _step_row(row: StepRow, summary: Summary, why: Cause) -> Row:
+def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
     """The row; `why` gradients that came were not applied, is said beside it."""
     notes = []
     odd = True
@@ -256,16 +256,16 @@ def _step_row(row: StepRow, summary: Summary, why: Cause) -> Row:
     if not row.on_replicas:
         notes.append("not recorded")
     elif not row.updates:
-        reason = why.text or "gradients came, none was applied"
+        said = why.text or "gradients came, none was applied"
         if row.accumulated is not None:
             skipped = f"skipped by {skipper(summary.optimizers)}"
-            reason = accumulated(summary) if row.accumulated else skipped
+            said = accumulated(summary) if row.accumulated else skipped
         if not requested:
-            reason = "no gradient came" if missing else "nothing was handed over"
+            said = "no gradient came" if missing else "nothing was handed over"
         elif summary.total(measures.vain):
-            reason = "nothing was assigned"
-        notes.append(reason)
-        odd = not (why.usual and reason in why.text)
+            said = "nothing was assigned"
+        notes.append(said)
+        odd = not (why.usual and said in why.text)
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(summary.replicas):

@@ -1,6 +1,5 @@
 """Rules on the steps: skipped, accumulated, counted otherwise, or never made."""
 
-import math
 from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, of_optimizer
@@ -12,13 +11,11 @@ from tracer.model.skipped_steps import (
     accumulated_steps,
     accumulations,
     is_loss_scale,
+    skipped,
     skipper,
 )
 from tracer.model.summary import Summary
 from tracer.model.wording import some
-
-_HALVINGS = 15
-"""How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
 
 
 @rule(
@@ -44,38 +41,31 @@ _HALVINGS = 15
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    scales = [each for each in summary.optimizers if is_loss_scale(each)]
-    if not scales or not summary.trace.complete or summary.unplaced(tries):
-        return
-    if accumulated_steps(summary) > 1:
+    if any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) > 1:
         yield from _skipped_while_accumulating(summary)
+    skips = skipped(summary)
+    if skips is None:
         return
-    by = skipper(scales)
-    for replica in summary.replicas[:1]:  # a loss scale decides for all replicas
-        number = summary.spread(tries, replica=replica)[(0,)]
-        if not number:
-            return
-        streaks = list(_streaks(summary, replica))
-        first, last = max(streaks, key=lambda each: each[1] - each[0])
-        longest = last - first + 1
-        which = f"the first of them step {streaks[0][0]:,}"
-        if number == 1:
-            which = f"step {first:,}"
-        elif longest > 1:
-            row = f"in a row, from step {first:,} to {last:,}"
-            which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
-        text = (
-            f"{some(number, 'step')} of {summary.steps_on[replica]:,}{of_optimizer(summary)} "
-            f"{'was' if number == 1 else 'were'} skipped by {by}, {which}"
-        )
-        lost = scales[0].settings.get("dynamic_scale") == 0
-        hopeless = lost or longest > _halvings(scales[0]) or longest == summary.steps_on[replica]
-        yield Case(
-            "warning" if hopeless else "info",
-            f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
-            step=streaks[0][0],
-        )
+    first, last = skips.longest
+    longest = last - first + 1
+    which = f"the first of them step {skips.first:,}"
+    if skips.number == 1:
+        which = f"step {first:,}"
+    elif longest > 1:
+        row = f"in a row, from step {first:,} to {last:,}"
+        which = f"all {row}" if longest == skips.number else f"{which}; {longest:,} of them {row}"
+    by = skipper([skips.by])
+    text = (
+        f"{some(skips.number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
+        f"{of_optimizer(summary)} {'was' if skips.number == 1 else 'were'} skipped by {by}, {which}"
+    )
+    lost = skips.by.settings.get("dynamic_scale") == 0
+    yield Case(
+        "warning" if skips.hopeless else "info",
+        f"{text}{_coming(skips.by) if skips.hopeless else ''}.",
+        (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
+        step=skips.first,
+    )
 
 
 _GOES_ON = (
@@ -112,6 +102,8 @@ def _coming(scale: Optimizer) -> str:
 
 def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
     """Steps without updates say nothing here, but the inner optimizer's own count does."""
+    if not summary.trace.complete or summary.unplaced(tries):
+        return
     inner = [each.iterations for each in summary.optimizers if not is_loss_scale(each)]
     known = [each for each in inner if each is not None]
     if known and summary.steps > max(known) > 0:
@@ -121,38 +113,6 @@ def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
             f"{some(number, 'step')} of {summary.steps:,}{of_optimizer(summary)} "
             f"{'was' if number == 1 else 'were'} skipped by the loss scale.",
         )
-
-
-def _streaks(summary: Summary, replica: int) -> Iterator[tuple[int, int]]:
-    """The first and the last step of those in a row that updated nothing.
-
-    Of steps that repeat a cycle, those of its first two turns and of its last.
-    """
-    begin = end = 0
-    for stretch in summary.timeline(tries, replica=replica).stretches:
-        for turn in sorted({0, min(1, stretch.turns - 1), stretch.turns - 1}):
-            first = stretch.first + turn * stretch.period
-            for length, (count,) in stretch.cycle:
-                if not count and begin and end == first - 1:
-                    end = first + length - 1
-                elif not count:
-                    if begin:
-                        yield begin, end
-                    begin, end = first, first + length - 1
-                first += length
-    if begin:
-        yield begin, end
-
-
-def _halvings(scale: Optimizer) -> int:
-    """How many steps in a row a loss scale skips until it has found a scale that works.
-
-    More than that cannot be for the scale: it is 1 or less by then.
-    """
-    initial = scale.settings.get("initial_scale")
-    if not isinstance(initial, int | float) or initial < 1:
-        return _HALVINGS
-    return math.ceil(math.log2(initial))
 
 
 @rule(
