@@ -12,6 +12,7 @@ from tracer.model.labels import (
 )
 from tracer.model.measures import Measure
 from tracer.model.records import Method, Optimizer
+from tracer.model.selection import EXECUTIONS
 from tracer.model.skipped_steps import every, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
@@ -96,16 +97,13 @@ def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
     trace = summary.trace
     index = trace.optimizers.index(optimizer)
-    done = {
-        (entry.kind, trace.methods[entry.method].name)
-        for block in summary.blocks
-        for entry in block.entries
-        if block.total
-        and entry.optimizer == index
-        and entry.role in ("update", "vain", "discarded", "apply")
-    }
-    kinds, methods = {kind for kind, _ in done}, {name for _, name in done}
-    return trace.complete and kinds == {"sparse"} and method not in methods
+    done = [
+        of
+        for of, number in summary.executions.items()
+        if number and of.optimizer == index and of.role in EXECUTIONS - {"step"}
+    ]
+    names = {trace.methods[of.method].name for of in done}
+    return trace.complete and {of.kind for of in done} == {"sparse"} and method not in names
 
 
 def apply_methods(summary: Summary) -> list[int]:
@@ -115,12 +113,7 @@ def apply_methods(summary: Summary) -> list[int]:
     `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
     """
     methods = summary.trace.methods
-    makers = {
-        entry.method
-        for block in summary.blocks
-        for entry in block.entries
-        if entry.role in ("update", "vain", "discarded")
-    }
+    makers = {of.method for of in summary.executions if of.role in ("update", "vain", "discarded")}
     if not makers:
         makers = {index for index in summary.methods if methods[index].role == "apply"}
     chosen: set[int] = set()
@@ -214,7 +207,7 @@ def _calls(summary: Summary) -> str:
             return "Python did not call one either."
         if not any(summary.total(measures.of_methods([index])) for index in chosen):
             return f"{body} not called either."
-        if any(block.context == "graph" for block in summary.blocks) and not graphs:
+        if summary.compiled and not graphs:
             return f"{body} not called: what ran is compiled."
         return f"{body} not called while the tracer watched."
     least = "" if summary.trace.complete else "at least "

@@ -239,12 +239,11 @@ def _calls(summary: Summary, optimizer: Optimizer, method: str) -> int:
 def _executions(summary: Summary, optimizer: Optimizer, method: str) -> int:
     index = summary.trace.optimizers.index(optimizer)
     return sum(
-        block.total * entry.times * len(entry.variables)
-        for block in summary.blocks
-        for entry in block.entries
-        if entry.optimizer == index
-        and entry.role in ("update", "vain", "discarded", "apply")
-        and summary.trace.methods[entry.method].name == method
+        number
+        for of, number in summary.executions.items()
+        if of.optimizer == index
+        and of.role in ("update", "vain", "discarded", "apply")
+        and summary.trace.methods[of.method].name == method
     )
 
 

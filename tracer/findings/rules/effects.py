@@ -54,12 +54,13 @@ def never_assigned(summary: Summary) -> Iterator[Case]:
 
 def _in_vain(summary: Summary) -> dict[tuple[int, int], list[int]]:
     """The variables to which an optimizer's method assigned nothing."""
-    found: dict[tuple[int, int], set[int]] = {}
-    for block in summary.blocks:
-        for entry in block.entries:
-            if entry.role == "vain" and block.total:
-                found.setdefault((entry.optimizer, entry.method), set()).update(entry.variables)
-    return {key: sorted(variables) for key, variables in sorted(found.items())}
+    executed = summary.executions.items()
+    found = {}
+    for key in sorted({(of.optimizer, of.method) for of, n in executed if of.role == "vain" and n}):
+        only = counting(["vain"], None, [key[1]], optimizer=key[0])
+        patterns = (each for each in summary.patterns if each.total(only))
+        found[key] = sorted(index for each in patterns for index in each.variables)
+    return found
 
 
 def _without_result(summary: Summary) -> Iterator[tuple[Optimizer, int]]:

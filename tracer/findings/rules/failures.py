@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, class_of, names_in_short, of_optimizer
 from tracer.findings.rule import rule
 from tracer.model.records import Failure
-from tracer.model.summary import Summary
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 
 _IDENTIFIER = re.compile(
@@ -168,9 +168,7 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
         return not failure.last
     updated = {
         summary.trace.variables[index].name
-        for block in summary.trace.data.blocks
-        for entry in block.entries
-        if entry.role == "update" and block.total
-        for index in entry.variables
+        for each in summaries_of(summary.trace)
+        for index in each.updated
     }
     return updated.issuperset(failure.variables)

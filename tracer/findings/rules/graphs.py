@@ -78,7 +78,7 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
     every = [_without_failed(each) for each in _graphs(summary)]
     noun, twice = summary.dialect.program, summary.dialect.traces_twice
     rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
-    ran = any(block.total for block in summary.blocks)
+    ran = summary.has_run
     failed = any(program.error for program in summary.trace.programs)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:

@@ -8,6 +8,7 @@ from tracer.findings.rule import rule
 from tracer.model.dialects import dialect_of
 from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import is_loss_scale
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
 
@@ -100,7 +101,8 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
     yield from _states_dropped(trace)
     alike: dict[tuple[object, ...], list[int]] = {}
-    for root, updated in _updated_by_root(trace).items():
+    updated_by = _updated_by_root(trace)
+    for root, updated in updated_by.items():
         optimizer = trace.optimizers[root]
         settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
         goes_on = optimizer.settings.get("state_loaded")
@@ -113,7 +115,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
         if len(row) < _RENEWED or not one_after_the_other or not _keep_something(trace, roots):
             continue
-        variables = sorted(_updated_by_root(trace)[roots[0]])
+        variables = sorted(updated_by[roots[0]])
         names = tuple(trace.variables[index].name for index in variables)
         dialect = dialect_of(trace, row)
         values = [each.values for each in row]
@@ -153,18 +155,10 @@ def _names(optimizers: Sequence[Optimizer]) -> str:
 
 def _updated_by_root(trace: Trace) -> dict[int, set[int]]:
     """For each root optimizer the variables that it, or one nested in it, updated."""
-    return trace.derived(_find_updated)
-
-
-def _find_updated(trace: Trace) -> dict[int, set[int]]:
-    updated: dict[int, set[int]] = {each.root: set() for each in trace.optimizers}
-    for block in trace.data.blocks:
-        for entry in block.entries if block.total else ():
-            if entry.role == "update":
-                updated[block.root].update(
-                    each for each in entry.variables if not trace.variables[each].argument
-                )
-    return updated
+    return {
+        each.root: {index for index in each.updated if not trace.variables[index].argument}
+        for each in summaries_of(trace)
+    }
 
 
 def _in_turns(one: Optimizer, other: Optimizer) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tracer.findings.cases import Case, class_of, of_optimizer
 from tracer.findings.rule import rule
-from tracer.model.measures import requests, tries, vain
+from tracer.model.measures import counting, requests, tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import (
@@ -178,19 +178,16 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
 
 def _made(summary: Summary, replica: int) -> dict[int, int]:
     """For each optimizer that updates variables, how often its step method ran on a replica."""
-    making: set[int] = set()
-    ran: dict[tuple[int, int], int] = {}
-    for block in summary.blocks:
-        for entry in block.entries:
-            if entry.role in ("update", "vain", "discarded") and not block.outside:
-                making.add(entry.optimizer)
-            elif entry.role == "step" and block.replica == replica:
-                key = entry.optimizer, entry.method
-                ran[key] = ran.get(key, 0) + block.total * entry.times
-    made = {
-        index: max((n for (o, _), n in ran.items() if o == index), default=0) for index in making
+    making = {
+        of.optimizer
+        for of in summary.executions
+        if of.role in ("update", "vain", "discarded") and not of.outside
     }
-    return {index: number for index, number in sorted(made.items()) if number}
+    made = {}
+    for index in sorted(making):
+        ways = (counting(["step"], None, [each], optimizer=index) for each in summary.methods)
+        made[index] = max((summary.total(each, replica) for each in ways), default=0)
+    return {index: number for index, number in made.items() if number}
 
 
 _FINE = "If that is what you meant, there is nothing to do."
@@ -238,11 +235,8 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
     )
     last = max(updating, default=0)
     after = range(last + 1, steps + 1)
-    left = sum(
-        reached(block) * sum(run.within(after) for run in block.runs)
-        for block in summary.blocks
-        if block.replica == replica and not block.outside
-    )
+    group = summary.timeline(reached, replica=replica)
+    left = sum(number * kept for number, (kept,) in group.within(last + 1, steps))
     if 0 < left < every:
         which = "the last step" if len(after) == 1 else f"the last {len(after):,} steps"
         which = which if left == len(after) else f"{left:,} of {which}"
@@ -277,7 +271,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
     root = summary.optimizers[0]
     fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not summary.blocks and not any(each.iterations for each in summary.optimizers)
+    idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
     if fitted and idle and summary.trace.complete:
         yield Case(
             "warning",
