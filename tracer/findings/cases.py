@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
-from tracer.model.wording import listed
+from tracer.model.wording import listed, plural
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
@@ -95,11 +94,6 @@ def of_optimizer(summary: Summary) -> str:
     return f" of {summary.optimizers[0].name}" if len(roots) > 1 else ""
 
 
-def class_of(optimizer: Optimizer) -> str:
-    """The name of an optimizer's class."""
-    return optimizer.class_name.rpartition(".")[2]
-
-
 def was(variables: Sequence[int]) -> str:
     """The verb for them."""
-    return "was" if len(variables) == 1 else "were"
+    return plural(len(variables), "was", "were")

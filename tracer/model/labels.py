@@ -1,12 +1,29 @@
-"""What steps, replicas and graphs are called, the same everywhere. No TensorFlow."""
+"""What optimizers, steps, replicas and graphs are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
 from collections.abc import Iterable
 
-from tracer.model.records import Replica
+from tracer.model.dialects import KIND_WORDS
+from tracer.model.records import Optimizer, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
+
+
+def class_of(optimizer: Optimizer) -> str:
+    """The name of an optimizer's class, without the module."""
+    return optimizer.class_name.rpartition(".")[2]
+
+
+def brand_of(optimizer: Optimizer, trace: Trace) -> str:
+    """The library that an optimizer is of, as people call it."""
+    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
+    if optimizer.class_name.startswith("tensorflow.python.keras."):
+        keras2 = "tensorflow.python.keras"
+    elif optimizer.class_name.startswith("keras."):
+        keras2 = "Keras 2"
+    known = KIND_WORDS.get(optimizer.kind)
+    return known.brand.format(keras2=keras2) if known else optimizer.kind
 
 
 def steps_label(steps: Steps) -> str:

@@ -6,6 +6,7 @@ from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.dialects import KIND_WORDS, dialect_of
 from tracer.model.labels import (
+    class_of,
     program_lines,
     replica_names,
     replica_noun,
@@ -16,7 +17,7 @@ from tracer.model.selection import EXECUTIONS
 from tracer.model.skipped_steps import every, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, some, times
+from tracer.model.wording import listed, plural, some, times
 from tracer.reporters.layout import shown
 
 _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
@@ -88,7 +89,7 @@ def never_reached(summary: Summary) -> list[str]:
             else:
                 continue
             where = f" ({shown(remark.where)})" if remark.where else ""
-            method, cls = shown(remark.method), shown(optimizer.class_name.rpartition(".")[2])
+            method, cls = shown(remark.method), shown(class_of(optimizer))
             sentences.append(f"{method} of {cls}{where} never ran: {why}.")
     return list(dict.fromkeys(sentences))
 
@@ -157,7 +158,7 @@ def _executions(summary: Summary) -> str:
         lost = f"; of {unplaced:,} of these executions the step is not known"
         counts = [_at_least(summary, count) for count in inside]
         return f"{_ran(names, counts)} {in_steps}{_where(summary)}{lost}{beyond}."
-    noun = "execution" if sum(inside) == 1 else "executions"
+    noun = plural(sum(inside), "execution")
     many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(summary)}"
     no_updates = _in_vain(summary) + _discarded(summary)
     return f"{_ran_a_step(summary, names, by_method)}: {many}{beyond}{no_updates}."
@@ -250,7 +251,7 @@ def _beside(summary: Summary) -> str:
     lost = summary.total(measures.discarded)
     if not lost:
         return ""
-    return f"; {lost:,} more {'was' if lost == 1 else 'were'} computed and thrown away"
+    return f"; {lost:,} more {plural(lost, 'was', 'were')} computed and thrown away"
 
 
 def _made(summary: Summary, replica: int) -> str:

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from tracer.model import measures
 from tracer.model.labels import (
+    class_of,
     only_worker,
     program_lines,
     replica_ids,
@@ -15,7 +16,6 @@ from tracer.model.labels import (
     why_idle,
 )
 from tracer.model.measures import counting
-from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
@@ -80,7 +80,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
         cells = (shown(worker), *cells) if any(workers) else cells
         if lines:
             cells = (cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2), *cells)
-        name = f'{class_of(root)} "{shown(root.name)}"'
+        name = f'{shown(class_of(root))} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
     if asked.command:
         see = "--optimizer NAME has all that is known of one of them"
@@ -98,11 +98,6 @@ def _made_in_a_step(summary: Summary) -> str:
     } or {0}
     low, high = min(rates), max(rates)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def class_of(optimizer: Optimizer) -> str:
-    """The name of its class, without the module."""
-    return shown(optimizer.class_name.rpartition(".")[2])
 
 
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:

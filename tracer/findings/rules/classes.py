@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of
+from tracer.findings.cases import Case
 from tracer.findings.rule import rule
 from tracer.kinds import KINDS
 from tracer.model.dialects import KIND_WORDS
+from tracer.model.labels import class_of
 from tracer.model.records import Optimizer, Remark
 from tracer.model.summary import Summary
 from tracer.model.wording import some, times

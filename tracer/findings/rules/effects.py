@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, names_of, subject
+from tracer.findings.cases import Case, names_of, subject
 from tracer.findings.rule import rule
 from tracer.model.dialects import KIND_WORDS
+from tracer.model.labels import class_of
 from tracer.model.measures import counting
 from tracer.model.records import Optimizer
 from tracer.model.summary import Summary

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, names_in_short
+from tracer.findings.cases import Case, names_in_short
 from tracer.findings.rule import rule
+from tracer.model.labels import class_of
 from tracer.model.programs import has_ended
 from tracer.model.records import Decay, Optimizer
 from tracer.model.summary import Summary

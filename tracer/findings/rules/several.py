@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tracer.findings.cases import Case, class_of, names_in_short
+from tracer.findings.cases import Case, names_in_short
 from tracer.findings.rule import rule
 from tracer.model.dialects import dialect_of
+from tracer.model.labels import class_of
 from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import is_loss_scale
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, some
+from tracer.model.wording import listed, plural, some
 
 _RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
 _COMPARED = 100  # optimizers: of more than that no pairs are looked at
@@ -58,10 +59,10 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
             first, second = (trace.optimizers[each].name for each in (small, large))
             yield Case(
                 "warning" if inside else "info",
-                f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
+                f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
                 f"optimizers in turns: {first}, which trains nothing else, and {second}{more}."
                 if inside
-                else f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
+                else f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
                 f"optimizers in turns: {trace.optimizers[one].name} and "
                 f"{trace.optimizers[other].name}.",
                 dialect.advice("shared-variable"),

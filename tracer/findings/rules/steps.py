@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, of_optimizer
+from tracer.findings.cases import Case, of_optimizer
 from tracer.findings.rule import rule
+from tracer.model.labels import class_of
 from tracer.model.measures import counting, requests, tries, vain
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
@@ -15,7 +16,7 @@ from tracer.model.skipped_steps import (
     skipper,
 )
 from tracer.model.summary import Summary
-from tracer.model.wording import some
+from tracer.model.wording import plural, some
 
 
 @rule(
@@ -57,7 +58,7 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     by = skipper([skips.by])
     text = (
         f"{some(skips.number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
-        f"{of_optimizer(summary)} {'was' if skips.number == 1 else 'were'} skipped by {by}, {which}"
+        f"{of_optimizer(summary)} {plural(skips.number, 'was', 'were')} skipped by {by}, {which}"
     )
     lost = skips.by.settings.get("dynamic_scale") == 0
     yield Case(
@@ -111,7 +112,7 @@ def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
         yield Case(
             "info",
             f"{some(number, 'step')} of {summary.steps:,}{of_optimizer(summary)} "
-            f"{'was' if number == 1 else 'were'} skipped by the loss scale.",
+            f"{plural(number, 'was', 'were')} skipped by the loss scale.",
         )
 
 

@@ -7,7 +7,6 @@ from tracer.findings.cases import (
     Case,
     Fact,
     Severity,
-    class_of,
     fact_of,
     folded,
     names_of,
@@ -17,6 +16,7 @@ from tracer.findings.cases import (
 )
 from tracer.findings.rule import rule
 from tracer.model.labels import (
+    class_of,
     replica_names,
     replica_noun,
 )
@@ -34,7 +34,7 @@ from tracer.model.runs import Run
 from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import listed, some, some_between, span, times
+from tracer.model.wording import listed, plural, some, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""
@@ -75,7 +75,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
         and not pattern.total(vain)
     ]
     for fact in folded(facts):
-        steps = some_between(fact.numbers[0], "step")
+        steps = some(fact.numbers[0], "step")
         text = (
             f"{subject(summary, fact.variables)} {was(fact.variables)} never updated: "
             f"the gradient was None each time, in {steps}"
@@ -158,7 +158,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
         for fact in folded(of):
             text = (
                 f"{subject(summary, fact.variables)} {was(fact.variables)} never updated, "
-                f"though {summary.dialect.step_method} got a gradient {_times(fact.numbers[0])}"
+                f"though {summary.dialect.step_method} got a gradient {times(fact.numbers[0])}"
             )
             text += (
                 f", in steps that {_skipper(summary)} skipped" if skipped else _by_itself(summary)
@@ -377,7 +377,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
             where = f"a step in {span(in_steps)} of {of}, first in step {fact.step:,}"
         text = (
             f"{subject(summary, fact.variables)} {was(fact.variables)} updated "
-            f"{_times(in_step)} {where}"
+            f"{times(in_step)} {where}"
         )
         advice = summary.dialect.advice("updated-twice")
         names = names_of(summary, fact.variables)
@@ -420,9 +420,9 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
             in_step, in_step_less, in_all, in_all_less = fact.numbers
             text = (
                 f"{subject(summary, fact.variables)} {was(fact.variables)} updated "
-                f"{_times(in_step)} on {name_of[most]} and {_times(in_step_less)} on "
+                f"{times(in_step)} on {name_of[most]} and {times(in_step_less)} on "
                 f"{name_of[least]} in step {fact.step:,}, where they first differ; "
-                f"{_times(in_all)} and {_times(in_all_less)} in all"
+                f"{times(in_all)} and {times(in_all_less)} in all"
             )
             yield Case(
                 "error",
@@ -484,7 +484,7 @@ def _steps_disagree(summary: Summary) -> Iterator[Case]:
         name_of = replica_names(summary.trace)
         names = [name_of[each] for each in behind]
         which = listed(names) if len(names) <= 3 else some(len(names), replica_noun(summary.trace))
-        ran = some_between((low, max(steps[each] for each in behind)), "step")
+        ran = some((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
             f"{which}{of_optimizer(summary)} ran {ran}, {name_of[most]} ran "
@@ -531,7 +531,7 @@ def densified(summary: Summary) -> Iterator[Case]:
         text = (
             f"{subject(summary, fact.variables)}: the gradient was sparse when it reached "
             f"apply_gradients and dense when it was applied{_densifier(summary)}, with all "
-            f"{some_between(fact.numbers[0], 'row')}"
+            f"{some(fact.numbers[0], 'row')}"
         )
         yield Case("warning", f"{text}.", variables=names_of(summary, fact.variables))
 
@@ -545,7 +545,7 @@ def _densifier(summary: Summary) -> str:
     """` (global_clipnorm is set)`: what may have done it."""
     names = ("gradient_accumulation_steps", "global_clipnorm")
     causes = [name for name in names if any(each.settings.get(name) for each in summary.optimizers)]
-    return f" ({listed(causes)} {'is' if len(causes) == 1 else 'are'} set)" if causes else ""
+    return f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
 
 
 def _one_copy(summary: Summary) -> bool:
@@ -569,8 +569,3 @@ def _is_split(summary: Summary, pattern: Pattern) -> bool:
     """Whether each worker updates its own part of the variables, which may have no elements."""
     variables = (summary.trace.variables[each] for each in pattern.variables)
     return any(each.part_of == each.name for each in variables)
-
-
-def _times(numbers: tuple[int, int]) -> str:
-    low, high = numbers
-    return times(low) if low == high else f"{span(numbers)} times"

@@ -11,7 +11,7 @@ from tracer.model.records import Observation
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.model.timeline import Timeline
-from tracer.model.wording import some, some_between
+from tracer.model.wording import some
 
 _FEWEST = 3
 """Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
@@ -154,7 +154,7 @@ def unchanged(summary: Summary) -> Iterator[Case]:
         yield Case(
             "warning",
             f"{subject(summary, fact.variables)} {was(fact.variables)} updated in "
-            f"{some_between(fact.numbers[0], 'step')}{before}, and no bit of "
+            f"{some(fact.numbers[0], 'step')}{before}, and no bit of "
             f"{'it' if len(fact.variables) == 1 else 'them'} changed.",
             variables=names_of(summary, fact.variables),
         )
@@ -163,7 +163,7 @@ def unchanged(summary: Summary) -> Iterator[Case]:
         yield Case(
             "warning",
             f"{subject(summary, fact.variables)} {has} not changed since step {fact.step:,}: "
-            f"{some_between(fact.numbers[0], 'update')}{before} changed nothing.",
+            f"{some(fact.numbers[0], 'update')}{before} changed nothing.",
             "Print the learning rate: a schedule may have come to 0. If it has not, the gradient "
             "is 0 (a layer that is cut off, a loss at its minimum), or too small beside the weight "
             "for its type.",
