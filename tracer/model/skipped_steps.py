@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tracer.model import measures
+from tracer.model.labels import class_of
 from tracer.model.measures import Measure
 from tracer.model.records import Block, Optimizer
 from tracer.model.summary import Summary
@@ -151,7 +152,7 @@ def _skips(optimizer: Optimizer) -> str:
         return "GradScaler"
     if told := optimizer.settings.get(SKIPPED_BY):
         return str(told)
-    return "the loss scale" if "LossScale" in optimizer.class_name.rpartition(".")[2] else ""
+    return "the loss scale" if "LossScale" in class_of(optimizer) else ""
 
 
 def _why(by: str) -> str:

@@ -1,13 +1,13 @@
 """Who calls the apply methods of an optimizer, as a tree for every report."""
 
+from tracer.errors import shown
 from tracer.model import callers
+from tracer.model.apply_methods import apply_methods
 from tracer.model.callers import Caller
 from tracer.model.labels import replica_noun
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.summary import Summary
 from tracer.model.wording import listed, some
-from tracer.reporters.answer import apply_methods
-from tracer.reporters.layout import shown
 from tracer.reporters.trees import Node, folded
 
 JOINT = " → "

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tracer.errors import shown
 from tracer.model.callers import Caller
 from tracer.model.labels import class_of
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree
-from tracer.reporters.layout import shown
 
 
 class Stack(NamedTuple):

@@ -7,8 +7,9 @@ from typing import get_args
 from rich.console import Console
 from rich.text import Text
 
-from tracer.errors import UnknownName
+from tracer.errors import UnknownName, shown
 from tracer.findings.catalogue import to_report
+from tracer.model.apply_methods import never_reached
 from tracer.model.labels import (
     brand_of,
     class_of,
@@ -20,8 +21,8 @@ from tracer.model.programs import endings, runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters.answer import never_reached, question, sentences
-from tracer.reporters.layout import paragraph, shown
+from tracer.reporters.answer import question, sentences
+from tracer.reporters.layout import paragraph
 from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
 from tracer.reporters.text_trees import TREES

@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from rich.text import Text
 
+from tracer.errors import shown
 from tracer.model import measures
+from tracer.model.apply_methods import apply_methods
 from tracer.model.labels import (
     class_of,
     only_worker,
@@ -21,8 +23,7 @@ from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import some
 from tracer.reporters import rows
-from tracer.reporters.answer import apply_methods
-from tracer.reporters.layout import Column, Row, Table, cut, paragraph, shown
+from tracer.reporters.layout import Column, Row, Table, cut, paragraph
 from tracer.reporters.rows import By, StepRow, VariableRow
 
 ODD = "bold yellow"
