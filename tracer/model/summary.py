@@ -23,6 +23,7 @@ from tracer.model.records import (
     Kind,
     Observation,
     Optimizer,
+    Remark,
     Role,
     contribution,
 )
@@ -179,6 +180,11 @@ class Summary:
             if optimizer.root == self.root and i != self.root
         )
         return (everyone[self.root], *nested)
+
+    def remarks(self, *codes: str) -> Iterator[tuple[Optimizer, Remark]]:
+        """The remarks with one of these codes, each with the optimizer that it is on."""
+        for optimizer in self.optimizers:
+            yield from ((optimizer, each) for each in optimizer.remarks if each.code in codes)
 
     @cached_property
     def dialect(self) -> Dialect:

@@ -89,9 +89,7 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
 def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
     root = summary.optimizers[0]
-    told = any(
-        remark.code in _TOLD_OF_CLASS for each in summary.optimizers for remark in each.remarks
-    )
+    told = any(summary.remarks(*_TOLD_OF_CLASS))
     for failure in root.failures:
         if told and failure.cause == "other":
             continue
