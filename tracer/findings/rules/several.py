@@ -57,14 +57,13 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
             dialect = dialect_of(trace, [trace.optimizers[one], trace.optimizers[other]])
             more = f", which also trains {some(len(ours ^ theirs), f'other {dialect.variable}')}"
             first, second = (trace.optimizers[each].name for each in (small, large))
+            both = f"{trace.optimizers[one].name} and {trace.optimizers[other].name}"
+            if inside:
+                both = f"{first}, which trains nothing else, and {second}{more}"
             yield Case(
                 "warning" if inside else "info",
                 f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
-                f"optimizers in turns: {first}, which trains nothing else, and {second}{more}."
-                if inside
-                else f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
-                f"optimizers in turns: {trace.optimizers[one].name} and "
-                f"{trace.optimizers[other].name}.",
+                f"optimizers in turns: {both}.",
                 dialect.advice("shared-variable"),
                 variables=names,
             )
@@ -135,13 +134,13 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
 
 def _states_dropped(trace: Trace) -> Iterator[Case]:
     """Each step of a program of JAX is given a state with the same count of steps."""
-    for root in sorted({each.root for each in trace.optimizers}):
-        optimizer = trace.optimizers[root]
-        for remark in optimizer.remarks if trace.complete else ():
+    for summary in summaries_of(trace) if trace.complete else ():
+        root = summary.optimizers[0]
+        for remark in root.remarks:
             if remark.code == "optimizer-renewed":
                 yield Case(
                     "warning",
-                    f"{optimizer.name} began anew in each of {remark.detail}: the state that it "
+                    f"{root.name} began anew in each of {remark.detail}: the state that it "
                     "was given had the same count of steps each time.",
                     "Give each step the state that the one before returned; make it (`init`) once, "
                     "before the loop. If each step is meant to begin anew, as one step of an inner "

@@ -39,6 +39,7 @@ from tracer.model.wording import plural, some
         "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
+    needs=("complete", "placed"),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
@@ -103,8 +104,6 @@ def _coming(scale: Optimizer) -> str:
 
 def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
     """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    if not summary.trace.complete or summary.unplaced(tries):
-        return
     inner = [each.iterations for each in summary.optimizers if not is_loss_scale(each)]
     known = [each for each in inner if each is not None]
     if known and summary.steps > max(known) > 0:
@@ -134,11 +133,10 @@ def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
         "What a checkpoint or a loaded model had set before the first step is left out. Steps that "
         "a loss scale skipped are reported by steps-skipped."
     ),
+    needs=("steps", "complete", "placed"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
-    if not summary.steps or not summary.trace.complete or summary.unplaced(tries):
-        return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
@@ -219,15 +217,13 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
         "steps or more, of a program that has ended under `tracer run` without an error; and info "
         "otherwise: at the end of a long run it is a small loss, and training may go on."
     ),
+    needs=("steps", "complete", "placed"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
     every = accumulated_steps(summary)
-    trace = summary.trace
     reached = accumulations(summary)
-    if every < 2 or not summary.steps or not trace.complete or reached is None:
-        return
-    if summary.unplaced(tries) or summary.unplaced(reached):
+    if every < 2 or reached is None or summary.unplaced(reached):
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
@@ -242,10 +238,9 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         which = "the last step" if len(after) == 1 else f"the last {len(after):,} steps"
         which = which if left == len(after) else f"{left:,} of {which}"
         yield Case(
-            "warning" if left * 10 >= steps and has_ended(trace) else "info",
+            "warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             f"The gradients of {which} of {steps:,}{of_optimizer(summary)} were accumulated "
             f"and never applied: those of {every:,} steps are applied together.",
-            summary.dialect.advice("gradients-left"),
             step=last + 1,
         )
 
@@ -266,6 +261,7 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         "was not used, but for such a `fit` where no other optimizer was used, and the optimizer "
         "is none that `compile` has chosen (RMSprop)."
     ),
+    needs=("complete",),
 )
 def never_used(summary: Summary) -> Iterator[Case]:
     """An optimizer was given its variables, and made no step."""
@@ -273,7 +269,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
     fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
     idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
-    if fitted and idle and summary.trace.complete:
+    if fitted and idle:
         yield Case(
             "warning",
             f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
@@ -281,6 +277,6 @@ def never_used(summary: Summary) -> Iterator[Case]:
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )
-    elif built and idle and summary.trace.complete and not root.failures:
+    elif built and idle and not root.failures:
         text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
         yield Case("warning", f"{text}.")
