@@ -14,7 +14,7 @@ from typing import Any, Literal
 from tracer.api import CallTrace, trace_of, wrap
 from tracer.model.excerpt import select
 from tracer.model.trace import Trace
-from tracer.model.wording import some, some_between
+from tracer.model.wording import some
 
 _EFFECTS: tuple[Literal["unchanged", "not_finite"], ...] = ("unchanged", "not_finite")
 
@@ -190,7 +190,7 @@ def line(trace: Trace, first: int, last: int) -> str:
     empty = sum(end - begin + 1 for begin, end, count in runs if not count)
     steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
     dense, sparse = excerpt.updates(kind="dense"), excerpt.updates(kind="sparse")
-    rate = some_between((least, most), "update")
+    rate = some((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
     weights = _weights(excerpt) if excerpt.has_effects else ""

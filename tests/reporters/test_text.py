@@ -22,12 +22,12 @@ from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.records import Block, Graph, Line, Replica
 from tracer.model.runs import Run
+from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.reporters import console, csvreport
 from tracer.reporters.answer import answer, question
-from tracer.reporters.calm import cause
 from tracer.reporters.layout import distinct, shown
 from tracer.reporters.rows import TREES, By, by_variable
 from tracer.reporters.text import render
@@ -368,8 +368,8 @@ def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
     calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
     parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
     one, other = summaries_of(Trace(combine(parts)[0]))
-    assert cause(one) == ("skipped by the loss scale", False)
-    assert cause(other) == ("skipped by the loss scale", True)
+    assert (reason(one).text, reason(one).usual) == ("skipped by the loss scale", False)
+    assert (reason(other).text, reason(other).usual) == ("skipped by the loss scale", True)
 
 
 def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:

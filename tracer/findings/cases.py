@@ -1,11 +1,10 @@
 """What a rule finds, and how what is the same of many variables becomes one case."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
-from tracer.model.wording import listed
+from tracer.model.wording import listed, plural
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
@@ -16,7 +15,7 @@ _NAMES = 3  # variables that a sentence names
 
 
 class Case(NamedTuple):
-    """One case of a rule; `advice` stands for the rule's own."""
+    """One case of a rule; without `advice` it has that of the dialect, or the rule's."""
 
     severity: Severity
     text: str
@@ -24,6 +23,10 @@ class Case(NamedTuple):
     variables: tuple[str, ...] = ()
     step: int | None = None
     replica: int | None = None
+
+    def advised(self, advice: str) -> "Case":
+        """The case, with this advice if it has none."""
+        return self if self.advice else self._replace(advice=advice)
 
 
 class Fact(NamedTuple):
@@ -33,6 +36,11 @@ class Fact(NamedTuple):
     numbers: tuple[tuple[int, int], ...] = ()
     step: int | None = None
     replica: int | None = None
+
+    @property
+    def was(self) -> str:
+        """The verb for the variables."""
+        return plural(len(self.variables), "was", "were")
 
 
 def fact_of(
@@ -67,6 +75,29 @@ def _together(group: Sequence[Fact]) -> Fact:
     )
 
 
+def cases(
+    summary: Summary,
+    severity: Severity,
+    facts: Iterable[Fact],
+    sentence: Callable[[str, Fact], str],
+    advice: str = "",
+) -> Iterator[Case]:
+    """A case for each fact that is left when they are folded.
+
+    The sentence is made of the names of the variables, `a and b`, and the fact; of a fact on one
+    replica, the case names that.
+    """
+    for fact in folded(facts):
+        yield Case(
+            severity,
+            sentence(subject(summary, fact.variables), fact),
+            advice,
+            names_of(summary, fact.variables),
+            fact.step,
+            None if fact.replica is None else summary.trace.replicas[fact.replica].id,
+        )
+
+
 def subject(summary: Summary, variables: Sequence[int]) -> str:
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`.
 
@@ -93,13 +124,3 @@ def of_optimizer(summary: Summary) -> str:
     """` of adam#2` if the trace has several root optimizers, else nothing."""
     roots = {each.root for each in summary.trace.optimizers}
     return f" of {summary.optimizers[0].name}" if len(roots) > 1 else ""
-
-
-def class_of(optimizer: Optimizer) -> str:
-    """The name of an optimizer's class."""
-    return optimizer.class_name.rpartition(".")[2]
-
-
-def was(variables: Sequence[int]) -> str:
-    """The verb for them."""
-    return "was" if len(variables) == 1 else "were"

@@ -68,14 +68,13 @@ def _findings(trace: Trace) -> list[Finding]:
             case.severity,
             shown(case.text),
             rule.why,
-            shown(case.advice) or rule.advice,
+            shown(case.advice),
             case.variables,
             case.step,
             case.replica,
         )
         for rule in RULES
-        for given in ([trace] if rule.whole else summaries_of(trace))
-        for case in rule.find(given)
+        for case in rule.cases(trace)
     ]
     distinct = dict.fromkeys(unsorted)  # what a class shows is so of each optimizer of it
     return sorted(distinct, key=lambda each: SEVERITIES.index(each.severity))

@@ -7,14 +7,27 @@ A rule is a function that finds its cases, below `@rule(...)` with what is said 
     def never_updated(summary: Summary) -> Iterator[Case]:
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tracer.findings.cases import Case, Severity
+from tracer.model.measures import tries
+from tracer.model.summary import Summary, summaries_of
+from tracer.model.trace import Trace
 
 Find = Callable[[Any], Iterator[Case]]
 """From the `Summary` of one root optimizer, or from a whole `Trace`."""
+
+Need = Literal["complete", "steps", "placed"]
+"""What has to be so of an optimizer, or a rule is silent: the trace is complete; it made a step; of
+each update the step is known."""
+
+_HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
+    "complete": lambda summary: summary.trace.complete,
+    "steps": lambda summary: summary.steps > 0,
+    "placed": lambda summary: not summary.unplaced(tries),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +45,17 @@ class Rule:
     find: Find
     whole: bool
     """Whether it looks at a whole trace, and not at what one root optimizer did."""
+    needs: tuple[Need, ...]
+
+    def cases(self, trace: Trace) -> Iterator[Case]:
+        """All its cases in a trace, each with advice: its own, the dialect's or the rule's."""
+        if self.whole:
+            yield from (case.advised(self.advice) for case in self.find(trace))
+            return
+        for summary in summaries_of(trace):
+            if all(_HOLDS[need](summary) for need in self.needs):
+                advice = summary.dialect.advice(self.code, self.advice)
+                yield from (case.advised(advice) for case in self.find(summary))
 
 
 def rule(
@@ -43,6 +67,7 @@ def rule(
     advice: str,
     explanation: str,
     whole: bool = False,
+    needs: tuple[Need, ...] = (),
 ) -> Callable[[Find], Rule]:
     """Makes a rule of the function below it."""
 
@@ -56,6 +81,7 @@ def rule(
             explanation=explanation,
             find=find,
             whole=whole,
+            needs=needs,
         )
 
     return made

@@ -212,31 +212,40 @@ def dialect_of(trace: Trace, optimizers: Sequence[Optimizer] = ()) -> Dialect:
 class KindWords:
     """What an optimizer of a kind is called, and how its methods are written."""
 
-    optimizer: str
+    brand: str
+    """`Keras 3`; with `{keras2}` for what Keras 2 is called in the program."""
+    optimizer: str = ""
     """`a Keras 3 optimizer`."""
-    calls: str
+    calls: str = ""
     """Who calls its apply methods, with the verb."""
-    assign: str
+    assign: str = ""
     """How an apply method assigns to its variable."""
 
 
 KIND_WORDS: Mapping[str, KindWords] = {
     "legacy": KindWords(
+        "{keras2} legacy",
         "a legacy Keras optimizer",
         "a legacy optimizer of Keras calls",
         "`return var.assign_sub(...)`",
     ),
     "keras2": KindWords(
+        "{keras2}",
         "a Keras 2 optimizer",
         "Keras 2.11 and later calls",
         "`variable.assign_sub(self.learning_rate * gradient)`",
     ),
     "keras3": KindWords(
+        "Keras 3",
         "a Keras 3 optimizer",
         "Keras 3 calls",
         "`self.assign_sub(variable, learning_rate * gradient)`",
     ),
     "v1": KindWords(
-        "a tf.compat.v1 optimizer", "tf.compat.v1 calls", "`return var.assign_sub(...)`"
+        "tf.compat.v1",
+        "a tf.compat.v1 optimizer",
+        "tf.compat.v1 calls",
+        "`return var.assign_sub(...)`",
     ),
+    TORCH: KindWords("torch.optim"),
 }

@@ -1,11 +1,29 @@
-"""What steps and replicas are called, the same everywhere. No TensorFlow."""
+"""What optimizers, steps, replicas and graphs are called, the same everywhere. No TensorFlow."""
 
 from collections import Counter
 from collections.abc import Iterable
 
-from tracer.model.records import Replica
+from tracer.model.dialects import KIND_WORDS
+from tracer.model.records import Optimizer, Replica
+from tracer.model.summary import Summary
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
+
+
+def class_of(optimizer: Optimizer) -> str:
+    """The name of an optimizer's class, without the module."""
+    return optimizer.class_name.rpartition(".")[2]
+
+
+def brand_of(optimizer: Optimizer, trace: Trace) -> str:
+    """The library that an optimizer is of, as people call it."""
+    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
+    if optimizer.class_name.startswith("tensorflow.python.keras."):
+        keras2 = "tensorflow.python.keras"
+    elif optimizer.class_name.startswith("keras."):
+        keras2 = "Keras 2"
+    known = KIND_WORDS.get(optimizer.kind)
+    return known.brand.format(keras2=keras2) if known else optimizer.kind
 
 
 def steps_label(steps: Steps) -> str:
@@ -80,3 +98,19 @@ def replica_ids(trace: Trace) -> list[str]:
     if replica_noun(trace) == "rank":
         return [each.worker.removeprefix(_RANK) for each in trace.replicas]
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]
+
+
+FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
+"""What is said of graphs if `Summary.idle_as_usual`."""
+
+_PARTS = (
+    "a first tracing that never ran is usual: it only makes the variables; what else never ran is "
+    "in a part of a graph that no step reached"
+)
+
+
+def why_idle(summary: Summary) -> str:
+    """Why graphs never ran, if no other than usual ones did not; else empty."""
+    if not summary.idle_as_usual:
+        return ""
+    return _PARTS if summary.idle_parts else FIRST_TRACING

@@ -11,16 +11,18 @@ Measure = Callable[[Block], int]
 
 def counting(
     roles: Iterable[Role],
-    kinds: Iterable[Kind | None] = ("dense", "sparse"),
+    kinds: Iterable[Kind | None] | None = ("dense", "sparse"),
     methods: Iterable[int] | None = None,
     variable: int | None = None,
+    optimizer: int | None = None,
 ) -> Selection:
-    """A measure that counts entries of these roles, kinds, methods and variable (None for all)."""
+    """A measure that counts entries of these roles, kinds, methods and so on (None for all)."""
     return Selection(
         roles=frozenset(roles),
-        kinds=frozenset(kinds),
+        kinds=None if kinds is None else frozenset(kinds),
         methods=None if methods is None else frozenset(methods),
         variables=None if variable is None else frozenset({variable}),
+        optimizers=None if optimizer is None else frozenset({optimizer}),
     )
 
 
@@ -49,4 +51,4 @@ def steps(block: Block) -> int:
 
 def of_methods(methods: Iterable[int]) -> Selection:
     """A measure that counts the executions of the methods with these indices."""
-    return counting(EXECUTIONS, ("dense", "sparse", "none", None), methods)
+    return counting(EXECUTIONS, None, methods)

@@ -7,8 +7,9 @@ million steps takes no longer than one of a hundred. No TensorFlow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -19,8 +20,12 @@ from tracer.model.records import (
     Effect,
     Entry,
     Graph,
+    Kind,
     Observation,
     Optimizer,
+    Remark,
+    Role,
+    contribution,
 )
 from tracer.model.runs import Run, apart, segments, union
 from tracer.model.selection import Selection
@@ -135,6 +140,17 @@ class Pattern:
         return self._timelines[key]
 
 
+class Execution(NamedTuple):
+    """What was executed."""
+
+    role: Role
+    kind: Kind | None
+    method: int
+    optimizer: int
+    outside: bool
+    """Whether that was outside any step."""
+
+
 class Summary:
     """The counts of one root optimizer, together with the optimizers nested in it."""
 
@@ -164,6 +180,11 @@ class Summary:
             if optimizer.root == self.root and i != self.root
         )
         return (everyone[self.root], *nested)
+
+    def remarks(self, *codes: str) -> Iterator[tuple[Optimizer, Remark]]:
+        """The remarks with one of these codes, each with the optimizer that it is on."""
+        for optimizer in self.optimizers:
+            yield from ((optimizer, each) for each in optimizer.remarks if each.code in codes)
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -247,12 +268,13 @@ class Summary:
         short = ((block, block.unplaced) for block in self.blocks if not block.outside)
         return [(block, number) for block, number in short if number]
 
-    def graphs(self, measure: Measure, among: Sequence[Block] | None = None) -> tuple[int, int]:
+    def graphs(self, measure: Measure, paths: Collection[int] | None = None) -> tuple[int, int]:
         """How many graph tracings hold something that counts, and how many of them never ran.
 
-        The replicas of a worker are traced into one graph, which is counted once. `among`
-        are the blocks to look at, if not all.
+        The replicas of a worker are traced into one graph, which is counted once. With `paths`
+        only those count that one of these paths of calls led to.
         """
+        among = None if paths is None else self._called_by(paths)
         of_worker: dict[str, tuple[int, int]] = {}
         for replica in self.replicas:
             worker = self.trace.replicas[replica].worker
@@ -270,6 +292,11 @@ class Summary:
                 traced, idle = traced + min(blocks, most), idle + min(blocks_idle, most_idle)
             of_worker[worker] = max(of_worker.get(worker, (0, 0)), (traced, idle))
         return sum(t for t, _ in of_worker.values()), sum(i for _, i in of_worker.values())
+
+    def _called_by(self, paths: Collection[int]) -> list[Block]:
+        """The blocks that one of these paths led to; of graphs that never ran see `_runners`."""
+        ran_by = self.trace.derived(_runners)
+        return [each for each in self.by_path() if ran_by.get(each.path, each.path) in paths]
 
     def _function_around(self, block: Block) -> str:
         """The function that was traced, if it is known: a block may be a branch inside it.
@@ -349,6 +376,32 @@ class Summary:
                 add = (0, number) if tracing else (number, 0)
                 of_method[variable] = (eager + add[0], traced + add[1])
         return counts
+
+    @cached_property
+    def executions(self) -> Mapping[Execution, int]:
+        """What was executed how often, that of each variable counted; 0 if it was only traced."""
+        counts: Counter[Execution] = Counter()
+        for block in self.blocks:
+            for e in block.entries:
+                key = Execution(e.role, e.kind, e.method, e.optimizer, block.outside)
+                counts[key] += block.total * contribution(e, None)
+        return counts
+
+    @cached_property
+    def has_run(self) -> bool:
+        """Whether anything was executed, and not only traced."""
+        return any(block.total for block in self.blocks)
+
+    @cached_property
+    def compiled(self) -> bool:
+        """Whether anything was traced into a graph."""
+        return any(block.context == "graph" for block in self.blocks)
+
+    @cached_property
+    def updated(self) -> frozenset[int]:
+        """The variables that were updated, and the arguments that stand for some."""
+        patterns = (each for each in self.patterns if each.total(updates))
+        return frozenset(index for each in patterns for index in each.variables)
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
@@ -518,6 +571,23 @@ class Summary:
 def is_first_only(graph: Graph) -> bool:
     """Whether of its tracings no other than the first never ran: that one made the variables."""
     return graph.idle == 1 < graph.tracings
+
+
+def _runners(trace: Trace) -> dict[int | None, int]:
+    """For the paths of graphs that never ran the first path of one that did and was traced there.
+
+    Of what never ran only that part of the path is known which is in the graph.
+    """
+    paths = trace.data.paths
+    ran = {block.path for block in trace.blocks if block.total and block.path is not None}
+    idle = {block.path for block in trace.blocks if block.path is not None} - ran
+    runners: dict[int | None, int] = {}
+    for path in idle:
+        inner = paths[path]
+        for other in sorted(ran):
+            if paths[other][-len(inner) :] == inner:
+                runners.setdefault(path, other)
+    return runners
 
 
 def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:

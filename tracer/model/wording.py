@@ -2,35 +2,37 @@
 
 from collections.abc import Sequence
 
-
-def times(count: int) -> str:
-    """`once`, `twice`, `3 times`.
-
-    >>> times(1), times(2), times(1000)
-    ('once', 'twice', '1,000 times')
-    """
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count:,} times")
+Numbers = int | tuple[int, int]
+"""A number, or the lowest and the highest of several."""
 
 
-def some(count: int, noun: str) -> str:
-    """`1 step`, `1,000 steps`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, one: str, many: str = "") -> str:
+    """The word for one of them, or for `many`, which has an `s` more if it is not given."""
+    return one if count == 1 else many or f"{one}s"
 
 
-def span(numbers: tuple[int, int]) -> str:
+def span(numbers: Numbers) -> str:
     """`3`, or `3 to 10`."""
-    low, high = numbers
+    low, high = (numbers, numbers) if isinstance(numbers, int) else numbers
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def some_between(numbers: tuple[int, int], noun: str) -> str:
-    """`1 step`, `3 steps`, or `1 to 10 steps`.
+def times(numbers: Numbers) -> str:
+    """`once`, `twice`, `3 times`.
 
-    >>> some_between((1, 1), "step"), some_between((1, 10), "step")
-    ('1 step', '1 to 10 steps')
+    >>> times(1), times(2), times(1000), times((1, 1)), times((1, 3))
+    ('once', 'twice', '1,000 times', 'once', '1 to 3 times')
     """
-    low, high = numbers
-    return some(low, noun) if low == high else f"{span(numbers)} {noun}s"
+    return {"0": "never", "1": "once", "2": "twice"}.get(span(numbers), f"{span(numbers)} times")
+
+
+def some(numbers: Numbers, noun: str) -> str:
+    """`1 step`, `1,000 steps`, or `1 to 10 steps`.
+
+    >>> some(1, "step"), some((1, 1), "step"), some((1, 10), "step")
+    ('1 step', '1 step', '1 to 10 steps')
+    """
+    return f"{span(numbers)} {noun}{'' if span(numbers) == '1' else 's'}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 
+from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import measures
-from tracer.model.dialects import KIND_WORDS, dialect_of
-from tracer.model.empty import every, reason, reason_for_all
+from tracer.model.apply_methods import apply_methods, never_reached
+from tracer.model.dialects import dialect_of
 from tracer.model.labels import (
     program_lines,
     replica_names,
     replica_noun,
 )
 from tracer.model.measures import Measure
-from tracer.model.records import Method, Optimizer
+from tracer.model.skipped_steps import every, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, some, times
-from tracer.reporters.layout import shown
+from tracer.model.wording import listed, plural, some, times
 
 _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
@@ -72,73 +72,6 @@ def _first(summary: Summary) -> str:
     return " ".join([*never_reached(summary), _executions(summary)])
 
 
-def never_reached(summary: Summary) -> list[str]:
-    """A sentence for each method that the program defines to update, and that never ran.
-
-    Nothing calls it; or it is for dense gradients, and there were none.
-    """
-    sentences = []
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            if remark.code == "override-unreached":
-                why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
-            elif remark.code == "own-dense" and _only_sparse(summary, optimizer, remark.method):
-                why = "every gradient that was applied was sparse"
-            else:
-                continue
-            where = f" ({shown(remark.where)})" if remark.where else ""
-            method, cls = shown(remark.method), shown(optimizer.class_name.rpartition(".")[2])
-            sentences.append(f"{method} of {cls}{where} never ran: {why}.")
-    return list(dict.fromkeys(sentences))
-
-
-def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
-    """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
-    trace = summary.trace
-    index = trace.optimizers.index(optimizer)
-    done = {
-        (entry.kind, trace.methods[entry.method].name)
-        for block in summary.blocks
-        for entry in block.entries
-        if block.total
-        and entry.optimizer == index
-        and entry.role in ("update", "vain", "discarded", "apply")
-    }
-    kinds, methods = {kind for kind, _ in done}, {name for _, name in done}
-    return trace.complete and kinds == {"sparse"} and method not in methods
-
-
-def apply_methods(summary: Summary) -> list[int]:
-    """The indices of the methods that the question is about: those that make the updates.
-
-    Where a method does no more than prepare the gradient for another (the default
-    `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
-    """
-    methods = summary.trace.methods
-    makers = {
-        entry.method
-        for block in summary.blocks
-        for entry in block.entries
-        if entry.role in ("update", "vain", "discarded")
-    }
-    if not makers:
-        makers = {index for index in summary.methods if methods[index].role == "apply"}
-    chosen: set[int] = set()
-    for maker in makers:
-        inner = next(
-            (i for i in summary.methods if methods[i].name == _inner(methods[maker])), maker
-        )
-        runs, runs_inside = (summary.total(measures.of_methods([i])) for i in (maker, inner))
-        chosen.add(inner if runs_inside >= runs else maker)
-    return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
-
-
-def _inner(method: Method) -> str:
-    if method.name == "_update_step_xla":
-        return "update_step"
-    return method.name.removesuffix("_duplicate_indices")
-
-
 def _executions(summary: Summary) -> str:
     """The first sentence."""
     chosen = apply_methods(summary)
@@ -164,7 +97,7 @@ def _executions(summary: Summary) -> str:
         lost = f"; of {unplaced:,} of these executions the step is not known"
         counts = [_at_least(summary, count) for count in inside]
         return f"{_ran(names, counts)} {in_steps}{_where(summary)}{lost}{beyond}."
-    noun = "execution" if sum(inside) == 1 else "executions"
+    noun = plural(sum(inside), "execution")
     many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(summary)}"
     no_updates = _in_vain(summary) + _discarded(summary)
     return f"{_ran_a_step(summary, names, by_method)}: {many}{beyond}{no_updates}."
@@ -214,7 +147,7 @@ def _calls(summary: Summary) -> str:
             return "Python did not call one either."
         if not any(summary.total(measures.of_methods([index])) for index in chosen):
             return f"{body} not called either."
-        if any(block.context == "graph" for block in summary.blocks) and not graphs:
+        if summary.compiled and not graphs:
             return f"{body} not called: what ran is compiled."
         return f"{body} not called while the tracer watched."
     least = "" if summary.trace.complete else "at least "
@@ -257,7 +190,7 @@ def _beside(summary: Summary) -> str:
     lost = summary.total(measures.discarded)
     if not lost:
         return ""
-    return f"; {lost:,} more {'was' if lost == 1 else 'were'} computed and thrown away"
+    return f"; {lost:,} more {plural(lost, 'was', 'were')} computed and thrown away"
 
 
 def _made(summary: Summary, replica: int) -> str:

@@ -1,15 +1,13 @@
 """Who calls the apply methods of an optimizer, as a tree for every report."""
 
+from tracer.errors import shown
 from tracer.model import callers
+from tracer.model.apply_methods import apply_methods
 from tracer.model.callers import Caller
 from tracer.model.labels import replica_noun
-from tracer.model.records import Block
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.summary import Summary
-from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
-from tracer.reporters.answer import apply_methods
-from tracer.reporters.layout import shown
 from tracer.reporters.trees import Node, folded
 
 JOINT = " → "
@@ -70,11 +68,7 @@ def _node(
 
 def _graphs(caller: Caller, summary: Summary) -> str:
     """`: 2 graphs, 1 never ran` of a function; empty if that is told elsewhere in the tree."""
-    ran_by = summary.trace.derived(_runners)
-    below = [
-        block for block in summary.by_path() if ran_by.get(block.path, block.path) in caller.paths
-    ]
-    graphs, idle = summary.graphs(_any, below)
+    graphs, idle = summary.graphs(lambda block: 1, caller.paths)
     never = f", {idle:,} never ran" if idle else ""
     return f": {some(graphs, 'graph')}{never}" if graphs else ""
 
@@ -82,28 +76,6 @@ def _graphs(caller: Caller, summary: Summary) -> str:
 def has_steps(caller: Caller) -> bool:
     """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
     return not caller.method and (caller.steps > 0 or not caller.executions)
-
-
-def _runners(trace: Trace) -> dict[int | None, int]:
-    """For the paths of graphs that never ran the first path of one that did and was traced there.
-
-    Of what never ran only that part of the path is known which is in the graph.
-    """
-    paths = trace.data.paths
-    ran = {block.path for block in trace.blocks if block.total and block.path is not None}
-    idle = {block.path for block in trace.blocks if block.path is not None} - ran
-    runners: dict[int | None, int] = {}
-    for path in idle:
-        inner = paths[path]
-        for other in sorted(ran):
-            if paths[other][-len(inner) :] == inner:
-                runners.setdefault(path, other)
-    return runners
-
-
-def _any(block: Block) -> int:
-    """A measure of any block."""
-    return 1
 
 
 def _is_program(caller: Caller) -> bool:

@@ -13,9 +13,9 @@ from typing import Any
 
 import vl_convert
 
+from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
 from tracer.model.wording import some
-from tracer.reporters.calm import cause
 from tracer.reporters.heatmap import Cell, HeatMap, View
 from tracer.reporters.layout import distinct, shown
 
@@ -415,7 +415,7 @@ def picture(summary: Summary) -> bytes | None:
     It has at most 20 rows, in which variables with the same updates are one, and 120 columns.
     """
     heat = HeatMap(summary)
-    calm = cause(summary, everywhere=True).calm
+    calm = reason(summary).expected
     view = heat.views[0] if heat.views else None
     if view is None or not view.steps or not heat.levels:
         return None

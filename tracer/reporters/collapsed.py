@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from tracer.errors import shown
 from tracer.model import callers
 from tracer.model.trace import Trace
-from tracer.reporters.layout import shown
 from tracer.reporters.stacks import optimizer_names, stacks
 
 

@@ -3,8 +3,8 @@
 import csv
 import io
 
+from tracer.errors import shown
 from tracer.model.trace import Trace
-from tracer.reporters.layout import shown
 from tracer.reporters.rows import By, Value, columns, everything
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")

@@ -20,15 +20,15 @@ from tracer.findings.catalogue import Finding, findings
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
 from tracer.model.dialects import dialect_of
-from tracer.model.labels import replica_ids, replica_names, replica_noun
+from tracer.model.labels import FIRST_TRACING, replica_ids, replica_names, replica_noun, why_idle
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
+from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
 from tracer.reporters import caller_tree, charts, layer_tree
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.calm import FIRST_TRACING, cause, why_idle
 from tracer.reporters.heatmap import HeatMap, Lane
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
@@ -290,13 +290,13 @@ def _optimizer(summary: Summary, heat: HeatMap, share: int, boxes: int) -> dict[
         table.append([*values, heat.patterns[index]])
     grain = _grain(heat.lanes, summary.steps, share)
     names = replica_names(summary.trace)
-    why = cause(summary, everywhere=True)
-    calm = why.calm
+    why = reason(summary)
+    calm = why.expected
     return {
         "views": [graph._asdict() for graph in heat.views],
         "levels": heat.levels,
         "calm": calm,
-        "cause": why.text,
+        "cause": why.text if why.everywhere else "",
         "updated": bool(heat.levels),
         "states": charts.states(heat.levels, calm),
         "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},

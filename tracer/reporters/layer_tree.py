@@ -5,9 +5,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.summary import Summary
-from tracer.reporters.layout import shown
 from tracer.reporters.trees import Node, folded
 
 _ALIKE = 3

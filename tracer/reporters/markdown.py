@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from tracer.errors import shown
 from tracer.findings.catalogue import to_report
 from tracer.model.labels import program_lines
 from tracer.model.programs import endings, runs
@@ -11,7 +12,6 @@ from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters import text_trees
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.layout import shown
 from tracer.reporters.rows import TREES, By, Row, Value, everything
 from tracer.reporters.text_tables import Asked
 

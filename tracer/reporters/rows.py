@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
 from tracer.model.effects import OBSERVATIONS
-from tracer.model.empty import accumulations
 from tracer.model.measures import counting
 from tracer.model.records import Line
+from tracer.model.skipped_steps import accumulations
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree, layer_tree

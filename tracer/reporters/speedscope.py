@@ -7,11 +7,11 @@ are two profiles, of executions and of Python calls; a sample is a stack, its we
 import json
 from typing import Any
 
+from tracer.errors import shown
 from tracer.model import callers
 from tracer.model.records import Line
 from tracer.model.trace import Trace
 from tracer.reporters.answer import question
-from tracer.reporters.layout import shown
 from tracer.reporters.stacks import optimizer_names, stacks
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tracer.errors import shown
 from tracer.model.callers import Caller
+from tracer.model.labels import class_of
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree
-from tracer.reporters.layout import shown
-from tracer.reporters.text_tables import class_of
 
 
 class Stack(NamedTuple):
@@ -39,5 +39,7 @@ def optimizer_names(trace: Trace) -> list[tuple[Summary, str]]:
     summaries = summaries_of(trace)
     roots = [summary.optimizers[0] for summary in summaries]
     several = len(roots) > 1
-    names = [class_of(each) + (f' "{shown(each.name)}"' if several else "") for each in roots]
+    names = [
+        shown(class_of(each)) + (f' "{shown(each.name)}"' if several else "") for each in roots
+    ]
     return list(zip(summaries, names, strict=True))

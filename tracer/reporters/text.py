@@ -7,23 +7,24 @@ from typing import get_args
 from rich.console import Console
 from rich.text import Text
 
-from tracer.errors import UnknownName
+from tracer.errors import UnknownName, shown
 from tracer.findings.catalogue import to_report
-from tracer.kinds import TORCH
+from tracer.model.apply_methods import never_reached
 from tracer.model.labels import (
+    brand_of,
+    class_of,
     only_worker,
     program_lines,
     replica_noun,
 )
 from tracer.model.programs import endings, runs
-from tracer.model.records import Optimizer
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters.answer import never_reached, question, sentences
-from tracer.reporters.layout import paragraph, shown
+from tracer.reporters.answer import question, sentences
+from tracer.reporters.layout import paragraph
 from tracer.reporters.rows import By
-from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, class_of, overview
+from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
 from tracer.reporters.text_trees import TREES
 
 _MANY_REPLICAS = 16
@@ -128,8 +129,9 @@ def headline(summary: Summary, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace = summary.trace
     root, *nested = summary.optimizers
-    around = f" around {', '.join(map(class_of, nested))}" if nested else ""
-    unlike = root.name.replace("_", "").lower() != class_of(root).replace("_", "").lower()
+    cls = shown(class_of(root))
+    around = f" around {shown(', '.join(map(class_of, nested)))}" if nested else ""
+    unlike = root.name.replace("_", "").lower() != cls.replace("_", "").lower()
     named = named and not summary.dialect.named_by_class
     name = f' "{shown(root.name)}"' if named or unlike else ""
     strategy = trace.environment.get("strategy", "")
@@ -151,19 +153,8 @@ def headline(summary: Summary, named: bool) -> str:
         counts.append(f"in {shown(worker)}")
     line = program_lines(trace).get(summary.root, "")
     of = f" of {shown(line)}" if line else ""
-    by = _made_by(root, trace)
-    return f"{class_of(root)}{name}{of}{around} ({by}){under}: {', '.join(counts)}"
-
-
-def _made_by(root: Optimizer, trace: Trace) -> str:
-    """The Keras that an optimizer is of, as people call it."""
-    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
-    if root.class_name.startswith("tensorflow.python.keras."):
-        keras2 = "tensorflow.python.keras"
-    elif root.class_name.startswith("keras."):
-        keras2 = "Keras 2"
-    names = {"legacy": f"{keras2} legacy", "keras2": keras2, "keras3": "Keras 3"}
-    return {**names, "v1": "tf.compat.v1", TORCH: "torch.optim"}.get(root.kind, shown(root.kind))
+    by = shown(brand_of(root, trace))
+    return f"{cls}{name}{of}{around} ({by}){under}: {', '.join(counts)}"
 
 
 def _tables(summary: Summary, by: By | None) -> list[By]:

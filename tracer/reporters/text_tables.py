@@ -5,24 +5,25 @@ from typing import NamedTuple
 
 from rich.text import Text
 
+from tracer.errors import shown
 from tracer.model import measures
-from tracer.model.empty import accumulated, reason_for_all, skipper
+from tracer.model.apply_methods import apply_methods
 from tracer.model.labels import (
+    class_of,
     only_worker,
     program_lines,
     replica_ids,
     replica_noun,
     steps_label,
+    why_idle,
 )
 from tracer.model.measures import counting
-from tracer.model.records import Optimizer
+from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import some
 from tracer.reporters import rows
-from tracer.reporters.answer import apply_methods
-from tracer.reporters.calm import Cause, cause, why_idle
-from tracer.reporters.layout import Column, Row, Table, cut, paragraph, shown
+from tracer.reporters.layout import Column, Row, Table, cut, paragraph
 from tracer.reporters.rows import By, StepRow, VariableRow
 
 ODD = "bold yellow"
@@ -80,7 +81,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
         cells = (shown(worker), *cells) if any(workers) else cells
         if lines:
             cells = (cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2), *cells)
-        name = f'{class_of(root)} "{shown(root.name)}"'
+        name = f'{shown(class_of(root))} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
     if asked.command:
         see = "--optimizer NAME has all that is known of one of them"
@@ -98,11 +99,6 @@ def _made_in_a_step(summary: Summary) -> str:
     } or {0}
     low, high = min(rates), max(rates)
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
-
-
-def class_of(optimizer: Optimizer) -> str:
-    """The name of its class, without the module."""
-    return shown(optimizer.class_name.rpartition(".")[2])
 
 
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
@@ -213,7 +209,7 @@ def _variable_row(row: VariableRow, summary: Summary, index: int, extra: _Extra)
 
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    why = cause(summary)
+    why = reason(summary)
     all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
     most = _MOST if asked.everything else _FEW
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
@@ -248,7 +244,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return lines
 
 
-def _step_row(row: StepRow, summary: Summary, why: Cause) -> Row:
+def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
     """The row; `why` gradients that came were not applied, is said beside it."""
     notes = []
     odd = True
@@ -256,16 +252,16 @@ def _step_row(row: StepRow, summary: Summary, why: Cause) -> Row:
     if not row.on_replicas:
         notes.append("not recorded")
     elif not row.updates:
-        reason = why.text or "gradients came, none was applied"
+        said = why.text or "gradients came, none was applied"
         if row.accumulated is not None:
             skipped = f"skipped by {skipper(summary.optimizers)}"
-            reason = accumulated(summary) if row.accumulated else skipped
+            said = accumulated(summary) if row.accumulated else skipped
         if not requested:
-            reason = "no gradient came" if missing else "nothing was handed over"
+            said = "no gradient came" if missing else "nothing was handed over"
         elif summary.total(measures.vain):
-            reason = "nothing was assigned"
-        notes.append(reason)
-        odd = not (why.usual and reason in why.text)
+            said = "nothing was assigned"
+        notes.append(said)
+        odd = not (why.usual and said in why.text)
     elif missing:
         notes.append(f"{missing:,} without gradient")
     if 0 < row.on_replicas < len(summary.replicas):

@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
+from tracer.errors import shown
 from tracer.model import callers
 from tracer.model.records import GraphTracing
 from tracer.model.trace import Trace
-from tracer.reporters.layout import shown
 
 CAUSES = {
     "first": "the first call",

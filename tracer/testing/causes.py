@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from tracer.model.empty import reason
+from tracer.model.apply_methods import never_reached
 from tracer.model.measures import vain
 from tracer.model.records import Kind
 from tracer.model.selection import Selection
+from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some, times
-from tracer.reporters.answer import never_reached
 from tracer.reporters.layout import shown
 from tracer.testing import handed
 from tracer.testing.expected import Expected, Wanted

@@ -1,12 +1,13 @@
 """Rules on the classes of the optimizers, from what `hooks.inspection` remarked at `wrap`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from tracer.findings.cases import Case, class_of
+from tracer.findings.cases import Case
 from tracer.findings.rule import rule
 from tracer.kinds import KINDS
 from tracer.model.dialects import KIND_WORDS
-from tracer.model.records import Optimizer, Remark
+from tracer.model.labels import class_of
+from tracer.model.records import Calls, Optimizer, Remark
 from tracer.model.summary import Summary
 from tracer.model.wording import some, times
 
@@ -151,7 +152,8 @@ def sparse_missing(summary: Summary) -> Iterator[Case]:
 def python_side_effect(summary: Summary) -> Iterator[Case]:
     """An apply method changes Python state, and was traced into a graph."""
     for optimizer, remark in _remarked(summary, "python-side-effect"):
-        calls = _calls(summary, optimizer, remark.method)
+        called = _called(summary, optimizer, remark.method.__eq__)
+        calls = sum((each.eager + each.tracing) * len(each.variables) for each in called)
         executions = _executions(summary, optimizer, remark.method)
         if executions > calls:
             yield Case(
@@ -182,14 +184,8 @@ def python_side_effect(summary: Summary) -> Iterator[Case]:
 def step_per_variable(summary: Summary) -> Iterator[Case]:
     """An apply method moves on a variable of the optimizer's own, once for each variable."""
     for optimizer, remark in _remarked(summary, "step-per-variable"):
-        index = summary.trace.optimizers.index(optimizer)
-        variables = {
-            variable
-            for calls in summary.trace.data.calls
-            if calls.optimizer == index
-            and summary.trace.methods[calls.method].name == remark.method
-            for variable in calls.variables
-        }
+        called = _called(summary, optimizer, remark.method.__eq__)
+        variables = {variable for calls in called for variable in calls.variables}
         if len(variables) > 1:
             yield Case(
                 "warning",
@@ -199,52 +195,44 @@ def step_per_variable(summary: Summary) -> Iterator[Case]:
             )
 
 
-def _remarked(summary: Summary, code: str) -> Iterator[tuple[Optimizer, Remark]]:
+def _remarked(summary: Summary, code: str) -> Iterable[tuple[Optimizer, Remark]]:
     """The remarks with a code, those on several optimizers of one class once."""
-    seen = set()
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            key = optimizer.class_name, remark
-            if remark.code == code and key not in seen:
-                seen.add(key)
-                yield optimizer, remark
+    first: dict[tuple[str, Remark], tuple[Optimizer, Remark]] = {}
+    for optimizer, remark in summary.remarks(code):
+        first.setdefault((optimizer.class_name, remark), (optimizer, remark))
+    return first.values()
+
+
+def _called(summary: Summary, optimizer: Optimizer, name: Callable[[str], bool]) -> list[Calls]:
+    """The Python calls of those methods of an optimizer of which the name is meant."""
+    index = summary.trace.optimizers.index(optimizer)
+    return [
+        calls
+        for calls in summary.trace.data.calls
+        if calls.optimizer == index and name(summary.trace.methods[calls.method].name)
+    ]
 
 
 def _sparse(
     summary: Summary, optimizer: Optimizer, remark: Remark
 ) -> tuple[bool, tuple[str, ...], str]:
     """Whether Python called a sparse method, for which variables, and the living embeddings."""
-    index = summary.trace.optimizers.index(optimizer)
-    variables = {
-        variable
-        for calls in summary.trace.data.calls
-        if calls.optimizer == index and "sparse" in summary.trace.methods[calls.method].name
-        for variable in calls.variables
-    }
+    called = _called(summary, optimizer, lambda name: "sparse" in name)
+    variables = {variable for calls in called for variable in calls.variables}
     names = tuple(summary.trace.variables[each].name for each in sorted(variables))
     layers = next((each.detail for each in optimizer.remarks if each.code == "embedding"), "")
     known = f", and there is an Embedding layer ({layers})" if layers else ""
     return bool(variables), names, known
 
 
-def _calls(summary: Summary, optimizer: Optimizer, method: str) -> int:
-    index = summary.trace.optimizers.index(optimizer)
-    return sum(
-        (calls.eager + calls.tracing) * len(calls.variables)
-        for calls in summary.trace.data.calls
-        if calls.optimizer == index and summary.trace.methods[calls.method].name == method
-    )
-
-
 def _executions(summary: Summary, optimizer: Optimizer, method: str) -> int:
     index = summary.trace.optimizers.index(optimizer)
     return sum(
-        block.total * entry.times * len(entry.variables)
-        for block in summary.blocks
-        for entry in block.entries
-        if entry.optimizer == index
-        and entry.role in ("update", "vain", "discarded", "apply")
-        and summary.trace.methods[entry.method].name == method
+        number
+        for of, number in summary.executions.items()
+        if of.optimizer == index
+        and of.role in ("update", "vain", "discarded", "apply")
+        and summary.trace.methods[of.method].name == method
     )
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, names_of, subject
+from tracer.findings.cases import Case, names_of, subject
 from tracer.findings.rule import rule
 from tracer.model.dialects import KIND_WORDS
+from tracer.model.labels import class_of
 from tracer.model.measures import counting
-from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
 from tracer.model.wording import times
 
@@ -29,14 +29,15 @@ from tracer.model.wording import times
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
     """An apply method ran, and nothing of it writes to the variable."""
-    for optimizer, method in _without_result(summary):
-        name = summary.trace.methods[method].name
-        yield Case(
-            "error",
-            f"{class_of(optimizer)}.{name} returned None while a graph was traced, where "
-            "TensorFlow needs the op that makes the update.",
-            f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
-        )
+    called = {method.name for method in summary.trace.methods}
+    for optimizer, remark in summary.remarks("no-result"):
+        if remark.method in called:
+            yield Case(
+                "error",
+                f"{class_of(optimizer)}.{remark.method} returned None while a graph was traced, "
+                "where TensorFlow needs the op that makes the update.",
+                f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
+            )
     for (index, method), variables in _in_vain(summary).items():
         optimizer = summary.trace.optimizers[index]
         ran = summary.total(counting(["vain"], methods=[method]))
@@ -54,21 +55,10 @@ def never_assigned(summary: Summary) -> Iterator[Case]:
 
 def _in_vain(summary: Summary) -> dict[tuple[int, int], list[int]]:
     """The variables to which an optimizer's method assigned nothing."""
-    found: dict[tuple[int, int], set[int]] = {}
-    for block in summary.blocks:
-        for entry in block.entries:
-            if entry.role == "vain" and block.total:
-                found.setdefault((entry.optimizer, entry.method), set()).update(entry.variables)
-    return {key: sorted(variables) for key, variables in sorted(found.items())}
-
-
-def _without_result(summary: Summary) -> Iterator[tuple[Optimizer, int]]:
-    """The methods that returned nothing where an op is needed, each once."""
-    numbers = {method.name: index for index, method in enumerate(summary.trace.methods)}
-    seen = set()
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            key = optimizer.class_name, remark.method
-            if remark.code == "no-result" and remark.method in numbers and key not in seen:
-                seen.add(key)
-                yield optimizer, numbers[remark.method]
+    executed = summary.executions.items()
+    found = {}
+    for key in sorted({(of.optimizer, of.method) for of, n in executed if of.role == "vain" and n}):
+        only = counting(["vain"], None, [key[1]], optimizer=key[0])
+        patterns = (each for each in summary.patterns if each.total(only))
+        found[key] = sorted(index for each in patterns for index in each.variables)
+    return found

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, names_in_short, of_optimizer
+from tracer.findings.cases import Case, names_in_short, of_optimizer
 from tracer.findings.rule import rule
+from tracer.model.labels import class_of
 from tracer.model.records import Failure
-from tracer.model.summary import Summary
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 
 _IDENTIFIER = re.compile(
@@ -88,9 +89,7 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
 def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
     root = summary.optimizers[0]
-    told = any(
-        remark.code in _TOLD_OF_CLASS for each in summary.optimizers for remark in each.remarks
-    )
+    told = any(summary.remarks(*_TOLD_OF_CLASS))
     for failure in root.failures:
         if told and failure.cause == "other":
             continue
@@ -168,9 +167,7 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
         return not failure.last
     updated = {
         summary.trace.variables[index].name
-        for block in summary.trace.data.blocks
-        for entry in block.entries
-        if entry.role == "update" and block.total
-        for index in entry.variables
+        for each in summaries_of(summary.trace)
+        for index in each.updated
     }
     return updated.issuperset(failure.variables)

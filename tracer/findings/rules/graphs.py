@@ -7,6 +7,7 @@ import msgspec
 
 from tracer.findings.cases import Case, Severity, of_optimizer
 from tracer.findings.rule import rule
+from tracer.model.callers import nearest
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only
 from tracer.model.wording import some, times
@@ -36,19 +37,16 @@ _LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
 def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     most: dict[str, int] = {}
-    parted = set()
     for graph in _graphs(summary):
         if graph.step_calls > 1:
             most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
-            if graph.parted:
-                parted.add(graph.function)
+    parted = {each.function for each in _graphs(summary) if each.step_calls > 1 and each.parted}
     method = summary.dialect.step_method
-    advice = summary.dialect.advice("apply-gradients-twice")
     for function, calls in most.items():
         called = f"{function} calls {method}{of_optimizer(summary)} {times(calls)}"
         steps = f"each time it runs, that is {calls:,} steps."
         if function in parted:
-            yield Case("warning", f"{called}: {steps}", advice)
+            yield Case("warning", f"{called}: {steps}")
         else:
             yield Case(
                 "info",
@@ -70,31 +68,22 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
         "and runs the second graph, is usual and not reported. A tracing that an error ended in "
         "the optimizer gave no graph, and is not reported either."
     ),
+    needs=("complete",),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
-    if not summary.trace.complete:
-        return
     every = [_without_failed(each) for each in _graphs(summary)]
-    noun, twice = summary.dialect.program, summary.dialect.traces_twice
+    twice = summary.dialect.traces_twice
     rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
-    ran = any(block.total for block in summary.blocks)
-    failed = any(program.error for program in summary.trace.programs)
     functions = dict.fromkeys(each.function for each in rows)
     if len(functions) > _FEW:
-        idle, tracings = sum(each.idle for each in rows), sum(each.tracings for each in rows)
-        which = (
-            f"{', '.join([*functions][:_FEW])} and {some(len(functions) - _FEW, 'more function')}"
-        )
-        rows = []
-        yield _idle(which + of_optimizer(summary), noun, tracings, idle, ran, failed)
-    for function in functions if rows else ():
-        mine = [each for each in every if each.function == function]
-        idle = sum(each.idle for each in rows if each.function == function)
-        tracings = sum(each.tracings for each in mine)
-        where = _traced_by(summary, [each for each in rows if each.function == function])
-        which = function + of_optimizer(summary)
-        yield _idle(which, noun, tracings, idle, ran, failed, where)
+        more = some(len(functions) - _FEW, "more function")
+        yield _idle(summary, f"{', '.join([*functions][:_FEW])} and {more}", rows, rows)
+        return
+    for function in functions:
+        idle = [each for each in rows if each.function == function]
+        traced = [each for each in every if each.function == function]
+        yield _idle(summary, function, traced, idle, _traced_by(summary, idle))
 
 
 def _without_failed(graph: Graph) -> Graph:
@@ -104,13 +93,18 @@ def _without_failed(graph: Graph) -> Graph:
 
 
 def _idle(
-    which: str, noun: str, tracings: int, idle: int, ran: bool, failed: bool, where: str = ""
+    summary: Summary, which: str, traced: Sequence[Graph], rows: Sequence[Graph], where: str = ""
 ) -> Case:
+    """The case of functions, of which `traced` are all graphs, and `rows` those that never ran."""
+    noun = summary.dialect.program
+    tracings, idle = sum(each.tracings for each in traced), sum(each.idle for each in rows)
     graphs = f"the {noun}" if tracings == 1 else f"{idle:,} of the {tracings:,} {noun}s"
-    text = f"{which}: {graphs} that its tracing gave never ran{where}."
-    if ran:
+    text = f"{which}{of_optimizer(summary)}: {graphs} that its tracing gave never ran{where}."
+    if summary.has_run:
         return Case("info", text)
-    if failed:  # it may have been called, and the error have come before its step
+    if any(
+        program.error for program in summary.trace.programs
+    ):  # it may have been called, and the error have come before its step
         return Case("warning", text, "Mend the error that ended the program before its first step.")
     return Case(
         "warning",
@@ -158,8 +152,7 @@ def retraced(summary: Summary) -> Iterator[Case]:
             f"training, first after step {first.after:,}{summary.dialect.roughly}{change}"
             + (f", by the call in {line}" if line else "")
         )
-        advice = summary.dialect.advice("retraced")
-        yield Case(_costly(tracings, rows), f"{text}.", advice, step=first.after + 1)
+        yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
 
 
 @rule(
@@ -187,8 +180,7 @@ def traced_again(summary: Summary) -> Iterator[Case]:
                 f"{again[0].function}{of_optimizer(summary)} was traced {times(tracings)} for "
                 f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
             )
-            advice = summary.dialect.advice("traced-again")
-            yield Case(_costly(tracings, rows), f"{text}.", advice)
+            yield Case(_costly(tracings, rows), f"{text}.")
 
 
 def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
@@ -221,12 +213,10 @@ def _events_of(summary: Summary, rows: Sequence[Graph]) -> Iterator[GraphTracing
 
 def _line(summary: Summary, event: GraphTracing | None) -> str:
     """The line of the program that called what was traced; empty if it is not known."""
-    if event is None or event.path is None:
+    if event is None:
         return ""
-    data = summary.trace.data
-    lines = [data.lines[index] for index in data.paths[event.path]]
-    mine = [line for line in lines if line.file]
-    return f"{mine[-1].file}:{mine[-1].number}" if mine else ""
+    line = nearest(summary.trace.data, event.path)
+    return "" if line is None else f"{line.file}:{line.number}"
 
 
 def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:

@@ -33,13 +33,12 @@ from tracer.model.summary import Summary
         "teacher that is not frozen gets gradients, too. With Keras on JAX and on PyTorch the step "
         "raises, which apply-raised reports."
     ),
+    needs=("steps", "complete"),
 )
 def never_handed(summary: Summary) -> Iterator[Case]:
     """Layers were made trainable, and the step that was traced before does not train them."""
-    names = summary.optimizers[0].never_handed
-    if not names or not summary.steps or not summary.trace.complete:
-        return
-    yield _of_model(summary, "warning", "never-handed", names, _THAWED)
+    if names := summary.optimizers[0].never_handed:
+        yield _of_model(summary, "warning", "never-handed", names, _THAWED)
 
 
 _THAWED = (
@@ -56,8 +55,7 @@ def _of_model(
     which = names_in_short(names, noun=summary.dialect.variable)
     said = summary.dialect.advice(f"{code}:when", when)
     text = said.format(of=of_optimizer(summary), were=were, them=them, their=their)
-    advice = summary.dialect.advice(code)
-    return Case(severity, f"{which} {text}.", advice, variables=names)
+    return Case(severity, f"{which} {text}.", variables=names)
 
 
 @rule(
@@ -84,15 +82,14 @@ def _of_model(
         "when a step ends, as after `zero_grad(set_to_none=False)`. With Keras on JAX the step "
         "raises, and with Keras on PyTorch it reads `trainable` anew."
     ),
+    needs=("steps",),
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     """Layers were frozen, and the step that was traced before trains them on."""
-    names = summary.optimizers[0].frozen
-    if not names or not summary.steps:
-        return
     roots = {each.root for each in summary.trace.optimizers}
     severity: Severity = "warning" if len(roots) == 1 else "info"
-    yield _of_model(summary, severity, "frozen-but-updated", names, _FROZEN)
+    if names := summary.optimizers[0].frozen:
+        yield _of_model(summary, severity, "frozen-but-updated", names, _FROZEN)
 
 
 _FROZEN = (

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, names_in_short
+from tracer.findings.cases import Case, names_in_short
 from tracer.findings.rule import rule
+from tracer.model.labels import class_of
 from tracer.model.programs import has_ended
-from tracer.model.records import Decay, Optimizer
 from tracer.model.summary import Summary
-from tracer.model.wording import listed, some
+from tracer.model.wording import listed, plural, some
 
 
 @rule(
@@ -27,12 +27,14 @@ from tracer.model.wording import listed, some
         "tf_keras only skips what is not finite, which is info. Nothing is said of a program that "
         "reads the scale itself, as by `optimizer.dynamic_scale`."
     ),
+    needs=(
+        "steps",
+        "complete",
+    ),
 )
 def loss_not_scaled(summary: Summary) -> Iterator[Case]:
     """A loss scale unscales what nobody has scaled."""
-    if not summary.steps or not summary.trace.complete:
-        return
-    for optimizer, method, divides in _remarked(summary, "loss-not-scaled"):
+    for optimizer, remark in summary.remarks("loss-not-scaled"):
         scale = optimizer.settings.get("initial_scale")
         factor = optimizer.settings.get("loss_scale_factor")
         if scale == 1 == optimizer.settings.get("dynamic_scale", 1):
@@ -43,14 +45,15 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
         where = summary.dialect.advice("loss-not-scaled:where")
         yield Case(
             "warning",
-            f"{class_of(optimizer)}.{divides} divided each gradient{times} and nobody called "
-            f"{method}: the gradients are too small by that factor.",
-            f"Compute the gradients of optimizer.{method}(loss){where}.",
+            f"{class_of(optimizer)}.{remark.detail} divided each gradient{times} and nobody called "
+            f"{remark.method}: the gradients are too small by that factor.",
+            f"Compute the gradients of optimizer.{remark.method}(loss){where}.",
         )
-    for optimizer, method, _ in _remarked(summary, "never-scaled"):
+    for optimizer, remark in summary.remarks("never-scaled"):
         yield Case(
             "info",
-            f"{class_of(optimizer)} only skips steps that are not finite: nobody called {method}.",
+            f"{class_of(optimizer)} only skips steps that are not finite: nobody called "
+            f"{remark.method}.",
             "If float16 is used, compute the gradients of optimizer.get_scaled_loss(loss), and "
             "give them to optimizer.get_unscaled_gradients before they are applied.",
         )
@@ -72,17 +75,19 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
         "else, for it may still be called. Nothing is said of a program that reads the averages "
         "itself (`_model_variables_moving_average`, `SwapEMAWeights`)."
     ),
+    needs=(
+        "steps",
+        "complete",
+    ),
 )
 def ema_unused(summary: Summary) -> Iterator[Case]:
     """An optimizer averaged the weights, and its averages went nowhere."""
-    if not summary.steps or not summary.trace.complete:
-        return
-    for optimizer, method, _ in _remarked(summary, "ema-unused"):
+    for optimizer, remark in summary.remarks("ema-unused"):
         yield Case(
             "warning" if has_ended(summary.trace) else "info",
             f"{optimizer.name} kept a moving average of each variable (use_ema=True) in "
             f"{some(summary.steps, 'step')}, and nobody put the averages into the model: neither "
-            f"{method} nor ema_overwrite_frequency was used.",
+            f"{remark.method} nor ema_overwrite_frequency was used.",
         )
 
 
@@ -102,19 +107,19 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
         "all: it is `kernel`, `bias` or `gamma`. It is info if other exceptions do match, for "
         "one list may be for several models."
     ),
+    needs=("steps",),
 )
 def decay_exclusion(summary: Summary) -> Iterator[Case]:
     """`exclude_from_weight_decay` was told of variables that there are none of."""
-    if not summary.steps:
-        return
     for optimizer in summary.optimizers:
         decay = optimizer.decay
         if decay is not None and decay.unmatched:
             yield Case(
                 "info" if decay.matched else "warning",
                 f"{optimizer.name} was told to leave {listed(list(decay.unmatched))} out of weight "
-                f"decay ({decay.rate:g}), which {_matches(decay)} none of its variables, of which "
-                f"one is `{decay.searched}`. What decays: {names_in_short(decay.decayed)}.",
+                f"decay ({decay.rate:g}), which "
+                f"{plural(len(decay.unmatched), 'matches', 'match')} none of its variables, of "
+                f"which one is `{decay.searched}`. What decays: {names_in_short(decay.decayed)}.",
                 variables=decay.decayed,
             )
 
@@ -138,25 +143,14 @@ def decay_exclusion(summary: Summary) -> Iterator[Case]:
         "that is compiled after its weights are loaded has a new optimizer on purpose, and is not "
         "reported."
     ),
+    needs=("steps",),
 )
 def state_not_loaded(summary: Summary) -> Iterator[Case]:
     """The state of an optimizer was in a file, and was not taken from it."""
-    for optimizer, _, _ in _remarked(summary, "state-not-loaded") if summary.steps else ():
+    for optimizer, _ in summary.remarks("state-not-loaded"):
         yield Case(
             "warning",
             f"{optimizer.name} was to get its state from a file, which was left out, because it "
             "was not built for the same variables then: its iterations began at the start, and "
             "its slots are new.",
         )
-
-
-def _matches(decay: Decay) -> str:
-    return "matches" if len(decay.unmatched) == 1 else "match"
-
-
-def _remarked(summary: Summary, code: str) -> Iterator[tuple[Optimizer, str, str]]:
-    """The optimizers with a remark, each with the method and the detail of that."""
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            if remark.code == code:
-                yield optimizer, remark.method, remark.detail

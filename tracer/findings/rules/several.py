@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tracer.findings.cases import Case, class_of, names_in_short
+from tracer.findings.cases import Case, names_in_short
 from tracer.findings.rule import rule
 from tracer.model.dialects import dialect_of
-from tracer.model.empty import is_loss_scale
+from tracer.model.labels import class_of
 from tracer.model.records import Optimizer
+from tracer.model.skipped_steps import is_loss_scale
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, some
+from tracer.model.wording import listed, plural, some
 
 _RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
 _COMPARED = 100  # optimizers: of more than that no pairs are looked at
@@ -55,14 +57,13 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
             dialect = dialect_of(trace, [trace.optimizers[one], trace.optimizers[other]])
             more = f", which also trains {some(len(ours ^ theirs), f'other {dialect.variable}')}"
             first, second = (trace.optimizers[each].name for each in (small, large))
+            both = f"{trace.optimizers[one].name} and {trace.optimizers[other].name}"
+            if inside:
+                both = f"{first}, which trains nothing else, and {second}{more}"
             yield Case(
                 "warning" if inside else "info",
-                f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
-                f"optimizers in turns: {first}, which trains nothing else, and {second}{more}."
-                if inside
-                else f"{names_in_short(names)} {'is' if len(names) == 1 else 'are'} updated by two "
-                f"optimizers in turns: {trace.optimizers[one].name} and "
-                f"{trace.optimizers[other].name}.",
+                f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
+                f"optimizers in turns: {both}.",
                 dialect.advice("shared-variable"),
                 variables=names,
             )
@@ -100,7 +101,8 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
     yield from _states_dropped(trace)
     alike: dict[tuple[object, ...], list[int]] = {}
-    for root, updated in _updated_by_root(trace).items():
+    updated_by = _updated_by_root(trace)
+    for root, updated in updated_by.items():
         optimizer = trace.optimizers[root]
         settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
         goes_on = optimizer.settings.get("state_loaded")
@@ -113,7 +115,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
         if len(row) < _RENEWED or not one_after_the_other or not _keep_something(trace, roots):
             continue
-        variables = sorted(_updated_by_root(trace)[roots[0]])
+        variables = sorted(updated_by[roots[0]])
         names = tuple(trace.variables[index].name for index in variables)
         dialect = dialect_of(trace, row)
         values = [each.values for each in row]
@@ -132,13 +134,13 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
 
 def _states_dropped(trace: Trace) -> Iterator[Case]:
     """Each step of a program of JAX is given a state with the same count of steps."""
-    for root in sorted({each.root for each in trace.optimizers}):
-        optimizer = trace.optimizers[root]
-        for remark in optimizer.remarks if trace.complete else ():
+    for summary in summaries_of(trace) if trace.complete else ():
+        root = summary.optimizers[0]
+        for remark in root.remarks:
             if remark.code == "optimizer-renewed":
                 yield Case(
                     "warning",
-                    f"{optimizer.name} began anew in each of {remark.detail}: the state that it "
+                    f"{root.name} began anew in each of {remark.detail}: the state that it "
                     "was given had the same count of steps each time.",
                     "Give each step the state that the one before returned; make it (`init`) once, "
                     "before the loop. If each step is meant to begin anew, as one step of an inner "
@@ -153,18 +155,10 @@ def _names(optimizers: Sequence[Optimizer]) -> str:
 
 def _updated_by_root(trace: Trace) -> dict[int, set[int]]:
     """For each root optimizer the variables that it, or one nested in it, updated."""
-    return trace.derived(_find_updated)
-
-
-def _find_updated(trace: Trace) -> dict[int, set[int]]:
-    updated: dict[int, set[int]] = {each.root: set() for each in trace.optimizers}
-    for block in trace.data.blocks:
-        for entry in block.entries if block.total else ():
-            if entry.role == "update":
-                updated[block.root].update(
-                    each for each in entry.variables if not trace.variables[each].argument
-                )
-    return updated
+    return {
+        each.root: {index for index in each.updated if not trace.variables[index].argument}
+        for each in summaries_of(trace)
+    }
 
 
 def _in_turns(one: Optimizer, other: Optimizer) -> bool:

@@ -1,24 +1,22 @@
 """Rules on the steps: skipped, accumulated, counted otherwise, or never made."""
 
-import math
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, class_of, of_optimizer
+from tracer.findings.cases import Case, of_optimizer
 from tracer.findings.rule import rule
-from tracer.model.empty import (
+from tracer.model.labels import class_of
+from tracer.model.measures import counting, requests, tries, vain
+from tracer.model.programs import has_ended
+from tracer.model.records import Optimizer
+from tracer.model.skipped_steps import (
     accumulated_steps,
     accumulations,
     is_loss_scale,
+    skipped,
     skipper,
 )
-from tracer.model.measures import requests, tries, vain
-from tracer.model.programs import has_ended
-from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
-from tracer.model.wording import some
-
-_HALVINGS = 15
-"""How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
+from tracer.model.wording import plural, some
 
 
 @rule(
@@ -41,41 +39,35 @@ _HALVINGS = 15
         "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
+    needs=("complete", "placed"),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    scales = [each for each in summary.optimizers if is_loss_scale(each)]
-    if not scales or not summary.trace.complete or summary.unplaced(tries):
-        return
-    if accumulated_steps(summary) > 1:
+    if any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) > 1:
         yield from _skipped_while_accumulating(summary)
+    skips = skipped(summary)
+    if skips is None:
         return
-    by = skipper(scales)
-    for replica in summary.replicas[:1]:  # a loss scale decides for all replicas
-        number = summary.spread(tries, replica=replica)[(0,)]
-        if not number:
-            return
-        streaks = list(_streaks(summary, replica))
-        first, last = max(streaks, key=lambda each: each[1] - each[0])
-        longest = last - first + 1
-        which = f"the first of them step {streaks[0][0]:,}"
-        if number == 1:
-            which = f"step {first:,}"
-        elif longest > 1:
-            row = f"in a row, from step {first:,} to {last:,}"
-            which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
-        text = (
-            f"{some(number, 'step')} of {summary.steps_on[replica]:,}{of_optimizer(summary)} "
-            f"{'was' if number == 1 else 'were'} skipped by {by}, {which}"
-        )
-        lost = scales[0].settings.get("dynamic_scale") == 0
-        hopeless = lost or longest > _halvings(scales[0]) or longest == summary.steps_on[replica]
-        yield Case(
-            "warning" if hopeless else "info",
-            f"{text}{_coming(scales[0]) if hopeless else ''}.",
-            (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
-            step=streaks[0][0],
-        )
+    first, last = skips.longest
+    longest = last - first + 1
+    which = f"the first of them step {skips.first:,}"
+    if skips.number == 1:
+        which = f"step {first:,}"
+    elif longest > 1:
+        row = f"in a row, from step {first:,} to {last:,}"
+        which = f"all {row}" if longest == skips.number else f"{which}; {longest:,} of them {row}"
+    by = skipper([skips.by])
+    text = (
+        f"{some(skips.number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
+        f"{of_optimizer(summary)} {plural(skips.number, 'was', 'were')} skipped by {by}, {which}"
+    )
+    lost = skips.by.settings.get("dynamic_scale") == 0
+    yield Case(
+        "warning" if skips.hopeless else "info",
+        f"{text}{_coming(skips.by) if skips.hopeless else ''}.",
+        (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
+        step=skips.first,
+    )
 
 
 _GOES_ON = (
@@ -119,40 +111,8 @@ def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
         yield Case(
             "info",
             f"{some(number, 'step')} of {summary.steps:,}{of_optimizer(summary)} "
-            f"{'was' if number == 1 else 'were'} skipped by the loss scale.",
+            f"{plural(number, 'was', 'were')} skipped by the loss scale.",
         )
-
-
-def _streaks(summary: Summary, replica: int) -> Iterator[tuple[int, int]]:
-    """The first and the last step of those in a row that updated nothing.
-
-    Of steps that repeat a cycle, those of its first two turns and of its last.
-    """
-    begin = end = 0
-    for stretch in summary.timeline(tries, replica=replica).stretches:
-        for turn in sorted({0, min(1, stretch.turns - 1), stretch.turns - 1}):
-            first = stretch.first + turn * stretch.period
-            for length, (count,) in stretch.cycle:
-                if not count and begin and end == first - 1:
-                    end = first + length - 1
-                elif not count:
-                    if begin:
-                        yield begin, end
-                    begin, end = first, first + length - 1
-                first += length
-    if begin:
-        yield begin, end
-
-
-def _halvings(scale: Optimizer) -> int:
-    """How many steps in a row a loss scale skips until it has found a scale that works.
-
-    More than that cannot be for the scale: it is 1 or less by then.
-    """
-    initial = scale.settings.get("initial_scale")
-    if not isinstance(initial, int | float) or initial < 1:
-        return _HALVINGS
-    return math.ceil(math.log2(initial))
 
 
 @rule(
@@ -173,11 +133,10 @@ def _halvings(scale: Optimizer) -> int:
         "What a checkpoint or a loaded model had set before the first step is left out. Steps that "
         "a loss scale skipped are reported by steps-skipped."
     ),
+    needs=("steps", "complete", "placed"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
-    if not summary.steps or not summary.trace.complete or summary.unplaced(tries):
-        return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
@@ -218,19 +177,16 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
 
 def _made(summary: Summary, replica: int) -> dict[int, int]:
     """For each optimizer that updates variables, how often its step method ran on a replica."""
-    making: set[int] = set()
-    ran: dict[tuple[int, int], int] = {}
-    for block in summary.blocks:
-        for entry in block.entries:
-            if entry.role in ("update", "vain", "discarded") and not block.outside:
-                making.add(entry.optimizer)
-            elif entry.role == "step" and block.replica == replica:
-                key = entry.optimizer, entry.method
-                ran[key] = ran.get(key, 0) + block.total * entry.times
-    made = {
-        index: max((n for (o, _), n in ran.items() if o == index), default=0) for index in making
+    making = {
+        of.optimizer
+        for of in summary.executions
+        if of.role in ("update", "vain", "discarded") and not of.outside
     }
-    return {index: number for index, number in sorted(made.items()) if number}
+    made = {}
+    for index in sorted(making):
+        ways = (counting(["step"], None, [each], optimizer=index) for each in summary.methods)
+        made[index] = max((summary.total(each, replica) for each in ways), default=0)
+    return {index: number for index, number in made.items() if number}
 
 
 _FINE = "If that is what you meant, there is nothing to do."
@@ -261,15 +217,13 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
         "steps or more, of a program that has ended under `tracer run` without an error; and info "
         "otherwise: at the end of a long run it is a small loss, and training may go on."
     ),
+    needs=("steps", "complete", "placed"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
     every = accumulated_steps(summary)
-    trace = summary.trace
     reached = accumulations(summary)
-    if every < 2 or not summary.steps or not trace.complete or reached is None:
-        return
-    if summary.unplaced(tries) or summary.unplaced(reached):
+    if every < 2 or reached is None or summary.unplaced(reached):
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
@@ -278,19 +232,15 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
     )
     last = max(updating, default=0)
     after = range(last + 1, steps + 1)
-    left = sum(
-        reached(block) * sum(run.within(after) for run in block.runs)
-        for block in summary.blocks
-        if block.replica == replica and not block.outside
-    )
+    group = summary.timeline(reached, replica=replica)
+    left = sum(number * kept for number, (kept,) in group.within(last + 1, steps))
     if 0 < left < every:
         which = "the last step" if len(after) == 1 else f"the last {len(after):,} steps"
         which = which if left == len(after) else f"{left:,} of {which}"
         yield Case(
-            "warning" if left * 10 >= steps and has_ended(trace) else "info",
+            "warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             f"The gradients of {which} of {steps:,}{of_optimizer(summary)} were accumulated "
             f"and never applied: those of {every:,} steps are applied together.",
-            summary.dialect.advice("gradients-left"),
             step=last + 1,
         )
 
@@ -311,14 +261,15 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         "was not used, but for such a `fit` where no other optimizer was used, and the optimizer "
         "is none that `compile` has chosen (RMSprop)."
     ),
+    needs=("complete",),
 )
 def never_used(summary: Summary) -> Iterator[Case]:
     """An optimizer was given its variables, and made no step."""
     root = summary.optimizers[0]
     fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not summary.blocks and not any(each.iterations for each in summary.optimizers)
-    if fitted and idle and summary.trace.complete:
+    idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
+    if fitted and idle:
         yield Case(
             "warning",
             f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
@@ -326,6 +277,6 @@ def never_used(summary: Summary) -> Iterator[Case]:
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )
-    elif built and idle and summary.trace.complete and not root.failures:
+    elif built and idle and not root.failures:
         text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
         yield Case("warning", f"{text}.")

@@ -1,23 +1,20 @@
 """Rules on what was updated, and with what gradient."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tracer.findings.cases import (
     Case,
     Fact,
     Severity,
-    class_of,
+    cases,
     fact_of,
-    folded,
-    names_of,
     of_optimizer,
-    subject,
-    was,
 )
 from tracer.findings.rule import rule
-from tracer.model.empty import accumulated_steps, is_loss_scale, skipper
 from tracer.model.labels import (
+    class_of,
     replica_names,
     replica_noun,
 )
@@ -32,9 +29,10 @@ from tracer.model.measures import (
     vain,
 )
 from tracer.model.runs import Run
+from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import listed, some, some_between, span, times
+from tracer.model.wording import listed, plural, some, span, times
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""
@@ -57,36 +55,31 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
         "`minimize` hands over every trainable variable of the graph. That of a frozen "
         "layer is not handed over at all, so it is not reported."
     ),
+    needs=("complete",),
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
     """Every gradient that was handed over for a variable was `None`."""
-    if not summary.trace.complete:
-        return
     facts = [
-        fact_of(
-            variables,
-            max(pattern.total(missing, r) for r in pattern.replicas),
-        )
+        fact_of(variables, max(pattern.total(missing, r) for r in pattern.replicas), step=1)
         for pattern in summary.asked
         if (variables := _with_elements(summary, pattern))
         and pattern.total(missing)
-        and not pattern.total(requests)
-        and not pattern.total(updates)
-        and not pattern.total(vain)
+        and not pattern.total(_requests_or_tries)
     ]
-    for fact in folded(facts):
-        steps = some_between(fact.numbers[0], "step")
-        text = (
-            f"{subject(summary, fact.variables)} {was(fact.variables)} never updated: "
-            f"the gradient was None each time, in {steps}"
-        )
-        names = names_of(summary, fact.variables)
-        if any(each.kind == "v1" for each in summary.optimizers):
-            yield Case("info", f"{text}.", _OF_THE_GRAPH, names, 1)
-        else:
-            advice = summary.dialect.advice("no-gradient")
-            yield Case("warning", f"{text}.", advice, names, 1)
+    of_graph = any(each.kind == "v1" for each in summary.optimizers)
+    return cases(
+        summary,
+        "info" if of_graph else "warning",
+        facts,
+        lambda which, fact: (
+            f"{which} {fact.was} never updated: the gradient was None each time, in "
+            f"{some(fact.numbers[0], 'step')}."
+        ),
+        _OF_THE_GRAPH if of_graph else "",
+    )
 
+
+_requests_or_tries = counting(["request", "update", "vain"])
 
 _OF_THE_GRAPH = (
     "minimize without var_list hands over every trainable variable of the graph, also those of "
@@ -104,11 +97,10 @@ _OF_THE_GRAPH = (
         "See no-gradient for a gradient that was always None, and updates-stopped for one that was "
         "None from some step on."
     ),
+    needs=("complete",),
 )
 def gradient_missing(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
-    if not summary.trace.complete:
-        return
     facts = []
     for pattern in summary.asked:
         if not pattern.total(missing) or not pattern.total(requests):
@@ -120,13 +112,15 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
         if parts and pattern.placed and _silent(pattern, replica, summary) is None:
             steps, first = sum(each.number for each in parts), min(each.first for each in parts)
             facts.append(fact_of(pattern.variables, steps, step=first))
-    for fact in folded(facts):
-        text = (
-            f"{subject(summary, fact.variables)} had no gradient (None) in "
-            f"{span(fact.numbers[0])} of {some(summary.steps, 'step')}, "
-            f"first in step {fact.step:,}"
-        )
-        yield Case("info", f"{text}.", variables=names_of(summary, fact.variables), step=fact.step)
+    return cases(
+        summary,
+        "info",
+        facts,
+        lambda which, fact: (
+            f"{which} had no gradient (None) in {span(fact.numbers[0])} of "
+            f"{some(summary.steps, 'step')}, first in step {fact.step:,}."
+        ),
+    )
 
 
 @rule(
@@ -141,11 +135,10 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
         "reported too. A variable that is not handed to apply_gradients, as that of a frozen "
         "layer, is not."
     ),
+    needs=("complete",),
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
-    if not summary.trace.complete:
-        return
     every = summary.asked
     if not any(pattern.total(updates) for pattern in every):
         return
@@ -153,23 +146,23 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     for pattern in every:
         if pattern.total(requests) and not pattern.total(updates) and not pattern.total(vain):
             most = max(pattern.total(requests, r) for r in pattern.replicas)
-            facts[_only_skipped(summary, pattern)].append(fact_of(pattern.variables, most))
-    for skipped, of in facts.items():
-        for fact in folded(of):
-            text = (
-                f"{subject(summary, fact.variables)} {was(fact.variables)} never updated, "
-                f"though {summary.dialect.step_method} got a gradient {_times(fact.numbers[0])}"
-            )
-            text += (
-                f", in steps that {_skipper(summary)} skipped" if skipped else _by_itself(summary)
-            )
-            yield Case(
-                "warning",
-                f"{text}.",
-                _infinite(summary) if skipped else _taken_away(summary),
-                names_of(summary, fact.variables),
-                1,
-            )
+            facts[_only_skipped(summary, pattern)].append(fact_of(pattern.variables, most, step=1))
+    by = skipper(summary.optimizers) or "the loss scale"
+    yield from _never(summary, facts[False], _by_itself(summary), _taken_away(summary))
+    yield from _never(summary, facts[True], f", in steps that {by} skipped", _infinite(summary))
+
+
+def _never(summary: Summary, facts: Iterable[Fact], how: str, advice: str) -> Iterator[Case]:
+    return cases(
+        summary,
+        "warning",
+        facts,
+        lambda which, fact: (
+            f"{which} {fact.was} never updated, though {summary.dialect.step_method} got a "
+            f"gradient {times(fact.numbers[0])}{how}."
+        ),
+        advice,
+    )
 
 
 def _taken_away(summary: Summary) -> str:
@@ -177,10 +170,6 @@ def _taken_away(summary: Summary) -> str:
     method = summary.dialect.step_method
     own = f"Look for what takes gradients away in the optimizer's own {method}."
     return summary.dialect.advice("never-updated", own)
-
-
-def _skipper(summary: Summary) -> str:
-    return skipper(summary.optimizers) or "the loss scale"
 
 
 def _infinite(summary: Summary) -> str:
@@ -200,12 +189,8 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
 
 def _by_itself(summary: Summary) -> str:
     """What else may have updated a variable that no apply method was called for."""
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            if remark.code == "own-step":
-                return (
-                    f" (what {class_of(optimizer)}.{remark.method} assigns by itself is not seen)"
-                )
+    for optimizer, remark in summary.remarks("own-step"):
+        return f" (what {class_of(optimizer)}.{remark.method} assigns by itself is not seen)"
     return ""
 
 
@@ -220,11 +205,10 @@ def _by_itself(summary: Summary) -> str:
         "in it, or other variables went on. It is info if the variable was no longer handed to "
         "apply_gradients, as after it was frozen."
     ),
+    needs=("complete",),
 )
 def stopped(summary: Summary) -> Iterator[Case]:
     """A variable was updated up to some step and never again, while others were."""
-    if not summary.trace.complete:
-        return
     if not summary.replicas:
         return
     replica = summary.replicas[0]  # of those that do not do the same, see replicas_disagree
@@ -232,28 +216,31 @@ def stopped(summary: Summary) -> Iterator[Case]:
         pattern for pattern in summary.asked if pattern.total(updates, replica) and pattern.placed
     ]
     latest = max((_last(_parts(pattern, replica)) for pattern in every), default=0)
+    facts: dict[str, list[Fact]] = {because: [] for because, *_ in _STOPPED}
+    for pattern in every:
+        last, because = _silent(pattern, replica, summary) or (latest, "")
+        if because == "missing" or latest > last + 1:  # others were updated
+            facts[because].append(fact_of(pattern.variables, step=last + 1))
     for because, severity, reason, advice in _STOPPED:
-        facts = []
-        for pattern in every:
-            silent = _silent(pattern, replica, summary)
-            went_on = silent is not None and latest > silent[0] + 1  # others were updated
-            if silent is not None and silent[1] == because and (went_on or because == "missing"):
-                facts.append(fact_of(pattern.variables, step=silent[0] + 1))
-        for fact in folded(facts):
-            own, code = summary.dialect.advice, f"updates-stopped:{because}"
-            reason, advice = own(f"{code} why", reason), own(code, advice or _taken_away(summary))
-            since = f"from step {fact.step:,} on{' or later' if len(facts) > 3 else ''}"
-            text = (
-                f"{subject(summary, fact.variables)} {was(fact.variables)} no longer updated "
-                f"{since} (of {some(summary.steps, 'step')}): {reason}"
-            )
-            yield Case(
-                severity,
-                f"{text}.",
-                advice,
-                names_of(summary, fact.variables),
-                fact.step,
-            )
+        own, code = summary.dialect.advice, f"updates-stopped:{because}"
+        why = f"(of {some(summary.steps, 'step')}): {own(f'{code} why', reason)}."
+        since = f" or later {why}" if len(facts[because]) > 3 else f" {why}"
+        advice = own(code, advice or _taken_away(summary))
+        yield from _no_longer(summary, severity, facts[because], since, advice)
+
+
+def _no_longer(
+    summary: Summary, severity: Severity, facts: Iterable[Fact], since: str, advice: str
+) -> Iterator[Case]:
+    return cases(
+        summary,
+        severity,
+        facts,
+        lambda which, fact: (
+            f"{which} {fact.was} no longer updated from step {fact.step:,} on{since}"
+        ),
+        advice,
+    )
 
 
 _STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
@@ -356,11 +343,10 @@ def _gap(parts: _Parts, last: int) -> int:
 )
 def updated_twice(summary: Summary) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
-    if any(each.code == "updated-twice" for of in summary.optimizers for each in of.remarks):
-        return  # by each member of a `vmap`
+    by_members = any(summary.remarks("updated-twice"))  # of a `vmap`, each once
     facts = []
     for pattern in summary.asked:
-        if _uneven(summary, pattern):
+        if by_members or _uneven(summary, pattern):
             continue
         for replica in pattern.replicas[:1]:
             parts = [each for each in _parts(pattern, replica) if each[1].updates > 1]
@@ -369,19 +355,15 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
                 steps = sum(each.number for each, _ in parts)
                 first = min(each.first for each, _ in parts)
                 facts.append(fact_of(pattern.variables, most, steps, step=first))
-    for fact in folded(facts):
-        in_step, in_steps = fact.numbers
-        where = f"in step {fact.step:,}"
-        if in_steps[1] > 1:
-            of = some(summary.steps, "step")
-            where = f"a step in {span(in_steps)} of {of}, first in step {fact.step:,}"
-        text = (
-            f"{subject(summary, fact.variables)} {was(fact.variables)} updated "
-            f"{_times(in_step)} {where}"
-        )
-        advice = summary.dialect.advice("updated-twice")
-        names = names_of(summary, fact.variables)
-        yield Case("warning", f"{text}.", advice, names, fact.step)
+    return cases(summary, "warning", facts, partial(_updated_twice, some(summary.steps, "step")))
+
+
+def _updated_twice(steps: str, which: str, fact: Fact) -> str:
+    in_step, in_steps = fact.numbers
+    where = f"in step {fact.step:,}"
+    if in_steps[1] > 1:
+        where = f"a step in {span(in_steps)} of {steps}, first in step {fact.step:,}"
+    return f"{which} {fact.was} updated {times(in_step)} {where}."
 
 
 @rule(
@@ -396,11 +378,10 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
         "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
     ),
+    needs=("complete",),
 )
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
-    if not summary.trace.complete:
-        return
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
     yield from _steps_disagree(summary)
@@ -416,22 +397,21 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
             apart.setdefault((most, least), []).append(known)
     name_of = replica_names(summary.trace)
     for (most, least), facts in apart.items():
-        for fact in folded(facts):
-            in_step, in_step_less, in_all, in_all_less = fact.numbers
-            text = (
-                f"{subject(summary, fact.variables)} {was(fact.variables)} updated "
-                f"{_times(in_step)} on {name_of[most]} and {_times(in_step_less)} on "
-                f"{name_of[least]} in step {fact.step:,}, where they first differ; "
-                f"{_times(in_all)} and {_times(in_all_less)} in all"
-            )
-            yield Case(
-                "error",
-                f"{text}.",
-                _ON_A_RANK if replica_noun(summary.trace) == "rank" else _on_a_replica(summary),
-                names_of(summary, fact.variables),
-                fact.step,
-                summary.trace.replicas[least].id,
-            )
+        yield from _disagree(summary, facts, name_of[most], name_of[least])
+
+
+def _disagree(summary: Summary, facts: Iterable[Fact], most: str, least: str) -> Iterator[Case]:
+    return cases(
+        summary,
+        "error",
+        facts,
+        lambda which, fact: (
+            f"{which} {fact.was} updated {times(fact.numbers[0])} on {most} and "
+            f"{times(fact.numbers[1])} on {least} in step {fact.step:,}, where they first differ; "
+            f"{times(fact.numbers[2])} and {times(fact.numbers[3])} in all."
+        ),
+        _ON_A_RANK if replica_noun(summary.trace) == "rank" else _on_a_replica(summary),
+    )
 
 
 def _difference(
@@ -484,7 +464,7 @@ def _steps_disagree(summary: Summary) -> Iterator[Case]:
         name_of = replica_names(summary.trace)
         names = [name_of[each] for each in behind]
         which = listed(names) if len(names) <= 3 else some(len(names), replica_noun(summary.trace))
-        ran = some_between((low, max(steps[each] for each in behind)), "step")
+        ran = some((low, max(steps[each] for each in behind)), "step")
         yield Case(
             "warning",
             f"{which}{of_optimizer(summary)} ran {ran}, {name_of[most]} ran "
@@ -527,13 +507,15 @@ def densified(summary: Summary) -> Iterator[Case]:
         mixed = handed_dense or pattern.total(sparse)
         if handed_sparse and pattern.total(dense) and not mixed:
             facts += [fact_of([index], _rows(summary, index)) for index in pattern.variables]
-    for fact in folded(facts):
-        text = (
-            f"{subject(summary, fact.variables)}: the gradient was sparse when it reached "
-            f"apply_gradients and dense when it was applied{_densifier(summary)}, with all "
-            f"{some_between(fact.numbers[0], 'row')}"
-        )
-        yield Case("warning", f"{text}.", variables=names_of(summary, fact.variables))
+    return cases(
+        summary,
+        "warning",
+        facts,
+        lambda which, fact: (
+            f"{which}: the gradient was sparse when it reached apply_gradients and dense when it "
+            f"was applied{_densifier(summary)}, with all {some(fact.numbers[0], 'row')}."
+        ),
+    )
 
 
 def _rows(summary: Summary, variable: int) -> int:
@@ -545,7 +527,7 @@ def _densifier(summary: Summary) -> str:
     """` (global_clipnorm is set)`: what may have done it."""
     names = ("gradient_accumulation_steps", "global_clipnorm")
     causes = [name for name in names if any(each.settings.get(name) for each in summary.optimizers)]
-    return f" ({listed(causes)} {'is' if len(causes) == 1 else 'are'} set)" if causes else ""
+    return f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
 
 
 def _one_copy(summary: Summary) -> bool:
@@ -569,8 +551,3 @@ def _is_split(summary: Summary, pattern: Pattern) -> bool:
     """Whether each worker updates its own part of the variables, which may have no elements."""
     variables = (summary.trace.variables[each] for each in pattern.variables)
     return any(each.part_of == each.name for each in variables)
-
-
-def _times(numbers: tuple[int, int]) -> str:
-    low, high = numbers
-    return times(low) if low == high else f"{span(numbers)} times"

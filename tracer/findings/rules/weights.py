@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tracer.findings.cases import Case, Fact, fact_of, folded, names_of, subject, was
+from tracer.findings.cases import Case, Fact, cases, fact_of, names_of, subject
 from tracer.findings.rule import rule
 from tracer.model.measures import updates
 from tracer.model.records import Observation
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.model.timeline import Timeline
-from tracer.model.wording import some, some_between
+from tracer.model.wording import plural, some
 
 _FEWEST = 3
 """Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
@@ -114,62 +114,63 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
         "`not-finite` reports."
     ),
+    needs=("complete",),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     """A variable was updated, and did not change."""
-    if not summary.trace.complete:
-        return
     broken = [run.first for runs in _runs(summary, "not_finite").values() for run in runs]
     end = min(broken, default=0)
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = _moves(summary, end)
     never: list[Fact] = []
     stopped: list[Fact] = []
-    told: set[int] = set()
+    known: set[int] = set()
     for of, move in sorted(moves.items()):
-        if of.variable in told:
+        if of.variable in known:
             continue  # its other replicas do as the first one
         if not move.last_change and move.since >= _FEWEST:
             never.append(fact_of([of.variable], move.since))
-            told.add(of.variable)
+            known.add(of.variable)
         elif move.last_change and move.since >= max(_LAST, move.updated / _SHARE):
             stopped.append(fact_of([of.variable], move.since, step=move.last_change + 1))
-            told.add(of.variable)
+            known.add(of.variable)
     dead = {variable for fact in never for variable in fact.variables}
     moving = {of.variable for of, move in moves.items() if move.last_change}
     if never and not moving:
-        fact = next(iter(folded([each._replace(numbers=()) for each in never])))
-        yield Case(
+        yield from cases(
+            summary,
             "error",
-            f"No step changed any bit of {subject(summary, fact.variables)}, and "
-            f"{'it was' if len(dead) == 1 else 'all of them were'} updated in "
-            f"{some(max(move.updated for move in moves.values()), 'step')}{before}.",
+            [each._replace(numbers=(), step=1) for each in never],
+            lambda which, _: (
+                f"No step changed any bit of {which}, and "
+                f"{plural(len(dead), 'it was', 'all of them were')} updated in "
+                f"{some(max(move.updated for move in moves.values()), 'step')}{before}."
+            ),
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
             "not, all gradients are 0: look at the loss.",
-            names_of(summary, fact.variables),
-            1,
         )
         never = []
-    for fact in folded(never):
-        yield Case(
-            "warning",
-            f"{subject(summary, fact.variables)} {was(fact.variables)} updated in "
-            f"{some_between(fact.numbers[0], 'step')}{before}, and no bit of "
-            f"{'it' if len(fact.variables) == 1 else 'them'} changed.",
-            variables=names_of(summary, fact.variables),
-        )
-    for fact in folded(stopped):
-        has = "has" if len(fact.variables) == 1 else "have"
-        yield Case(
-            "warning",
-            f"{subject(summary, fact.variables)} {has} not changed since step {fact.step:,}: "
-            f"{some_between(fact.numbers[0], 'update')}{before} changed nothing.",
-            "Print the learning rate: a schedule may have come to 0. If it has not, the gradient "
-            "is 0 (a layer that is cut off, a loss at its minimum), or too small beside the weight "
-            "for its type.",
-            names_of(summary, fact.variables),
-            fact.step,
-        )
+    yield from cases(
+        summary,
+        "warning",
+        never,
+        lambda which, fact: (
+            f"{which} {fact.was} updated in {some(fact.numbers[0], 'step')}{before}, and no bit of "
+            f"{plural(len(fact.variables), 'it', 'them')} changed."
+        ),
+    )
+    yield from cases(
+        summary,
+        "warning",
+        stopped,
+        lambda which, fact: (
+            f"{which} {plural(len(fact.variables), 'has', 'have')} not changed since step "
+            f"{fact.step:,}: {some(fact.numbers[0], 'update')}{before} changed nothing."
+        ),
+        "Print the learning rate: a schedule may have come to 0. If it has not, the gradient is 0 "
+        "(a layer that is cut off, a loss at its minimum), or too small beside the weight for its "
+        "type.",
+    )
 
 
 def _moves(summary: Summary, end: int) -> dict[_Of, _Moves]:

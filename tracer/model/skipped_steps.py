@@ -1,12 +1,14 @@
 """Why steps update nothing: a loss scale skips them, or gradients are accumulated.
 
-These are the words for it, in all that is said to people.
+These are the words for it, in all that is said to people, and the judgement whether it is a fault.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tracer.model import measures
+from tracer.model.labels import class_of
 from tracer.model.measures import Measure
 from tracer.model.records import Block, Optimizer
 from tracer.model.summary import Summary
@@ -24,6 +26,13 @@ class Reason(NamedTuple):
     """The same as a clause: `gradients are being accumulated`."""
     everywhere: bool
     """Whether all steps that updated nothing got gradients, so that it holds for each of them."""
+    usual: bool
+    """Whether that is as it should be: known, and no fault."""
+
+    @property
+    def expected(self) -> str:
+        """The text, if it is no fault and holds for each of them; else empty."""
+        return self.text if self.usual and self.everywhere else ""
 
     @property
     def in_brackets(self) -> str:
@@ -39,7 +48,59 @@ _UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 def reason(summary: Summary) -> Reason:
     """Why steps in which gradients came updated nothing, as far as the trace shows it."""
     in_steps = summary.spread(measures.tries, measures.requests)
-    return Reason(*_words(summary), all(came for made, came in in_steps if not made))
+    text, clause = _words(summary)
+    skips = None if summary.trace.only else skipped(summary)  # a part of a trace shows no fault
+    usual = bool(text) and not (skips and skips.hopeless)
+    return Reason(text, clause, all(came for made, came in in_steps if not made), usual)
+
+
+_HALVINGS = 15
+"""How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
+
+
+class Skipped(NamedTuple):
+    """The steps that a loss scale skipped."""
+
+    number: int
+    first: int
+    longest: tuple[int, int]
+    """The first and the last step of most in a row."""
+    by: Optimizer
+    hopeless: bool
+    """Whether no scale can help: the gradients are infinite or NaN whatever the scale is."""
+
+
+def skipped(summary: Summary) -> Skipped | None:
+    """What a loss scale skipped; None if it is nothing, or if that is not known."""
+    scales = [each for each in summary.optimizers if is_loss_scale(each)]
+    if not scales or not summary.trace.complete or accumulated_steps(summary) > 1:
+        return None
+    if summary.unplaced(measures.tries) or not summary.replicas:
+        return None
+    replica = summary.replicas[0]  # a loss scale decides for all replicas
+    timeline = summary.timeline(measures.tries, replica=replica)
+    streaks = [(first, last) for first, last, _ in timeline.spans(lambda made: not any(made))]
+    if not streaks:
+        return None
+    longest = max(streaks, key=lambda each: each[1] - each[0])
+    in_a_row = longest[1] - longest[0] + 1
+    hopeless = (
+        scales[0].settings.get("dynamic_scale") == 0
+        or in_a_row > _halvings(scales[0])
+        or in_a_row == summary.steps_on[replica]
+    )
+    return Skipped(timeline.spread[(0,)], streaks[0][0], longest, scales[0], hopeless)
+
+
+def _halvings(scale: Optimizer) -> int:
+    """How many steps in a row a loss scale skips until it has found a scale that works.
+
+    More than that cannot be for the scale: it is 1 or less by then.
+    """
+    initial = scale.settings.get("initial_scale")
+    if not isinstance(initial, int | float) or initial < 1:
+        return _HALVINGS
+    return math.ceil(math.log2(initial))
 
 
 def reason_for_all(summary: Summary) -> Reason | None:
@@ -91,7 +152,7 @@ def _skips(optimizer: Optimizer) -> str:
         return "GradScaler"
     if told := optimizer.settings.get(SKIPPED_BY):
         return str(told)
-    return "the loss scale" if "LossScale" in optimizer.class_name.rpartition(".")[2] else ""
+    return "the loss scale" if "LossScale" in class_of(optimizer) else ""
 
 
 def _why(by: str) -> str:

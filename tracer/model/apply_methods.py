@@ -1,0 +1,68 @@
+"""Which apply methods make an optimizer's updates, and which never run. No TensorFlow."""
+
+from tracer.errors import shown
+from tracer.model import measures
+from tracer.model.dialects import KIND_WORDS
+from tracer.model.labels import class_of
+from tracer.model.records import Method, Optimizer
+from tracer.model.selection import EXECUTIONS
+from tracer.model.summary import Summary
+
+
+def never_reached(summary: Summary) -> list[str]:
+    """A sentence for each method that the program defines to update, and that never ran.
+
+    Nothing calls it; or it is for dense gradients, and there were none.
+    """
+    sentences = []
+    for optimizer in summary.optimizers:
+        for remark in optimizer.remarks:
+            if remark.code == "override-unreached":
+                why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
+            elif remark.code == "own-dense" and _only_sparse(summary, optimizer, remark.method):
+                why = "every gradient that was applied was sparse"
+            else:
+                continue
+            where = f" ({shown(remark.where)})" if remark.where else ""
+            method, cls = shown(remark.method), shown(class_of(optimizer))
+            sentences.append(f"{method} of {cls}{where} never ran: {why}.")
+    return list(dict.fromkeys(sentences))
+
+
+def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
+    """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
+    trace = summary.trace
+    index = trace.optimizers.index(optimizer)
+    done = [
+        of
+        for of, number in summary.executions.items()
+        if number and of.optimizer == index and of.role in EXECUTIONS - {"step"}
+    ]
+    names = {trace.methods[of.method].name for of in done}
+    return trace.complete and {of.kind for of in done} == {"sparse"} and method not in names
+
+
+def apply_methods(summary: Summary) -> list[int]:
+    """The indices of the methods that the question is about: those that make the updates.
+
+    Where a method does no more than prepare the gradient for another (the default
+    `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
+    """
+    methods = summary.trace.methods
+    makers = {of.method for of in summary.executions if of.role in ("update", "vain", "discarded")}
+    if not makers:
+        makers = {index for index in summary.methods if methods[index].role == "apply"}
+    chosen: set[int] = set()
+    for maker in makers:
+        inner = next(
+            (i for i in summary.methods if methods[i].name == _inner(methods[maker])), maker
+        )
+        runs, runs_inside = (summary.total(measures.of_methods([i])) for i in (maker, inner))
+        chosen.add(inner if runs_inside >= runs else maker)
+    return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
+
+
+def _inner(method: Method) -> str:
+    if method.name == "_update_step_xla":
+        return "update_step"
+    return method.name.removesuffix("_duplicate_indices")
