@@ -156,7 +156,7 @@ def test_a_method_that_assigns_nothing(kind: str, way: str) -> None:
         for _ in range(STEPS):
             step()
     assert all((np.asarray(each) == 1).all() for each in chosen), "no weight changes"
-    assert "assigned nothing to its variable" in " ".join(str(caught.value).split())
+    assert "assigned nothing to " in " ".join(str(caught.value).split())
     trace = seen.trace
     assert trace.complete, trace.notes
     method = "update_step" if "keras" in kind else "_resource_apply_dense"

@@ -14,8 +14,9 @@ from tracer.model.names import Objects
 from tracer.model.records import Effect, Graph, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
-from tracer.testing import expressions, weights
+from tracer.testing import expressions, failure
 from tracer.testing.assertions import Check, expect_updates
+from tracer.testing.expected import Expected, Wanted
 
 
 def executions(method: str, count: int, **options: bool) -> Check:
@@ -69,7 +70,8 @@ def test_each_replica_must_change_what_can_change() -> None:
         kernel = msgspec.structs.replace(made.variables[0], shape=shape)
         made = traces.changed(made, variables=(kernel, made.variables[1]), effects=effects)
         made = traces.changed(made, replicas=traces.replicas(2))
-        return weights.of_changed(made, [("dense/kernel", 0)])
+        once = (Wanted("changes", 1, None),)
+        return failure.of_expected(made, Expected("changes", once, targets=(("dense/kernel", 0),)))
 
     compared = [Effect(0, replica, "compared", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]
     still = [Effect(0, replica, "unchanged", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]

@@ -185,7 +185,7 @@ def test_executions_and_calls() -> None:
         train()
     assert train.optimizer.calls.counts()["_resource_apply_dense", "tracing"] == 2
     with (
-        pytest.raises(AssertionError, match="retraced: apply_gradients was called for each of 2"),
+        pytest.raises(AssertionError, match="apply was traced twice for one signature"),
         tracer.assert_calls("apply_gradients", 1, optimizer=train.optimizer),
     ):
         for _ in range(2):
@@ -196,7 +196,7 @@ def test_traced_but_never_executed() -> None:
     train = Training("keras2")
     train.apply()  # it makes its variables
     with (
-        pytest.raises(AssertionError, match="while tracing 1 graph, which never ran"),
+        pytest.raises(AssertionError, match="graph that its tracing gave never ran"),
         tracer.assert_updates(train.optimizer, at_least=1),
     ):
         train.step.get_concrete_function()

@@ -464,10 +464,12 @@ class Summary:
         *measures: Measure,
         replica: int | None = None,
         observations: Sequence[Observation] = (),
+        variables: frozenset[int] | None = None,
     ) -> Timeline:
         """What each step counted by each of `measures`: every step from 1 on.
 
-        Then, by each of `observations`, of how many variables this was seen after the step.
+        Then, by each of `observations`, of how many variables this was seen after the step, of
+        `variables` only if they are given.
         """
         width = len(measures) + len(observations)
         sums: dict[int, Values] = {}
@@ -480,7 +482,7 @@ class Summary:
                     sums[runs] = added(sums.get(runs, (0,) * width), weights)
         for place, what in enumerate(observations):
             one = tuple(int(len(measures) + place == each) for each in range(width))
-            if seen := tuple(self._seen(what, replica)):
+            if seen := tuple(self._seen(what, replica, variables)):
                 runs = self.index_of(seen)
                 sums[runs] = added(sums.get(runs, (0,) * width), one)
         steps = self.steps if replica is None else self.steps_on[replica]
@@ -538,7 +540,22 @@ class Summary:
             for number, block in enumerate(self.blocks)
         )
 
-    def _seen(self, what: Observation, replica: int | None) -> list[Run]:
+    def observed(
+        self,
+        what: Observation,
+        replica: int | None = None,
+        variables: frozenset[int] | None = None,
+    ) -> int:
+        """How often it was seen after a step, of all variables or of some, each one counted."""
+        return sum(
+            effect.total * _number_in(effect, variables)
+            for effect in self.effects
+            if effect.what == what and replica in (None, effect.replica)
+        )
+
+    def _seen(
+        self, what: Observation, replica: int | None, variables: frozenset[int] | None
+    ) -> list[Run]:
         """After which steps it was seen of how many variables.
 
         Single steps are added up first: each variable may have others.
@@ -546,8 +563,8 @@ class Summary:
         regular: list[Run] = []
         single: Counter[int] = Counter()
         for effect in self.effects:
-            if effect.what == what and replica in (None, effect.replica):
-                number = len(effect.variables)
+            number = _number_in(effect, variables)
+            if number and effect.what == what and replica in (None, effect.replica):
                 for run in apart(effect.runs):
                     if run.count == 1:
                         single[run.first] += number
@@ -566,6 +583,11 @@ class Summary:
             self._indices[runs] = len(self._trains)
             self._trains.append(trains(runs))
         return self._indices[runs]
+
+
+def _number_in(effect: Effect, variables: frozenset[int] | None) -> int:
+    """Of how many of these variables, or of all, it is the record."""
+    return len(effect.variables if variables is None else variables.intersection(effect.variables))
 
 
 def is_first_only(graph: Graph) -> bool:

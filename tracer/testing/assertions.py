@@ -7,7 +7,7 @@ said where the block never began or never ended: see `tracer.testing.unused`. A 
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.testing import failure, weights
+from tracer.testing import failure
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
 from tracer.testing.given import (
     each_given,
@@ -39,11 +39,11 @@ from tracer.testing.given import (
     indices_meant,
     is_known,
     leaf_like,
-    leaves_meant,
     name_of_given,
     of_given,
     of_layer,
     plain_name,
+    targets_meant,
     variables_in,
 )
 from tracer.testing.handed import together
@@ -275,8 +275,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     >>> with tracer.assert_all_updated([kernel, bias]):
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
-    check = _check_of_each("assert_all_updated", model_or_variables, failure.of_variables)
-    return Assertion(optimizer, check)
+    return Assertion(optimizer, _check_of_each("assert_all_updated", "updates", model_or_variables))
 
 
 def assert_all_changed(model_or_variables: object, *, optimizer: object = None) -> Assertion:
@@ -291,16 +290,14 @@ def assert_all_changed(model_or_variables: object, *, optimizer: object = None) 
     >>> with tracer.assert_all_changed([kernel, bias]):
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
-    check = _check_of_each("assert_all_changed", model_or_variables, weights.of_changed)
+    check = _check_of_each("assert_all_changed", "changes", model_or_variables)
     return Assertion(optimizer, check, effects=True)
 
 
 def _check_of_each(
-    function: str,
-    model_or_variables: object,
-    why: Callable[[Trace, Sequence[tuple[str, int | None]]], str],
+    function: str, what: Literal["updates", "changes"], model_or_variables: object
 ) -> Check:
-    """A check of each variable that is meant: `why` gets their names and indices in the trace."""
+    """The check that there is at least one of `what` for each variable that is meant."""
     if isinstance(model_or_variables, str):
         raise TypeError(
             f"{function} takes a model, a layer or variables, not {model_or_variables!r}: "
@@ -313,28 +310,17 @@ def _check_of_each(
         if missing and trace.complete:
             at_least = Wanted(f"updates of {missing}", 1, None)
             return failure.of_another_tree(trace, (at_least,), missing, like)
-        wanted = leaves_meant(trace, leaves) or [
-            (own, index)
-            for variable in variables_in(model_or_variables, "trainable_variables")
-            for own, index in _named(trace, variable)
-        ]
+        wanted = targets_meant(trace, model_or_variables, "trainable_variables")
         for each in each_given(model_or_variables) if trace.complete else ():
             layers = frozen_in(each)
             if layers and not variables_in(each, "trainable_variables"):
                 return failure.of_no_variables(trace, of_layer(each), layers)
         if not wanted and trace.complete:
             return failure.of_no_variables(trace, of_layer(model_or_variables), ())
-        return why(trace, wanted)
+        once = Wanted(what, 1, None)
+        return failure.of_expected(trace, Expected(what, (once,), targets=tuple(wanted)))
 
     return check
-
-
-def _named(trace: Trace, variable: object) -> list[tuple[str, int | None]]:
-    """The name and the index of a variable in the trace; of a name those of all that it means."""
-    indices = sorted(indices_meant(trace, [variable]))
-    if isinstance(variable, str) and indices:
-        return [(trace.variables[index].name, index) for index in indices]
-    return [(plain_name(variable), next(iter(indices), None))]
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
@@ -367,10 +353,9 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         for name in unknown:
             if not any(is_meant(name, each) for each in alive):
                 return failure.of_no_such_variable(trace, expected.wanted, name, alive)
-        indices = {index for _, index in leaves_meant(trace, leaves) if index is not None}
-        if not leaves:
-            indices |= indices_meant(trace, frozen)
-        selection = replace(expected.selection(trace), variables=frozenset(indices))
+        targets = targets_meant(trace, variables, "variables")
+        indices = frozenset(index for _, index in targets if index is not None)
+        selection = replace(expected.selection(trace), variables=indices)
         message = failure.of_expected(trace, expected, selection)
         if message:
             return message

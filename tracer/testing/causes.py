@@ -1,99 +1,176 @@
-"""The likely causes of counts that are not as expected, each in one line of text."""
+"""The likely causes of counts that are not as expected, each in one line of text.
 
-from collections.abc import Iterator, Sequence
+A finding that says why is the cause; hints are what no finding says.
+"""
 
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+
+from tracer.findings.cases import of_optimizer
+from tracer.findings.catalogue import Finding, findings
+from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import vain
-from tracer.model.records import Kind
-from tracer.model.selection import Selection
+from tracer.model.records import Block, Kind
 from tracer.model.skipped_steps import reason
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
-from tracer.model.wording import some, times
+from tracer.model.summary import Summary
+from tracer.model.wording import some
 from tracer.reporters.layout import shown
 from tracer.testing import handed
-from tracer.testing.expected import Expected, Wanted
-from tracer.testing.failure_rows import (
-    MOST_NAMES,
-    Rows,
-    Span,
-    label,
-    length,
-    listed,
-    measure_of,
+from tracer.testing.expected import Claim, Wanted, of_kinds
+from tracer.testing.failure_rows import MAX_NAMES, Differences, Span, label, length, listed
+
+_TOO_FEW = frozenset(
+    {
+        "apply-raised",
+        "densified",
+        "gradient-missing",
+        "graph-never-ran",
+        "keras-mixed",
+        "never-assigned",
+        "never-handed",
+        "never-updated",
+        "no-gradient",
+        "override-unreached",
+        "replicas-disagree",
+        "steps-skipped",
+        "updates-stopped",
+    }
 )
+_TOO_MANY = frozenset(
+    {
+        "apply-gradients-twice",
+        "densified",
+        "frozen-but-updated",
+        "replicas-disagree",
+        "shared-variable",
+        "updated-twice",
+    }
+)
+_OF_STEPS = frozenset({"apply-gradients-twice", "apply-raised", "graph-never-ran", "keras-mixed"})
+_OF_METHODS = (_TOO_FEW | _TOO_MANY) - {"never-assigned"}  # that is of a method that was executed
+_OF_WHAT = {
+    "calls": frozenset({"graph-never-ran", "retraced", "traced-again"}),
+    "changes": _TOO_FEW | {"unchanged"},
+    "not_finite": frozenset({"not-finite"}),
+    "unchanged": frozenset({"unchanged", "never-assigned"}),
+}
+"""The findings that can be why something was counted too often, or not often enough."""
+
+_MAX_SPANS = 20
+"""The most stretches of steps in which callers are looked up."""
 
 
-def of_executions(
-    trace: Trace,
-    summaries: Sequence[Summary],
-    expected: Expected,
-    selection: Selection,
-    failed: Sequence[Wanted],
-    rows: Rows,
-) -> Iterator[str]:
-    """Why executions are not as expected, for those of `expected.wanted` that `failed`."""
-    for summary in summaries:
-        yield from (each.removesuffix(".") for each in never_reached(summary))
-    called = _calls(trace, selection)
+def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> dict[str, list[str]]:
+    """What findings say of these variables, or of all that are meant, by the finding's code.
+
+    Whether it is why too little ran, if that is so, or why too much did.
+    """
+    trace, only = claim.trace, claim.selection.variables
+    if trace.only:
+        return {}  # rules would take for missing what was left out
+    if names is None:
+        indices = range(len(trace.variables)) if only is None else only
+        names = {trace.variables[index].name for index in indices}
+    codes = _OF_WHAT.get(claim.expected.what, _TOO_FEW if short else _TOO_MANY)
+    methods = [trace.methods[index] for index in claim.selection.methods or ()]
+    if methods and claim.expected.what == "executions":
+        codes &= _OF_STEPS if any(method.role == "step" for method in methods) else _OF_METHODS
+    said: dict[str, list[str]] = {}
+    for finding in findings(trace):
+        of_all = not finding.variables and any(
+            of_optimizer(summary) in finding.text for summary in claim.summaries
+        )
+        of_all = of_all or (only is None and finding.code == "never-handed")
+        if finding.code in codes and (of_all or not names.isdisjoint(finding.variables)):
+            said.setdefault(finding.code, []).append(_sentence(finding))
+    return said
+
+
+def _sentence(finding: Finding) -> str:
+    """What it says, and what to do if it is no mere information."""
+    return finding.text if finding.severity == "info" else f"{finding.text} {finding.advice}"
+
+
+def _texts(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    return (text for texts in said.values() for text in texts)
+
+
+def of_executions(claim: Claim, differences: Differences) -> Iterator[str]:
+    """Why executions are not as expected."""
+    trace, summaries, selection = claim.trace, claim.summaries, claim.selection
+    called = _calls_by_kind(claim)
     if not any(summary.steps for summary in summaries) and not any(called.values()):
-        yield from unused(trace, expected.words.scope)
+        yield from _unreached(summaries)
+        yield from unused(claim)
         return
     if selection.methods == frozenset():
-        yield from _not_called(trace)
+        yield from _not_called(claim)
         return
-    for summary in summaries:
-        yield from without_result(summary)
-        yield from never_ran(summary, selection)
-    if rows.unapplied and selection.methods is None:
-        yield _unapplied(summaries, sorted(rows.unapplied))
-    if selection.methods is None and rows.short:
-        yield from in_vain(summaries, selection)
-    names = dict.fromkeys(row.name for row in sorted(rows.rows) if row.counts[2])
-    if names and rows.short:
-        yield f"no gradient (None) for {listed(list(names), MOST_NAMES)}"
-    twice = [row for row in sorted(rows.rows) if max(row.counts[:2]) > 1 and row.order >= 0]
-    if twice:
-        many = times(max(twice[0].counts[:2]))
-        yield f"{twice[0].name} was updated {many} in one step: is it applied again in a wrapper?"
-    for wanted in failed:
-        total = sum(summary.total(measure_of(selection, wanted.kinds)) for summary in summaries)
-        calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
-        if any(summary.total(vain) for summary in summaries):
-            calls = total  # what they did beside it is said already
-        yield from _slips(summaries, expected, wanted, total, calls)
+    rows = differences.rows
+    names = None
+    if rows and all(row.order >= 0 for row in rows):
+        names = {trace.variables[row.order].name for row in rows}
+    said = found(claim, names, differences.short if rows else _is_short(claim))
+    if "override-unreached" not in said:
+        yield from _unreached(summaries)
+    yield from _texts(said)
+    yield from _never_ran(claim, said)
+    if differences.unapplied and selection.methods is None and "steps-skipped" not in said:
+        yield _unapplied(summaries, sorted(differences.unapplied))
+    for wanted in claim.failed:
+        yield from _slips(claim, wanted, called)
 
 
-def of_calls(trace: Trace, expected: Expected, selection: Selection) -> Iterator[str]:
+def of_calls(claim: Claim) -> Iterator[str]:
     """Why Python calls are not as expected."""
-    method = expected.method
-    if not any(_calls(trace, selection).values()):
-        if trace.methods:
-            yield from _not_called(trace)
-        else:
-            yield from unused(trace, expected.words.scope)
+    if not calls_by_name(claim):
+        yield from _not_called(claim) if claim.trace.methods else unused(claim)
         return
-    summaries = summaries_of(trace)
-    for summary in summaries:
+    said = found(claim)
+    yield from _texts(said)
+    method, selection = claim.expected.method, claim.selection
+    for summary in claim.summaries if not said else ():
         graphs, idle = summary.graphs(selection.count)
         if graphs > 1:
             never = f" ({idle:,} of them never ran)" if idle else ""
             name = "the optimizer" if method is None else method
             yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-    executed = sum(summary.total(selection.count) for summary in summaries)
-    if method is not None and any(wanted.holds(executed) for wanted in expected.wanted):
+    executed = sum(summary.total(selection.count) for summary in claim.summaries)
+    if method is not None and any(wanted.holds(executed) for wanted in claim.failed):
         yield (
             f"{executed:,} is how often it was executed: use tracer.assert_executions to count that"
         )
 
 
-def unused(trace: Trace, scope: str) -> Iterator[str]:
+def of_targets(claim: Claim, missed: Set[str]) -> Iterator[str]:
+    """Why variables with these names were not updated, or not changed."""
+    said = found(claim, missed, short=True)
+    yield from _texts(said)
+    yield from _never_ran(claim, said)
+    if not any(block.total for block in claim.trace.blocks):
+        yield from unused(claim)
+
+
+def _is_short(claim: Claim) -> bool:
+    return any(
+        sum(claim.total(summary, wanted) for summary in claim.summaries) < (wanted.low or 0)
+        for wanted in claim.failed
+    )
+
+
+def _unreached(summaries: Iterable[Summary]) -> Iterator[str]:
+    return (each.removesuffix(".") for summary in summaries for each in never_reached(summary))
+
+
+def unused(claim: Claim) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
+    trace, scope = claim.trace, claim.expected.words.scope
     if not trace.complete:
         return
     if trace.calls():
         if not trace.blocks:
-            methods = listed([shown(method.name) for method in trace.methods], MOST_NAMES)
+            methods = listed([shown(method.name) for method in trace.methods], MAX_NAMES)
             yield f"an error ended each call of {methods}: nothing was updated"
         return
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
@@ -103,51 +180,25 @@ def unused(trace: Trace, scope: str) -> Iterator[str]:
         yield f"no optimizer was used in {scope}"
     else:
         was = "was" if len(names) == 1 else "were"
-        which = listed(names, MOST_NAMES)
+        which = listed(names, MAX_NAMES)
         yield f"{which} {was} not used in {scope}: did another optimizer train?"
 
 
-def never_ran(summary: Summary, selection: Selection) -> Iterator[str]:
-    """That what is selected was traced, and no graph of it ran."""
-    graphs, idle = summary.graphs(selection.count)
-    ended = sum(each.failed for each in summary.trace.graphs if each.root == summary.root)
-    if not graphs or summary.total(selection.count):
-        return
-    if idle and ended >= idle:
-        yield "an error ended the tracing in the optimizer, so there is no graph to run"
-    else:
+def _never_ran(claim: Claim, said: Container[str]) -> Iterator[str]:
+    """That what is meant was traced, and no graph of it ran, unless a finding says so."""
+    for summary in claim.summaries if "graph-never-ran" not in said else ():
+        graphs, idle = summary.graphs(claim.selection)
+        ended = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
+        if not graphs or summary.total(claim.selection):
+            continue
+        if idle and ended >= idle:
+            yield "an error ended the tracing in the optimizer, so there is no graph to run"
+            continue
         never = "which never ran" if graphs == 1 else "none of which ever ran"
-        known = [each.idle for each in summary.trace.graphs if each.root == summary.root]
+        known = [each.idle for each in claim.trace.graphs if each.root == summary.root]
         if known and idle > sum(known):  # the graph ran, and not the branch in it
             never = "in a part that no step reached"
-        traced = some(graphs, "graph")
-        yield f"traced but never executed: called while tracing {traced}, {never}"
-
-
-def without_result(summary: Summary) -> Iterator[str]:
-    """Which methods returned None where TensorFlow needs an op."""
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            if remark.code == "no-result":
-                yield f"{shown(remark.method)} returned None in a graph: return the op"
-
-
-def in_vain(summaries: Sequence[Summary], selection: Selection) -> Iterator[str]:
-    """Which methods ran and assigned nothing, so that what they did is no update."""
-    for summary in summaries:
-        for index in summary.methods:
-            only = Selection(
-                roles=frozenset({"vain"}),
-                methods=frozenset({index}),
-                variables=selection.variables,
-            )
-            ran = summary.total(only.count)
-            if ran:
-                name = shown(summary.trace.methods[index].name)
-                yield (
-                    f"{name} ran {times(ran)} and assigned nothing to its variable, which is no "
-                    "update: assign_sub changes a variable, `variable = ...` does not"
-                )
+        yield f"traced but never executed: called while tracing {some(graphs, 'graph')}, {never}"
 
 
 def _unapplied(summaries: Sequence[Summary], spans: Sequence[Span]) -> str:
@@ -157,19 +208,19 @@ def _unapplied(summaries: Sequence[Summary], spans: Sequence[Span]) -> str:
     return f"gradients of {steps} {label(spans, 3)} were not applied: {', or '.join(clauses)}"
 
 
-def _not_called(trace: Trace) -> Iterator[str]:
-    if trace.complete:
-        names = listed([shown(method.name) for method in trace.methods])
+def _not_called(claim: Claim) -> Iterator[str]:
+    if claim.trace.complete:
+        names = listed([shown(method.name) for method in claim.trace.methods])
         yield f"this method was never called; those that were: {names}"
 
 
-def _slips(
-    summaries: Sequence[Summary], expected: Expected, wanted: Wanted, total: int, calls: int
-) -> Iterator[str]:
+def _slips(claim: Claim, wanted: Wanted, called: Mapping[Kind | None, int]) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
+    summaries, expected = claim.summaries, claim.expected
     number, words = wanted.low, expected.words
     if not number or number != wanted.high or expected.per_replica:
         return
+    total = sum(claim.total(summary, wanted) for summary in summaries)
     steps = max((summary.steps for summary in summaries), default=0)
     replicas = max((len(summary.replicas) for summary in summaries), default=1)
     each_replica = f"on each of {replicas:,} replicas"
@@ -184,25 +235,92 @@ def _slips(
             yield (f"that is {number:,} in {each_step} {each_replica}: did you mean {in_each}?")
     elif total == number * steps and steps > 1:
         yield f"that is {number:,} in {each_step}: did you mean {in_each}?"
+    if any(summary.total(vain) for summary in summaries):
+        return  # what these calls did instead is said already
+    calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
     if number == calls != total:
         yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
 
 
-def _calls(trace: Trace, selection: Selection) -> dict[Kind | None, int]:
+def _calls(claim: Claim) -> Iterator[tuple[tuple[str, Kind | None, str | None, str], int]]:
+    """How often Python called what, as far as the variables are meant.
+
+    By method, kind of gradient, variable and context.
+    """
+    only = claim.selection.variables
+    names = {claim.trace.variables[index].name for index in only or ()}
+    split = claim.trace.count("calls", by=("method", "kind", "variable", "context"))
+    for key, count in split.items():
+        if count and (only is None or key[2] in names):
+            yield key, count
+
+
+def calls_by_name(claim: Claim) -> dict[str, dict[str, int]]:
+    """How often Python called a method, eagerly and while tracing, by variable.
+
+    If no method is expected: all methods, by their names.
+    """
+    calls: dict[str, dict[str, int]] = {}
+    method = claim.expected.method
+    for (name, _, variable, context), count in _calls(claim):
+        if method in (None, name):
+            row_name = name if method is None else variable or name
+            calls.setdefault(row_name, {"eager": 0, "tracing": 0})[context] += count
+    return calls
+
+
+def _calls_by_kind(claim: Claim) -> Counter[Kind | None]:
     """How often Python called the methods that are meant, by the kind of gradient."""
-    methods = selection.methods
+    methods, roles = claim.selection.methods, claim.selection.roles
     if methods is None:
         methods = frozenset(
             entry.method
-            for block in trace.blocks
+            for block in claim.trace.blocks
             for entry in block.entries
-            if selection.roles is None or entry.role in selection.roles
+            if roles is None or entry.role in roles
         )
-    names = {trace.methods[index].name for index in methods}
-    only = {trace.variables[index].name for index in selection.variables or ()}
-    calls: dict[Kind | None, int] = {}
-    split = trace.count("calls", by=("method", "kind", "variable"))
-    for (method, kind, variable), count in split.items():
-        if method in names and (selection.variables is None or variable in only):
-            calls[kind] = calls.get(kind, 0) + count
+    names = {claim.trace.methods[index].name for index in methods}
+    calls: Counter[Kind | None] = Counter()
+    for (method, kind, _, _), count in _calls(claim):
+        if method in names:
+            calls[kind] += count
     return calls
+
+
+def callers_at_fault(claim: Claim) -> list[str]:
+    """The lines that called what is not as wanted; what ran most often comes first.
+
+    They are those that are nearest to the optimizer; none if the trace knows no callers.
+    """
+    counts: Counter[str] = Counter()
+    data = claim.trace.data
+    for summary in claim.summaries if data.paths else ():
+        for block in _at_fault(claim, summary):
+            if (line := callers.nearest(data, block.path)) is not None:
+                counts[shown(callers.label(line))] += block.total
+    return [line for line, _ in counts.most_common()]
+
+
+def _at_fault(claim: Claim, summary: Summary) -> Iterator[Block]:
+    """The blocks that ran where a count is not as wanted; if it is too small, the steps, too."""
+    per_step = claim.expected.per_step
+    for wanted in claim.failed:
+        measure = of_kinds(claim.selection, wanted.kinds)
+        for replica in claim.replicas(summary):
+            spans = (
+                [each[:2] for each in claim.wrong(summary, wanted, replica)] if per_step else None
+            )
+            short = per_step or claim.total(summary, wanted, replica) < (wanted.low or 0)
+            for block in summary.by_path():
+                is_meant = replica is None or block.replica == replica
+                counts = measure(block) or (short and block.step)
+                if is_meant and counts and block.total and _ran_in(block, spans):
+                    yield block
+
+
+def _ran_in(block: Block, spans: Sequence[Span] | None) -> bool:
+    """Whether a block ran in any of these steps, or outside any; None are all of them."""
+    if spans is None or block.outside:
+        return True
+    steps = [range(first, last + 1) for first, last in spans[:_MAX_SPANS]]
+    return any(run.only(each) is not None for each in steps for run in block.runs)

@@ -5,21 +5,29 @@ may name what else could be asked. `tracer.testing.failure` says why a trace is 
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
 from tracer.model.names import with_namesakes
-from tracer.model.records import Kind
+from tracer.model.records import Kind, Observation
 from tracer.model.selection import Filters, Selection
-from tracer.model.summary import Summary
+from tracer.model.summary import Summary, summaries_of
+from tracer.model.timeline import Timeline, Values
 from tracer.model.trace import Trace, What
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
 UPDATED: frozenset[Kind | None] = frozenset({"dense", "sparse"})
 """The kinds of gradient that an update can be by."""
+
+
+Counted = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
+"""What can be expected of a run."""
+
+Target = tuple[str, int | None]
+"""A variable that is meant: its name, and its index in the trace; None if the trace has it not."""
 
 
 class Wanted(NamedTuple):
@@ -65,10 +73,11 @@ class Expected:
     """What is expected of the updates, executions, calls, steps or effects that the filters leave.
 
     Each count in `wanted` must hold: of the whole run or `per_step`, of all replicas together or
-    `per_replica`.
+    `per_replica`, of all variables together or of each of `targets`. Changes are steps in which a
+    variable did not stay as it was.
     """
 
-    what: Literal["updates", "executions", "calls", "steps", "unchanged", "not_finite"]
+    what: Counted
     wanted: tuple[Wanted, ...]
     method: str | None = None
     variable: object = None
@@ -76,6 +85,12 @@ class Expected:
     per_step: bool = False
     per_replica: bool = False
     words: Words = IN_PYTHON
+    targets: tuple[Target, ...] | None = None
+
+    @property
+    def observation(self) -> Observation | None:
+        """What is looked for after each step; None if work of the optimizer is counted."""
+        return self.what if self.what in ("unchanged", "not_finite") else None
 
     @property
     def where(self) -> str:
@@ -101,12 +116,70 @@ class Expected:
         return replace(selection, methods=frozenset(methods))
 
 
-def concerned(summaries: Iterable[Summary], selection: Selection) -> list[Summary]:
-    """The optimizers that an expectation is about: all, or those that have its variables."""
-    summaries = list(summaries)
-    if selection.variables is None:
-        return summaries
-    return [t for t in summaries if not selection.variables.isdisjoint(t.variables)] or summaries
+def of_kinds(selection: Selection, kinds: Iterable[Kind | None] | None) -> Selection:
+    """What is selected, of these kinds of gradient only unless they are None."""
+    return selection if kinds is None else replace(selection, kinds=frozenset(kinds))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An expectation of a trace, with what in the trace it is about."""
+
+    trace: Trace
+    expected: Expected
+    selection: Selection
+    """The entries that are meant."""
+    summaries: Sequence[Summary]
+    """The optimizers that it is about."""
+    failed: Sequence[Wanted] = ()
+    """The counts that are not as wanted, as far as they are known."""
+
+    def timeline(self, summary: Summary, wanted: Wanted, replica: int | None) -> Timeline:
+        """What each step counted, on all replicas or on one."""
+        if self.expected.observation is None:
+            return summary.timeline(of_kinds(self.selection, wanted.kinds), replica=replica)
+        what, only = [self.expected.observation], self.selection.variables
+        return summary.timeline(observations=what, variables=only, replica=replica)
+
+    def wrong(
+        self, summary: Summary, wanted: Wanted, replica: int | None
+    ) -> list[tuple[int, int, Values]]:
+        """The steps with another count than is wanted, the first and the last of those in a row."""
+        timeline = self.timeline(summary, wanted, replica)
+        return list(timeline.spans(lambda values: not wanted.holds(values[0])))
+
+    def total(self, summary: Summary, wanted: Wanted, replica: int | None = None) -> int:
+        """What is counted in all, on all replicas or on one."""
+        if self.expected.observation is None:
+            return summary.total(of_kinds(self.selection, wanted.kinds), replica)
+        return summary.observed(self.expected.observation, replica, self.selection.variables)
+
+    def outside(self, summary: Summary, wanted: Wanted, replica: int | None) -> int:
+        """What is counted outside any step; nothing is looked for there."""
+        if self.expected.observation is not None:
+            return 0
+        selection = of_kinds(self.selection, wanted.kinds)
+        replicas = selection.replicas if replica is None else frozenset({replica})
+        return summary.outside(replace(selection, replicas=replicas))
+
+    def replicas(self, summary: Summary) -> Sequence[int | None]:
+        """The replicas to judge, each on its own; None for all of them together."""
+        return summary.replicas if self.expected.per_replica else (None,)
+
+
+def claim_of(trace: Trace, expected: Expected, selection: Selection | None = None) -> Claim:
+    """What is claimed of a trace, of all its optimizers or of those that have the variables.
+
+    `selection` is what is meant if `expected` cannot say it. Raises `tracer.UnknownName` for a
+    variable that the trace does not hold.
+    """
+    if selection is None:
+        selection = expected.selection(trace)
+    summaries = summaries_of(trace)
+    if selection.variables is not None:
+        having = [s for s in summaries if not selection.variables.isdisjoint(s.variables)]
+        summaries = having or summaries
+    return Claim(trace, expected, selection, summaries)
 
 
 def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:

@@ -15,9 +15,10 @@ from tracer.errors import shown, unknown_name
 from tracer.findings.cases import Severity
 from tracer.findings.catalogue import Finding, at_least, findings
 from tracer.model.programs import endings
+from tracer.model.records import Kind
 from tracer.model.trace import Trace
-from tracer.testing import failure, weights
-from tracer.testing.expected import IN_EXPRESSION, UPDATED, Expected, Wanted, known_methods
+from tracer.testing import failure
+from tracer.testing.expected import IN_EXPRESSION, UPDATED, Counted, Expected, Wanted, known_methods
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
@@ -31,7 +32,16 @@ _LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
     "<": lambda number: (None, number - 1),
     ">": lambda number: (number + 1, None),
 }
-_WORDS = ("updates", "dense", "sparse", "steps", "calls", "unchanged", "not_finite")
+_COUNTS: dict[str, tuple[Counted, str, frozenset[Kind | None] | None]] = {
+    "updates": ("updates", "updates", UPDATED),
+    "dense": ("updates", "dense updates", frozenset({"dense"})),
+    "sparse": ("updates", "sparse updates", frozenset({"sparse"})),
+    "steps": ("steps", "steps", None),
+    "calls": ("calls", "calls", None),
+    "unchanged": ("unchanged", "unchanged", None),
+    "not_finite": ("not_finite", "not finite", None),
+}
+"""What an expression can name beside methods: what is counted, its name, the kinds of gradient."""
 HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 
@@ -75,24 +85,11 @@ def read(text: str) -> Expectation:
         raise BadExpectation(f"{text!r}: {what} are not counted by step")
     if variable is not None and what == "steps":
         raise BadExpectation(f"{text!r}: steps are not counted by variable")
-    of = "" if variable is None else f" of {variable}"
-    if what == "steps":
-        expected = Expected("steps", (Wanted("steps", *limits),))
-    elif what == "calls":
-        expected = Expected("calls", (Wanted(f"calls{of}", *limits),))
-    elif what == "unchanged":
-        expected = Expected("unchanged", (Wanted(f"unchanged{of}", *limits),))
-    elif what == "not_finite":
-        expected = Expected("not_finite", (Wanted(f"not finite{of}", *limits),))
-    elif what == "updates":
-        expected = Expected("updates", (Wanted(f"updates{of}", *limits, UPDATED),))
-    elif what in ("dense", "sparse"):
-        kinds = frozenset(kind for kind in UPDATED if kind == what)
-        expected = Expected("updates", (Wanted(f"{what} updates{of}", *limits, kinds),))
-    else:
-        on = "" if variable is None else f" on {variable}"
-        wanted = Wanted(f"executions of {what}{on}", *limits)
-        expected = Expected("executions", (wanted,), method=what)
+    kind, noun, kinds = _COUNTS.get(what, ("executions", f"executions of {what}", None))
+    word = " on " if kind == "executions" else " of "
+    of = "" if variable is None else f"{word}{variable}"
+    method = what if kind == "executions" else None
+    expected = Expected(kind, (Wanted(f"{noun}{of}", *limits, kinds),), method=method)
     expected = replace(expected, variable=variable, per_step=per_step, words=IN_EXPRESSION)
     return Expectation(text.strip(), expected)
 
@@ -179,10 +176,8 @@ def _reason(trace: Trace, expected: Expected) -> str:
     """Why the counts are not as expected; whether the trace is complete is a verdict of its own."""
     names = [method.name for method in trace.methods]
     if expected.method is not None and expected.method not in (*names, *known_methods()):
-        known = (*_WORDS, *names)
+        known = (*_COUNTS, *names)
         meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
-    if expected.what in ("unchanged", "not_finite"):
-        return weights.of_effects(trace, expected)
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)

@@ -1,33 +1,38 @@
-"""The rows in which a trace differs from what is expected of it."""
+"""The tables of a failure: the rows in which a trace differs from what is expected of it."""
 
+import functools
+import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from tracer.model.dialects import dialect_of
-from tracer.model.labels import replica_ids
-from tracer.model.measures import Measure
-from tracer.model.records import Kind
-from tracer.model.selection import REQUESTS, Selection
-from tracer.model.summary import Summary
-from tracer.model.timeline import Values
+from tracer.model.effects import OBSERVATIONS
+from tracer.model.labels import replica_ids, steps_label
+from tracer.model.measures import missing, requests, updates, vain
+from tracer.model.selection import Selection
+from tracer.model.summary import Pattern, Summary
+from tracer.model.timeline import Steps, Values
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import Column, Row, Table, shown
-from tracer.testing.expected import Expected, Wanted
+from tracer.testing.expected import Claim, Target, Wanted, of_kinds
 
 WIDTH = 76  # pytest indents a message by 4
-MOST_NAMES = 3
-"""So many names are listed in a sentence."""
+MAX_NAMES = 3
+"""The most names in a sentence."""
 
-_MOST_ROWS = 30
+_MAX_ROWS = 30
 Span = tuple[int, int]
 """The first and the last of some steps in a row."""
+_Key = tuple[list[int | None], int]
+"""Variables that got the same, and a replica."""
 
 
 class _Counts(NamedTuple):
-    """What one variable got."""
+    """What each step did to a variable."""
 
     dense: int
     sparse: int
@@ -43,30 +48,6 @@ class _Counts(NamedTuple):
         return bool(self.dense or self.sparse)
 
 
-class _Treated(NamedTuple):
-    """What each variable of a group got on a replica."""
-
-    variables: Sequence[int | None]
-    replica: int
-    counts: _Counts
-
-
-def measure_of(
-    selection: Selection,
-    kinds: Iterable[Kind | None] | None = None,
-    variables: frozenset[int] | None = None,
-    replica: int | None = None,
-) -> Measure:
-    """A measure of what is selected, or of some kinds, variables or a replica of it only."""
-    if kinds is not None:
-        selection = replace(selection, kinds=frozenset(kinds))
-    if variables is not None:
-        selection = replace(selection, variables=variables)
-    if replica is not None:
-        selection = replace(selection, replicas=frozenset({replica}))
-    return selection.count
-
-
 class _Row(NamedTuple):
     """What some steps did to one variable, or to all of them alike, on some replicas."""
 
@@ -78,196 +59,84 @@ class _Row(NamedTuple):
     note: str
 
 
-class Rows:
-    """The rows that differ: by variable, steps and replica, with what each variable got there."""
+class Differences(NamedTuple):
+    """Where the counts of a trace are not as wanted."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        summaries: Sequence[Summary],
-        expected: Expected,
-        selection: Selection,
-        failed: Sequence[Wanted],
-    ) -> None:
-        self._trace, self._summaries, self._selection = trace, summaries, selection
-        self._per_step, self._failed = expected.per_step, failed
-        self.rows: dict[_Row, list[int]] = {}
-        """Each row with its replicas."""
-        self.unapplied: set[Span] = set()
-        """The steps in which gradients were handed over and none of them was applied."""
-        self.short = False
-        """Whether anything ran less often than it should."""
-        for summary in summaries:
-            for replica in replicas_to_judge(summary, expected.per_replica):
-                self._collect(summary, replica)
-
-    def _collect(self, summary: Summary, replica: int | None) -> None:
-        """The rows of one optimizer, on one replica or on all of them."""
-        selection, per_step, failed = self._selection, self._per_step, self._failed
-        measures = [measure_of(selection, wanted.kinds) for wanted in failed]
-        totals = tuple(summary.total(measure, replica) for measure in measures)
-        replicas = summary.replicas if replica is None else (replica,)
-        keys = [(group, index) for group in _groups(summary, selection) for index in replicas]
-        for group, index in keys:
-            measures += _counts_of(selection, group[0], index)
-        spans_by_values = spans_of(summary, replica, measures)
-        good = [values for values in spans_by_values if per_step and _hold(failed, values)]
-        usual = max(good, key=lambda values: length(spans_by_values[values]), default=None)
-        usually = usual and _treated(keys, usual[len(failed) :])
-        for values, spans in spans_by_values.items():
-            treated = _treated(keys, values[len(failed) :])
-            executed = any(variables_alike.counts.executed for variables_alike in treated)
-            requested = any(variables_alike.counts.requested for variables_alike in treated)
-            unknown = not executed and not requested and summary.unplaced(selection.count)
-            if values in good or unknown:
-                continue
-            short = _short(failed, values if per_step else totals)
-            self.short = self.short or short
-            tried = executed or any(each.counts.vain for each in treated)
-            if short and requested and not tried:
-                self.unapplied.update(spans)
-            none_applied = requested and not tried and selection.variables is None
-            for number, variables_alike in enumerate(treated):
-                differs = not usually or variables_alike != usually[number]
-                if differs and (short or per_step or variables_alike.counts.executed):
-                    self._add(summary, variables_alike, spans, none_applied)
-
-    def _add(
-        self, summary: Summary, treated: _Treated, spans: Sequence[Span], none_applied: bool
-    ) -> None:
-        """Add a row for each variable, or one for all if none of their gradients was applied."""
-        several = len(self._summaries) > 1
-        optimizer = f"{shown(summary.optimizers[0].name)}: " if several else ""
-        variables, counts = treated.variables, treated.counts
-        if none_applied:
-            variables, counts = [None], _Counts(0, 0, 0, 1)
-        for variable in variables:
-            noun = summary.dialect.variable
-            name = f"each {noun}" if none_applied else self._name(variable)
-            order = -1 if variable is None else variable
-            row = _Row(
-                spans[0][0], order, optimizer + name, tuple(spans), counts, self._note(counts)
-            )
-            replicas = self.rows.setdefault(row, [])
-            if treated.replica not in replicas:
-                replicas.append(treated.replica)
-
-    def _name(self, variable: int | None) -> str:
-        if variable is not None:
-            return shown(self._trace.variables[variable].name) or "''"
-        methods = self._selection.methods or ()
-        return ", ".join(shown(self._trace.methods[index].name) for index in sorted(methods))
-
-    def _note(self, counts: _Counts) -> str:
-        if counts.none:
-            return "no gradient"
-        if counts.executed or self._selection.methods is not None:
-            return ""
-        if counts.vain:
-            return "nothing was assigned"
-        return "not applied" if counts.requested else "not handed over"
-
-    def table(self) -> list[str]:
-        """The rows as lines of text."""
-        selection, in_all = self._selection, not self._per_step
-        methods = [self._trace.methods[index] for index in selection.methods or ()]
-        by_method = any(method.role == "step" for method in methods)
-        several = len(self._trace.replicas) > 1
-        columns = [Column("per step", left=True)]
-        if several:
-            columns.append(Column("replica", left=True))
-        columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]
-        if in_all:
-            columns.append(Column("in all"))
-        table = Table("method" if by_method else dialect_of(self._trace).variable, columns)
-        rows = []
-        for row, replicas in sorted(self.rows.items()):
-            dense, sparse, *_ = row.counts
-            cells = [label(row.spans, 3)]
-            if several:
-                cells.append(_ids(self._trace, replicas))
-            cells.append(f"{dense:,}")
-            if not by_method:
-                cells.append(f"{sparse:,}")
-            if in_all:
-                cells.append(f"{(dense + sparse) * length(row.spans) * len(replicas):,}")
-            rows.append(Row(row.name, tuple(cells), row.note))
-        for summary in self._summaries:
-            counts = [
-                summary.outside(measure_of(selection, [kind])) for kind in ("dense", "sparse")
-            ]
-            if any(counts):
-                cells = ["-", "-"] if several else ["-"]
-                cells += [f"{count:,}" for count in counts]
-                if in_all:
-                    cells.append(f"{sum(counts):,}")
-                rows.append(Row("outside any step", tuple(cells), "a direct call"))
-        return as_lines(table, rows)
+    rows: dict[_Row, dict[int, None]]
+    """Each row with its replicas."""
+    unapplied: set[Span]
+    """The steps in which too little ran because no gradient was applied."""
+    short: bool
+    """Whether anything ran less often than it should."""
 
 
-def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
-    """The variables that are meant, those that were treated alike everywhere together.
+class _Wrong(NamedTuple):
+    """Steps that count the same, and not what is wanted."""
 
-    A step method has no variables: None stands for it.
+    spans: tuple[Span, ...]
+    counts: Sequence[_Counts]
+    """What they did to each group of variables on each replica."""
+    short: bool
+    """Whether a count is too small."""
+    unapplied: bool
+    """Whether gradients came and none was applied."""
+
+
+def differences(claim: Claim) -> Differences:
+    """What each variable got, on each replica, in the steps in which a count is not as wanted."""
+    rows: dict[_Row, dict[int, None]] = {}
+    unapplied: set[Span] = set()
+    short = False
+    for summary in claim.summaries:
+        of = f"{shown(summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
+        for judged in claim.replicas(summary):
+            replicas = summary.replicas if judged is None else (judged,)
+            keys = [(g, on) for g in _groups(summary, claim.selection) for on in replicas]
+            wrong, usual = _wrong_steps(claim, summary, judged, keys)
+            short = short or any(each.short for each in wrong)
+            unapplied |= {span for e in wrong if e.short and e.unapplied for span in e.spans}
+            for row, replica in _rows(claim, summary, keys, wrong, usual):
+                rows.setdefault(row._replace(name=of + row.name), {})[replica] = None
+    return Differences(rows, unapplied, short)
+
+
+def _wrong_steps(
+    claim: Claim, summary: Summary, replica: int | None, keys: Sequence[_Key]
+) -> tuple[list[_Wrong], list[_Counts | None]]:
+    """The steps with a wrong count, by what they count; and what is usual in the other steps.
+
+    All steps are wrong if what is wrong is their sum.
     """
-    same: dict[tuple[tuple[_Deed, int], ...], list[int | None]] = {}
-    for pattern in summary.patterns:
-        variables = [
-            index
-            for index in pattern.variables
-            if selection.variables is None or index in selection.variables
-        ]
-        deeds: Counter[_Deed] = Counter()
-        for block, entry in pattern.cells:
-            if selection.holds(entry):
-                deeds[id(block), "execution", entry.kind or ""] += entry.times
-            elif entry.role in ("request", "vain"):
-                deeds[id(block), entry.role, entry.kind or ""] += entry.times
-        if variables and deeds:
-            same.setdefault(tuple(sorted(deeds.items())), []).extend(variables)
-    groups = list(same.values())
-    executed = [
-        variables
-        for deeds_of, variables in same.items()
-        if any(what == "execution" for (_, what, _), _ in deeds_of)
-    ]
-    without = selection.variables is None and any(
-        selection.holds(entry) and not entry.variables
-        for block in summary.blocks
-        for entry in block.entries
-    )
-    if selection.methods is not None and (executed or without):
-        groups = executed
-    return [*groups, [None]] if without else groups
+    selection, failed, per_step = claim.selection, claim.failed, claim.expected.per_step
+    measures = [of_kinds(selection, wanted.kinds) for wanted in failed]
+    totals = tuple(summary.total(measure, replica) for measure in measures)
+    ran = [selection, *(replace(each, variables=selection.variables) for each in (requests, vain))]
+    of_keys = [measure for key in keys for measure in _measures(selection, *key)]
+    timeline = summary.timeline(*measures, *ran, *of_keys, replica=replica)
+    lost, width, size = summary.unplaced(selection), len(failed) + 3, len(_Counts._fields)
 
+    @functools.cache
+    def is_wrong(values: Values) -> bool:
+        executed, requested, _ = values[width - 3 : width]
+        if lost and not executed and not requested:
+            return False  # the step may be one of those of which the detail is lost
+        return not (per_step and _hold(failed, values))
 
-_Deed = tuple[int, str, str]
-"""The id of a block, `execution`, `request` or `vain`, and the kind."""
+    def counts(values: Values) -> list[_Counts]:
+        return [_Counts(*values[at : at + size]) for at in range(width, len(values), size)]
 
-
-def _counts_of(selection: Selection, variable: int | None, replica: int) -> list[Measure]:
-    """The measures of `_Counts`, of one variable on a replica."""
-    if variable is None:
-        nothing = Selection(roles=frozenset()).count
-        return [measure_of(selection, replica=replica), nothing, nothing, nothing, nothing]
-    only = frozenset({variable})
-    requests, vain = Selection(roles=REQUESTS), Selection(roles=frozenset({"vain"}))
-    return [
-        measure_of(selection, ["dense"], only, replica),
-        measure_of(selection, ["sparse"], only, replica),
-        measure_of(requests, ["none"], only, replica),
-        measure_of(requests, ["dense", "sparse"], only, replica),
-        measure_of(vain, None, only, replica),
-    ]
-
-
-def _treated(keys: Sequence[tuple[list[int | None], int]], values: Values) -> list[_Treated]:
-    """What the groups got on the replicas, from the values of their `_counts_of` in a row."""
-    size = len(_Counts._fields)
-    return [
-        _Treated(group, replica, _Counts(*values[size * number : size * (number + 1)]))
-        for number, (group, replica) in enumerate(keys)
-    ]
+    spans_by_values: dict[Values, list[Span]] = {}
+    for first, last, values in timeline.spans(is_wrong):
+        spans_by_values.setdefault(values, []).append((first, last))
+    wrong = []
+    for values, spans in spans_by_values.items():
+        executed, requested, idle = values[width - 3 : width]
+        short = _short(failed, values if per_step else totals)
+        unapplied = bool(requested and not executed and not idle)
+        wrong.append(_Wrong(tuple(spans), counts(values), short, unapplied))
+    good = [values for values in timeline.spread if per_step and not is_wrong(values)]
+    most = max(good, key=lambda values: timeline.spread[values], default=None)
+    return wrong, [None] * len(keys) if most is None else [*counts(most)]
 
 
 def _hold(wanted: Iterable[Wanted], values: Values) -> bool:
@@ -278,31 +147,227 @@ def _short(wanted: Iterable[Wanted], values: Values) -> bool:
     return any(count < (each.low or 0) for each, count in zip(wanted, values, strict=False))
 
 
+def _rows(
+    claim: Claim,
+    summary: Summary,
+    keys: Sequence[_Key],
+    wrong: Sequence[_Wrong],
+    usual: Sequence[_Counts | None],
+) -> Iterator[tuple[_Row, int]]:
+    """The rows, each with its replica: one for all steps that did the same to a variable.
+
+    One stands for each variable in the steps in which none of their gradients was applied.
+    """
+    selection, per_step = claim.selection, claim.expected.per_step
+    together = functools.cache(_together)  # many variables have the same steps
+    for number, (variables, replica) in enumerate(keys):
+        spans_by_counts: dict[tuple[bool, _Counts], list[tuple[Span, ...]]] = {}
+        for each in wrong:
+            counts = each.counts[number]
+            none_applied = each.unapplied and selection.variables is None
+            differs = none_applied or counts != usual[number]
+            if differs and (each.short or per_step or counts.executed):
+                key = none_applied, _Counts(0, 0, 0, 1) if none_applied else counts
+                spans_by_counts.setdefault(key, []).append(each.spans)
+        for (none_applied, counts), parts in spans_by_counts.items():
+            spans, note = together(tuple(parts)), _note(counts, selection)
+            for index in [None] if none_applied else variables:
+                name = f"each {summary.dialect.variable}" if none_applied else _name(claim, index)
+                order = -1 if index is None else index
+                yield _Row(spans[0][0], order, name, spans, counts, note), replica
+
+
+def _together(parts: Sequence[tuple[Span, ...]]) -> tuple[Span, ...]:
+    """The spans in their order, neighbours as one."""
+    if len(parts) == 1:
+        return parts[0]
+    found: list[Span] = []
+    for first, last in heapq.merge(*parts):
+        if found and found[-1][1] == first - 1:
+            first = found.pop()[0]
+        found.append((first, last))
+    return tuple(found)
+
+
+def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
+    """The variables that are meant, those together that got the same in every step.
+
+    A step method has no variables: None stands for it.
+    """
+    only = selection.variables
+    groups: list[tuple[list[int | None], bool]] = [
+        ([i for i in pattern.variables if only is None or i in only], pattern.has(selection))
+        for pattern in summary.patterns
+        if any(map(pattern.has, (selection, missing, requests, vain)))
+    ]
+    without = only is None and any(
+        selection.holds(entry) and not entry.variables
+        for block in summary.blocks
+        for entry in block.entries
+    )
+    executed_only = selection.methods is not None and (
+        without or any(executed for variables, executed in groups if variables)
+    )
+    kept = [v for v, executed in groups if v and (executed or not executed_only)]
+    return [*kept, [None]] if without else kept
+
+
+def _measures(
+    selection: Selection, variables: Sequence[int | None], replica: int
+) -> Iterator[Selection]:
+    """The measures of `_Counts`, of a group of variables on a replica."""
+    dense, sparse = of_kinds(selection, {"dense"}), of_kinds(selection, {"sparse"})
+    measures = (dense, sparse, missing, requests, vain)
+    first = variables[0]
+    if first is None:
+        measures = (selection, *[Selection(roles=frozenset())] * 4)
+    only = None if first is None else frozenset({first})
+    return (replace(each, variables=only, replicas=frozenset({replica})) for each in measures)
+
+
+def _name(claim: Claim, index: int | None) -> str:
+    if index is not None:
+        return shown(claim.trace.variables[index].name) or "''"
+    methods = claim.selection.methods or ()
+    return ", ".join(shown(claim.trace.methods[each].name) for each in sorted(methods))
+
+
+def _note(counts: _Counts, selection: Selection) -> str:
+    if counts.none:
+        return "no gradient"
+    if counts.executed or selection.methods is not None:
+        return ""
+    if counts.vain:
+        return "nothing was assigned"
+    return "not applied" if counts.requested else "not handed over"
+
+
+def table_of_work(claim: Claim, rows: Mapping[_Row, Iterable[int]]) -> list[str]:
+    """The rows that differ, and what ran outside any step."""
+    trace, selection = claim.trace, claim.selection
+    methods = [trace.methods[index] for index in selection.methods or ()]
+    by_method = any(method.role == "step" for method in methods)
+    several, in_all = len(trace.replicas) > 1, not claim.expected.per_step
+    columns = [Column("per step", left=True)]
+    if several:
+        columns.append(Column("replica", left=True))
+    columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]
+    if in_all:
+        columns.append(Column("in all"))
+    lines = []
+    for row in sorted(rows):
+        replicas = list(rows[row])
+        cells = [label(row.spans, 3)]
+        if several:
+            cells.append(_ids(trace, replicas))
+        counts = row.counts[: 1 if by_method else 2]
+        cells += [f"{count:,}" for count in counts]
+        if in_all:
+            cells.append(f"{sum(row.counts[:2]) * length(row.spans) * len(replicas):,}")
+        lines.append(Row(row.name, tuple(cells), row.note))
+    for summary in claim.summaries:
+        outside = [summary.outside(of_kinds(selection, {kind})) for kind in ("dense", "sparse")]
+        if any(outside):
+            cells = ["-"] * (1 + several) + [f"{count:,}" for count in outside]
+            cells += [f"{sum(outside):,}"] * in_all
+            lines.append(Row("outside any step", tuple(cells), "a direct call"))
+    return as_lines("method" if by_method else dialect_of(trace).variable, columns, lines)
+
+
+def table_of_effects(claim: Claim) -> list[str]:
+    """What was seen of each variable, and after which steps what is expected otherwise."""
+    rows: list[tuple[int, Row]] = []
+    only = claim.selection.variables
+    what = [each for each in OBSERVATIONS if each == claim.expected.what]
+    for pattern in (pattern for summary in claim.summaries for pattern in summary.patterns):
+        cells = tuple(f"{pattern.observed(each):,}" for each in OBSERVATIONS)
+        spans = [each[:2] for each in pattern.timeline(observations=what).spans()]
+        noun = "step" if length(spans) == 1 else "steps"
+        note = f"in {noun} {label(spans, 3)}" if spans else ""
+        for index in pattern.variables if pattern.observed("compared") else ():
+            if only is None or index in only:
+                rows.append((index, Row(_name(claim, index), cells, note)))
+    columns = [Column("compared"), Column("unchanged"), Column("not finite")]
+    return as_lines("variable", columns, [row for _, row in sorted(rows, key=itemgetter(0))])
+
+
+def table_of_calls(calls: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """How often what was called."""
+    rows = [
+        Row(shown(name), (f"{row['eager']:,}", f"{row['tracing']:,}"))
+        for name, row in calls.items()
+    ]
+    return as_lines("calls of", [Column("eager"), Column("tracing")], rows)
+
+
+def rows_of_missed(claim: Claim, targets: Iterable[Target]) -> list[tuple[str, Row]]:
+    """The variables that were not updated, or not changed, with what each got instead."""
+    known: dict[int | None, list[Pattern]] = {}
+    for pattern in (pattern for summary in claim.summaries for pattern in summary.patterns):
+        for variable in pattern.variables:  # of several patterns if several optimizers had it
+            known.setdefault(variable, []).append(pattern)
+    missed = []
+    for name, index in targets:
+        patterns = known.get(index, [])
+        if claim.expected.what == "changes":
+            shape = () if index is None else claim.trace.variables[index].shape
+            note = "" if 0 in shape else _why_not_changed(claim.trace, patterns)
+            totals = [_total(patterns, updates)]
+            totals += [sum(p.observed(each) for p in patterns) for each in OBSERVATIONS[:2]]
+        else:
+            note = "" if _total(patterns, updates) else _why_not_updated(claim.trace, patterns)
+            totals = [_total(patterns, each) for each in (requests, missing)]
+        if note:
+            cells = tuple(f"{total:,}" for total in totals)
+            missed.append((name, Row(shown(name) or "''", cells, note)))
+    return missed
+
+
+def table_of_targets(claim: Claim, rows: Sequence[Row]) -> list[str]:
+    """What each of the variables got that were missed."""
+    changes = claim.expected.what == "changes"
+    headers = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
+    return as_lines("variable", [Column(each) for each in headers], rows)
+
+
+def _total(patterns: Iterable[Pattern], measure: Selection) -> int:
+    return sum(pattern.total(measure) for pattern in patterns)
+
+
+def _why_not_changed(trace: Trace, patterns: Sequence[Pattern]) -> str:
+    """Why some replica that was handed a variable did not change it; empty if each did."""
+    moved: Counter[int] = Counter()
+    for effect in (effect for pattern in patterns for effect in pattern.effects):
+        moved[effect.replica] += {"compared": effect.total, "unchanged": -effect.total}.get(
+            effect.what, 0
+        )
+    if not moved:
+        return "never handed over"
+    still = [replica for replica, number in moved.items() if not number]
+    if not still:
+        return ""
+    on = f" on replica {trace.replicas[still[0]].id}" if any(moved.values()) else ""
+    return f"no bit changed{on}" if _total(patterns, updates) else "never updated"
+
+
+def _why_not_updated(trace: Trace, patterns: Sequence[Pattern]) -> str:
+    if _total(patterns, vain):
+        return "nothing was assigned"
+    if _total(patterns, requests):
+        return "handed over, never applied"
+    if _total(patterns, missing):
+        return "no gradient"
+    if any(each.cells for each in patterns):
+        return "its graph never ran"
+    return "never handed to the optimizer" if trace.complete else "not seen"
+
+
 def _ids(trace: Trace, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
     if len(replicas) > 3 and len(replicas) == len(trace.replicas):
         return f"all {len(replicas):,}"
     ids = replica_ids(trace)
     return shown(listed([ids[index] for index in replicas], 3))
-
-
-def spans_of(
-    summary: Summary,
-    replica: int | None,
-    measures: Sequence[Measure],
-    but: Callable[[Values], bool] = lambda values: False,
-) -> dict[Values, list[Span]]:
-    """The steps, by what each of them counts, `but` not those that count this."""
-    spans_by_values: dict[Values, list[Span]] = {}
-    timeline = summary.timeline(*measures, replica=replica)
-    for first, last, values in timeline.spans(lambda values: not but(values)):
-        spans_by_values.setdefault(values, []).append((first, last))
-    return spans_by_values
-
-
-def replicas_to_judge(summary: Summary, per_replica: bool) -> Sequence[int | None]:
-    """Each replica on its own, or None for all of them together."""
-    return summary.replicas if per_replica else (None,)
 
 
 def label(spans: Sequence[Span], most: int | None = None) -> str:
@@ -315,49 +380,37 @@ def label(spans: Sequence[Span], most: int | None = None) -> str:
     >>> label([(1, 1), (4, 4), (9, 12), (20, 22)], most=2)
     '1, 4 and 7 more'
     """
-    names: list[str] = []
-    lengths: list[int] = []
+    parts: list[Steps] = []
     at = 0
     while at < len(spans):
+        first, last = spans[at]
+        period = spans[at + 1][0] - first if at + 1 < len(spans) else 0
         turns = 1
-        if at + 1 < len(spans):
-            period = spans[at + 1][0] - spans[at][0]
-            while at + turns < len(spans) and spans[at + turns] == _moved(
-                spans[at], turns * period
-            ):
-                turns += 1
-        if turns > 3:
-            some_of_them = [spans[at], spans[at + 1], spans[at + turns - 1]]
-            names.append("{}, {} … {}".format(*(_span(each) for each in some_of_them)))
-        else:
-            turns = 1
-            names.append(_span(spans[at]))
-        lengths.append(length(spans[at : at + turns]))
+        while at + turns < len(spans) and spans[at + turns][0] == first + turns * period:
+            if spans[at + turns][1] != last + turns * period:
+                break
+            turns += 1
+        turns = turns if turns > 3 else 1
+        end = last + (turns - 1) * period
+        parts.append(Steps(first, end, last - first + 1, period if turns > 1 else None))
         at += turns
+    names = [steps_label(each) for each in parts]
     if most is None or len(names) <= most:
         return ", ".join(names)
-    return f"{', '.join(names[:most])} and {sum(lengths[most:]):,} more"
-
-
-def _moved(span: Span, by: int) -> Span:
-    return span[0] + by, span[1] + by
-
-
-def _span(span: Span) -> str:
-    first, last = span
-    return f"{first:,}" if first == last else f"{first:,}-{last:,}"
+    return f"{', '.join(names[:most])} and {sum(each.number for each in parts[most:]):,} more"
 
 
 def length(spans: Iterable[Span]) -> int:
     return sum(last - first + 1 for first, last in spans)
 
 
-def as_lines(table: Table, rows: Sequence[Row]) -> list[str]:
+def as_lines(header: str, columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     """The table with these rows, or with the first of them if they are many."""
     ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
-    table.rows += [rows[index] for index in sorted(ranked[:_MOST_ROWS])]  # the odd ones first
+    kept = [rows[index] for index in sorted(ranked[:_MAX_ROWS])]  # the odd ones first
+    table = Table(header, columns, kept)
     lines = [line.plain for line in table.lines(WIDTH)] if rows else []
-    rest = len(rows) - len(table.rows)
+    rest = len(rows) - len(kept)
     return [*lines, *[f"… and {some(rest, 'more row')}"] * (rest > 0)]
 
 

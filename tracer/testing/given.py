@@ -10,6 +10,7 @@ from tracer.errors import UnknownName
 from tracer.model.names import shards_of, variables_meant, with_namesakes
 from tracer.model.records import Variable
 from tracer.model.trace import Trace
+from tracer.testing.expected import Target
 
 __tracebackhide__ = True  # as in `assertions`
 
@@ -73,13 +74,13 @@ def indices_meant(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
     return frozenset(indices)
 
 
-def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[tuple[str, int | None]]:
+def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
     """The name and the index of each of these leaves, in each transformation that has it.
 
     A tree does not say of which of several it is: `kernel` means `kernel#2`, too, if both have its
     shape. The leaf of a model that is trained by `vmap` or `pmap` has more dimensions here.
     """
-    meant: list[tuple[str, int | None]] = []
+    meant: list[Target] = []
     for leaf in leaves:
         path = leaf.name.removesuffix("/value")  # so a module of Flax NNX has it, and optax not
         same = re.compile(rf"({re.escape(leaf.name)}|{re.escape(path)})(#\d+)?")
@@ -89,6 +90,25 @@ def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[tuple[str, in
         ]
         meant += [(trace.variables[each].name, each) for each in indices] or [(leaf.name, None)]
     return meant
+
+
+def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
+    """The name and the index of each variable that is given, or that a name means.
+
+    `attribute` is which variables of a layer or a model are meant.
+    """
+    if leaves := leaves_of(given):
+        return leaves_meant(trace, leaves)
+    return [
+        (
+            trace.variables[index].name
+            if index is not None and isinstance(each, str)
+            else plain_name(each),
+            index,
+        )
+        for each in variables_in(given, attribute)
+        for index in tuple(sorted(indices_meant(trace, [each]))) or (None,)
+    ]
 
 
 def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 
-from tracer.model.measures import Measure
 from tracer.model.names import is_meant
-from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
 from tracer.reporters.layout import shown
-from tracer.testing.expected import Expected, Wanted
+from tracer.testing.expected import Claim
 
-_MOST_NAMES = 3
+_MAX_NAMES = 3
 
 Frozen = tuple[str, tuple[str, ...]]
 """The name of a frozen layer, and the names of the variables that it would train."""
@@ -28,8 +26,8 @@ def together(names: Sequence[str]) -> str:
     heads = {name.rpartition("/")[0] for name in names}
     if len(heads) == 1 and heads != {""}:
         names = [names[0], *(name.rpartition("/")[2] for name in names[1:])]
-    if len(names) > _MOST_NAMES:
-        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES:,} more"]
+    if len(names) > _MAX_NAMES:
+        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES:,} more"]
     return listed(names)
 
 
@@ -55,13 +53,17 @@ def of_layers(trace: Trace, layers: Sequence[Frozen]) -> str:
     return not_handed(trace, [name for _, names in layers for name in names], layers)
 
 
-def explaining(
-    summary: Summary, expected: Expected, failed: Sequence[tuple[Wanted, Measure]]
-) -> list[Frozen]:
-    """The frozen layers with as many variables as are missing in each step, for all that failed.
+def explaining(claim: Claim) -> list[Frozen]:
+    """The frozen layers with as many variables as are missing in each step, by each wrong count.
 
     All of the frozen layers, or the one with that number: where several have it, it may be any.
     """
+    methods = [claim.trace.methods[index] for index in claim.selection.methods or ()]
+    if len(claim.summaries) != 1 or not claim.trace.complete or not claim.summaries[0].steps:
+        return []
+    if any(method.role != "apply" for method in methods):
+        return []
+    expected, (summary,) = claim.expected, claim.summaries
     layers = list(summary.trace.objects.frozen())
     if isinstance(expected.variable, str):
         meant = expected.variable
@@ -73,8 +75,8 @@ def explaining(
     counts *= len(summary.replicas) if expected.per_replica else 1
     steps = sum(summary.steps_on.values())
     culprits: list[Frozen] = []
-    for wanted, measure in failed:
-        missing = (wanted.low or 0) * counts - summary.total(measure)
+    for wanted in claim.failed:
+        missing = (wanted.low or 0) * counts - claim.total(summary, wanted)
         if missing <= 0:
             return []
         if sum(len(own) for _, own in layers) * steps == missing:
