@@ -14,7 +14,7 @@ from tracer.api import CallTrace
 from tracer.cli import program
 from tracer.cli.autosave import say
 from tracer.cli.children import Children
-from tracer.cli.followed import keep_as_one_of
+from tracer.cli.child_traces import keep_as_one_of
 from tracer.cli.process import Process
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line

@@ -99,7 +99,7 @@ class Process:
         give_back = self._end_before_exiting(end)
         return autosave
 
-    def go_on_as_fork(self, command: str) -> bool:
+    def restart_as_fork(self, command: str) -> bool:
         """Be the fork of a process, in the fork; False if that had used an optimizer before."""
         # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
         if self._over or self._recording.used:

@@ -54,7 +54,7 @@ class _Followed:
             self._file(), folder=False, seconds=seconds, **options
         )
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._go_on_as_fork)
+            os.register_at_fork(after_in_child=self._restart_as_fork)
         wrapt.register_post_import_hook(self._watch_processes, "multiprocessing.process")
         wrapt.register_post_import_hook(self._watch_pools, "multiprocessing.pool")
 
@@ -67,9 +67,9 @@ class _Followed:
             again += 1
         return path
 
-    def _go_on_as_fork(self) -> None:
+    def _restart_as_fork(self) -> None:
         self._autosave = None
-        if self._process.go_on_as_fork(f"{self._process.command} (a fork)"):
+        if self._process.restart_as_fork(f"{self._process.command} (a fork)"):
             self._autosave = self._process.keep(
                 self._file(), folder=False, seconds=self._seconds, always=False
             )
@@ -116,7 +116,7 @@ class _Results(wrapt.ObjectProxy):  # type: ignore[type-arg]  # older ones have 
         self._self_autosave = autosave
 
     def put(self, result: Any) -> None:
-        self._self_autosave.rest()
+        self._self_autosave.pause()
         self.__wrapped__.put(result)
 
 
@@ -131,7 +131,7 @@ class _Tasks(wrapt.ObjectProxy):  # type: ignore[type-arg]  # older ones have no
     def get(self) -> Any:
         if not self._self_begun:  # what the initializer did; there may be no task for this worker
             self._self_begun = True
-            self._self_autosave.rest()
+            self._self_autosave.pause()
         task = self.__wrapped__.get()
-        self._self_autosave.go_on()
+        self._self_autosave.resume()
         return task
