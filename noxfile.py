@@ -13,6 +13,9 @@
 A session installs TensorFlow with the Keras 3 that it asks for, the `tf_keras` of the same number
 and the package, and runs the tests below, or what follows `--`. A Python that is not installed is
 skipped; `nox` finds `python3.12` and the like on the PATH. What was run stands in docs/limits.md.
+
+`.ci/run`, the hosted CI and pre-commit run these sessions, and only here is said what is run with
+what. With `--no-venv --no-install` a session uses the environment that is active.
 """
 
 import argparse
@@ -36,6 +39,21 @@ PYTHONS = {
 TRUTH_TABLE = "tests/counts/test_truth_table.py"
 EACH = ("-m", "long or not long")
 """Leaves out no test: see `tests/conftest.py`."""
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+TEST, DOCS, BACKENDS = (
+    ("-e", ".", *nox.project.dependency_groups(PROJECT, group))
+    for group in ("test", "docs", "backends")
+)
+"""The package with a group of what is not published: what a session installs."""
+
+ON_JAX = ("tests/backends/jax", "tests/backends/optax")
+
+LONG = ("-m", "long", "-n", "2", "--dist", "loadfile")
+"""The long tests, in two processes."""
+
+CHECKS = ("ruff check .", "ruff format --check .", "mypy --strict", "lint-imports")
+"""What a change must pass before it is run."""
 
 SHORT = (
     "tests/counts/test_namespaces.py",
@@ -73,9 +91,9 @@ ALL = (
 )
 """What depends on the version of TensorFlow or Keras."""
 
-nox.needs_version = ">=2024.10.9"
+nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
-nox.options.sessions = ["tests", "python"]
+nox.options.tags = ["change"]  # what a change is tested with; `weekly` takes longer
 
 
 combinations = nox.parametrize(
@@ -84,14 +102,14 @@ combinations = nox.parametrize(
 )
 
 
-@nox.session
+@nox.session(tags=["change"])
 @combinations
 def tests(session: nox.Session, tensorflow: str) -> None:
     """One TensorFlow on one Python, with its Keras 3 and its tf_keras: the short tests."""
     _run(session, tensorflow, SHORT)
 
 
-@nox.session
+@nox.session(tags=["weekly"])
 @combinations
 def thorough(session: nox.Session, tensorflow: str) -> None:
     """The same: all the tests that depend on the version of TensorFlow or Keras."""
@@ -99,18 +117,22 @@ def thorough(session: nox.Session, tensorflow: str) -> None:
 
 
 def _run(session: nox.Session, tensorflow: str, tests: tuple[str, ...]) -> None:
-    session.install(f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*", "-e", ".[test]")
+    session.install(f"tensorflow=={tensorflow}.*", f"tf_keras=={tensorflow}.*", *TEST)
     session.run("pytest", *(session.posargs or tests))
 
 
 @nox.session(python="3.11")
 def lint(session: nox.Session) -> None:
-    """Style, types and which way imports run: what `.ci/run` asks of the code before its tests."""
-    session.install("-e", ".[test]")
-    session.run("ruff", "check", ".")
-    session.run("ruff", "format", "--check", ".")
-    session.run("mypy", "--strict")
-    session.run("lint-imports")
+    """Style, types and which way imports run: all of `CHECKS`, even if one fails."""
+    session.install(*TEST)
+    failed = []
+    for check in CHECKS:
+        try:
+            session.run(*check.split())
+        except nox.command.CommandFailed:
+            failed.append(check)
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 @nox.session
@@ -151,33 +173,85 @@ def release(session: nox.Session) -> None:
         session.error(f"CHANGELOG.md has no '## {version} - DATE'")
 
 
+@nox.session
+def sdist(session: nox.Session) -> None:
+    """The tests in the sdist that `nox -s release -- FOLDER` built, with its code: `-- FOLDER`."""
+    root = _unpacked(session)
+    session.install(*TEST)
+    session.chdir(root)
+    command = ("pytest", "-p", "no:cacheprovider")
+    code = {"PYTHONPATH": str(root)}
+    session.run(*command, "tests/repository", env=code)
+    session.run(*command, "--collect-only", "-qq", *EACH, env=code)
+
+
+@nox.session(venv_backend="venv")
+def wheel(session: nox.Session) -> None:
+    """The wheel that `nox -s release -- FOLDER` built, alone and then beside JAX: `-- FOLDER`."""
+    smoke = str(Path(".ci", "smoke.py").absolute())
+    (built,) = (str(each.absolute()) for each in Path(session.posargs[0]).glob("*.whl"))
+    root = _unpacked(session)
+    elsewhere = root.with_name("elsewhere")
+    elsewhere.mkdir()
+    session.chdir(elsewhere)
+    session.install(built)
+    session.run("tracer", "--version")
+    session.run("python", smoke)
+    Path("hello.py").write_text('print("hello")')
+    for command in ("run hello.py", "report tracer.json", "check tracer.json --findings error"):
+        session.run("tracer", *command.split())
+    # It works with other frameworks, too, and without TensorFlow.
+    _, _, *needed = BACKENDS
+    session.install("jax", "keras", "optax", *needed)
+    session.chdir(root)
+    session.run("pytest", "-p", "no:cacheprovider", "-m", "not sweep", *ON_JAX)
+
+
+def _unpacked(session: nox.Session) -> Path:
+    """The folder of the sdist in the folder that follows `--`, unpacked."""
+    (built,) = Path(session.posargs[0]).absolute().glob("*.tar.gz")
+    folder = built.with_name(f"in-{session.name}")
+    shutil.rmtree(folder, ignore_errors=True)
+    with tarfile.open(built) as archive:
+        archive.extractall(folder)
+    (root,) = folder.iterdir()
+    return root
+
+
 @nox.session(python="3.11")
 def docs(session: nox.Session) -> None:
     """The documentation site, in `site/`; `-- --site-dir FOLDER` writes it elsewhere."""
-    session.install("-e", ".[docs]")
+    session.install(*DOCS)
     session.run("mkdocs", "build", "--strict", *session.posargs)
 
 
 @nox.session(python="3.11")
 def quick(session: nox.Session) -> None:
     """What `pytest` alone runs: all but the long tests, in one process."""
-    session.install("-e", ".[test]")
+    session.install(*TEST)
     session.run("pytest", *session.posargs)
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def sweep(session: nox.Session) -> None:
     """What measures again, and what repeats other tests with each kind of optimizer."""
-    session.install("-e", ".[test]")
+    session.install(*TEST)
     session.run("pytest", "-m", "sweep", "-n", "2", *session.posargs)
+
+
+@nox.session(python="3.11")
+def long(session: nox.Session) -> None:
+    """The long tests, in two processes."""
+    session.install(*TEST)
+    session.run("pytest", *LONG, *session.posargs)
 
 
 @nox.session(python="3.11")
 def everything(session: nox.Session) -> None:
     """All tests: the quick ones in one process, as people run them, the long ones in two."""
-    session.install("-e", ".[test]")
+    session.install(*TEST)
     session.run("pytest", *session.posargs)
-    session.run("pytest", *("-m", "long", "-n", "2", "--dist", "loadfile"), *session.posargs)
+    session.run("pytest", *LONG, *session.posargs)
 
 
 PYTHON = (
@@ -200,65 +274,59 @@ PYTHON = (
 """What depends on the version of Python or of another dependency."""
 
 
-@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"], tags=["change", "weekly"])
 def python(session: nox.Session) -> None:
     """What reads and shows traces, the doctests and the plugin, with the newest of everything."""
-    session.install("-e", ".[test]")
+    session.install(*TEST)
     session.run("pytest", *(session.posargs or PYTHON))
 
 
-@nox.session(python=["3.10", "3.13"], venv_backend="uv")
+@nox.session(python=["3.10", "3.13"], venv_backend="uv", tags=["weekly"])
 def lowest(session: nox.Session) -> None:
     """The same with the lowest versions that `pyproject.toml` allows; needs uv."""
     # The lowest TensorFlow for Python 3.13 is 2.20, of which a lower tf_keras knows nothing.
     more = ["tf_keras>=2.20"] if session.python == "3.13" else []
-    session.install("--resolution", "lowest-direct", "-e", ".[test]", *more)
+    session.install("--resolution", "lowest-direct", *TEST, *more)
     session.run("pytest", *(session.posargs or PYTHON))
 
 
-WITHOUT_TENSORFLOW = (
-    "hypothesis>=6.100",
-    "jsonschema>=4.20",
-    "pytest>=9.0",
-    "sybil>=9.3",
-)
-"""What the tests of the other backends need."""
-
-
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 @nox.parametrize("jax", ["0.6", "newest"])
 def jax(session: nox.Session, jax: str) -> None:
     """Keras 3 and optax on one JAX, without TensorFlow."""
     version = "jax" if jax == "newest" else f"jax=={jax}.*"
-    session.install(version, "keras", "optax", "-e", ".[html]", *WITHOUT_TENSORFLOW)
-    both = ("tests/backends/jax", "tests/backends/optax")
-    session.run("pytest", *(session.posargs or (*both, *EACH)))
+    session.install(version, "keras", "optax", *BACKENDS)
+    _run_backends(session, *ON_JAX)
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 @nox.parametrize("torch", ["2.6", "newest"])
 def torch(session: nox.Session, torch: str) -> None:
     """PyTorch's own optimizers, and Keras 3 on one PyTorch, without TensorFlow."""
     version = "torch" if torch == "newest" else f"torch=={torch}.*"
     # Inductor of PyTorch 2.6 imports setuptools, which nothing installs.
-    also = ("keras", "numpy", "setuptools")
-    session.install(version, *also, "-e", ".[html]", *WITHOUT_TENSORFLOW)
-    tests = ("tests/backends/torch_optim", "tests/backends/keras_torch")
-    session.run("pytest", *(session.posargs or (*tests, *EACH)))
+    session.install(version, "keras", "numpy", "setuptools", *BACKENDS)
+    _run_backends(session, "tests/backends/torch_optim", "tests/backends/keras_torch")
 
 
-@nox.session(python="3.11")
+def _run_backends(session: nox.Session, *tests: str) -> None:
+    """Run the tests: all, or as the options that follow `--` say; or other tests that follow it."""
+    given = session.posargs or EACH
+    session.run("pytest", *(tests if given[0].startswith("-") else ()), *given)
+
+
+@nox.session(python="3.11", tags=["weekly"])
 def trainers(session: nox.Session) -> None:
     """Lightning, Accelerate and the trainer of transformers, with PyTorch's own optimizers."""
-    session.install("torch", "lightning>=2.5", "accelerate>=1.9", "transformers>=4.50", "-e", ".")
-    session.install(*WITHOUT_TENSORFLOW)
+    trainers = ("lightning>=2.5", "accelerate>=1.9", "transformers>=4.50")
+    session.install("torch", *trainers, *BACKENDS)
     session.run("pytest", *(session.posargs or ("tests/backends/torch_optim", "-m", "sweep")))
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def third_party(session: nox.Session) -> None:
     """Optimizers that others wrote, on the newest TensorFlow that TensorFlow Addons works with."""
-    session.install("tensorflow==2.15.*", "tensorflow-addons==0.23.*", "-e", ".[test]")
+    session.install("tensorflow==2.15.*", "tensorflow-addons==0.23.*", *TEST)
     session.install("keras-adamw==1.38", "adabelief-tf==0.2.1", "gin-config==0.5.0")
     session.install("transformers==4.57.*", "tensorflow-recommenders==0.7.7")
     session.install("tensorflow-model-optimization==0.8.1")
@@ -269,31 +337,31 @@ def third_party(session: nox.Session) -> None:
     session.run("pytest", "-m", "long or not long", *(session.posargs or ("tests/third_party",)))
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def integrations(session: nox.Session) -> None:
     """Experiment trackers that others wrote: MLflow and Weights & Biases, with local files."""
-    session.install("mlflow-skinny>=3.1", "pandas", "wandb>=0.20", "-e", ".[test]")
+    session.install("mlflow-skinny>=3.1", "pandas", "wandb>=0.20", *TEST)
     session.run("pytest", *(session.posargs or ("tests/integrations", *EACH)))
 
 
 @nox.session(python="3.11")
 def upstream(session: nox.Session) -> None:
     """Keras's own tests, without and with the tracer; `-- --tf-keras CHECKOUT` for tf_keras's."""
-    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "jax", "-e", ".[test]")
+    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "jax", *TEST)
     session.run("python", "tests/upstream/compare.py", *session.posargs)
 
 
 @nox.session(python="3.11")
 def endurance(session: nox.Session) -> None:
     """Long runs, each without and with the tracer: counts, memory and time. Half an hour."""
-    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
+    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", *TEST)
     session.run("python", "tests/support/endurance.py", *session.posargs)
 
 
 @nox.session(python="3.11")
 def fuzz(session: nox.Session) -> None:
     """Random programs, `-- --seconds 1800 --seed 1`: counts against odometers and a model."""
-    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "-e", ".[test]")
+    session.install("tensorflow==2.21.*", "tf_keras==2.21.*", *TEST)
     session.chdir("tests")
     session.run("python", "-m", "fuzz.run", *session.posargs)
 

@@ -657,7 +657,7 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
         ["deep", "er", "sent.json", written.name]
     )
     assert tracer.load(written) == trace
-    Autosave(lambda: trace, folder, folder=True, seconds=1).rest()
+    Autosave(lambda: trace, folder, folder=True, seconds=1).pause()
     assert list(folder.iterdir()) == [written]
 
 

@@ -53,7 +53,7 @@ class Autosave:
         self._held = False
         self._written: Path | None = None
         self._writing = threading.Lock()
-        self._resting = False
+        self._paused = False
 
     def start(self) -> None:
         """Write a first file, and go on until `finish`."""
@@ -76,19 +76,19 @@ class Autosave:
             say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
         return self._written if written else None
 
-    def rest(self) -> None:
-        """Write the file as that of a finished run, and no more until `go_on`."""
-        self._resting = True
+    def pause(self) -> None:
+        """Write the file as that of a finished run, and no more until `resume`."""
+        self._paused = True
         self._write(finished=True)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Keep the file up to date again."""
-        self._resting = False
+        self._paused = False
 
     def _run(self) -> None:
         while True:
             began = time.monotonic()
-            if not self._resting:
+            if not self._paused:
                 self._write(finished=False)
             took = time.monotonic() - began
             # What is in the file is as old as the next file is late: one pause and two writings.
@@ -98,7 +98,7 @@ class Autosave:
     def _write(self, finished: bool) -> bool:
         """Write the file; returns False if that failed."""
         with self._writing:
-            return self._put(finished or self._resting)
+            return self._put(finished or self._paused)
 
     def _put(self, finished: bool) -> bool:
         try:

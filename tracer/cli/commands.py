@@ -56,17 +56,16 @@ def _steps(text: str) -> range:
 
 @contextmanager
 def _writing(output: Path | None) -> Iterator[None]:
-    """A file that cannot be written is the user's to solve; a broken pipe is none."""
+    """A file that cannot be written is the user's to solve; a broken pipe is none.
+
+    That a file was written is said on standard error; standard output is for what was asked for.
+    """
     try:
         yield
     except OSError as error:
         if output is None:
             raise
         raise Mistake(f"cannot write {output}: {error.strerror or error}") from error
-
-
-def _say_written(output: Path | None) -> None:
-    """Say so on standard error; standard output is for what was asked for."""
     if output is not None:
         print(f"tracer: wrote {output}", file=sys.stderr)
 
@@ -263,7 +262,6 @@ def report(
             formats.put(trace, format, by, output)
         except ValueError as error:
             raise Mistake(str(error)) from error
-    _say_written(output)
 
 
 @app.command(
@@ -355,7 +353,6 @@ def check(
         content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
     with _writing(output):
         verdicts.put(content, output)
-    _say_written(output)
     return int(any(each.reason for each in results))
 
 

@@ -9,11 +9,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from importlib import import_module, util
-from itertools import count
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 from unittest import mock
 
 from rich.console import Console, Group
@@ -31,24 +31,22 @@ BATCH, EPOCHS = 32, 2
 REPLICAS = 2
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """An optimizer of the demo."""
 
     label: str
     keras: str
     """The package whose models it trains."""
     make: Callable[[], Any]
-    methods: list[str]
+    methods: tuple[str, ...]
     """The methods that update a variable, which one would mock."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What `tracer` and the mocks counted for one optimizer under one strategy."""
 
     choice: Choice
-    replicas: int
+    way: str
     trace: CallTrace
     mocked: dict[str, int]
     """The calls that a mock of each method counted."""
@@ -65,17 +63,24 @@ def main() -> None:
         )
     _prepare()
     choices = _choices()
-    out = Console(highlight=False, soft_wrap=False)
     if len(choices) < 2:
         print(
             "tf_keras is not installed, so its legacy optimizer is left out: "
             "pip install 'optimizer-tracer[legacy]'",
             file=sys.stderr,
         )
-    with _progress(4 * len(choices)) as advance:
+    console = Console(stderr=True)
+    columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("starting", total=4 * len(choices))
         results = [
-            _result(choice, replicas, advance) for replicas in (1, REPLICAS) for choice in choices
+            _result(choice, replicas, partial(bar.update, task))
+            for replicas in (1, REPLICAS)
+            for choice in choices
         ]
+    out = Console(highlight=False, soft_wrap=False)
     with out.capture() as captured:
         out.print(_shown(results))
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
@@ -127,26 +132,32 @@ def _quiet() -> Iterator[None]:
 def _choices() -> list[Choice]:
     import keras
 
-    choices = []
+    major = keras.__version__.split(".")[0]
+    choices = [Choice(f"Adam of Keras {major}", "keras", keras.optimizers.Adam, ("update_step",))]
     if util.find_spec("tf_keras") is not None:
         legacy = import_module("tf_keras").optimizers.legacy.Adam
-        methods = ["_resource_apply_dense", "_resource_apply_sparse"]
-        choices.append(Choice("Adam of tf_keras (legacy)", "tf_keras", legacy, methods))
-    major = keras.__version__.split(".")[0]
-    methods = ["update_step"]
-    choices.append(Choice(f"Adam of Keras {major}", "keras", keras.optimizers.Adam, methods))
+        methods = ("_resource_apply_dense", "_resource_apply_sparse")
+        choices.insert(0, Choice("Adam of tf_keras (legacy)", "tf_keras", legacy, methods))
     return choices
 
 
-def _result(choice: Choice, replicas: int, advance: Callable[[str], None]) -> Result:
-    what = f"{choice.label}, {_way(replicas)}"
-    advance(f"{what}: with tracer")
+def _result(choice: Choice, replicas: int, show: Callable[..., None]) -> Result:
+    way = "model.fit" if replicas == 1 else f"MirroredStrategy, {replicas} replicas"
+    show(description=f"{choice.label}, {way}: with tracer")
     optimizer = _train(choice, replicas, tracer.wrap)
-    advance(f"{what}: with a mock")
-    with _mocked(choice) as mocks:
+    show(description=f"{choice.label}, {way}: with a mock", advance=1)
+    base = type(choice.make())
+    with ExitStack() as stack:
+        mocks = {
+            name: stack.enter_context(
+                mock.patch.object(base, name, autospec=True, side_effect=getattr(base, name))
+            )
+            for name in choice.methods
+        }
         _train(choice, replicas, lambda plain: plain)
+    show(advance=1)
     calls = {name: each.call_count for name, each in mocks.items()}
-    return Result(choice, replicas, tracer.trace_of(optimizer), calls)
+    return Result(choice, way, tracer.trace_of(optimizer), calls)
 
 
 def _train(choice: Choice, replicas: int, prepare: Callable[[Any], Any]) -> Any:
@@ -176,54 +187,22 @@ def _train(choice: Choice, replicas: int, prepare: Callable[[Any], Any]) -> Any:
     return optimizer
 
 
-def _scope(replicas: int) -> AbstractContextManager[object]:
+def _scope(replicas: int) -> Any:
     """The scope of a strategy with one logical CPU for each replica; the default one for one."""
     if replicas == 1:
         return nullcontext()
     import tensorflow as tf
 
-    scope: AbstractContextManager[object] = tf.distribute.MirroredStrategy(
+    return tf.distribute.MirroredStrategy(
         [f"CPU:{number}" for number in range(replicas)],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     ).scope()
-    return scope
-
-
-@contextmanager
-def _mocked(choice: Choice) -> Iterator[dict[str, Any]]:
-    """Mocks of the apply methods that count the calls and let them through."""
-    base = type(choice.make())
-    with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(
-                mock.patch.object(base, name, autospec=True, side_effect=getattr(base, name))
-            )
-            for name in choice.methods
-        }
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error while it is a terminal; yields what to call before each training."""
-    console = Console(stderr=True)
-    columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("starting", total=total)
-        done = count()
-        yield lambda what: bar.update(task, description=what, completed=next(done))
 
 
 # What is printed.
 
 
-def _way(replicas: int) -> str:
-    return "model.fit" if replicas == 1 else f"MirroredStrategy, {replicas} replicas"
-
-
 def _shown(results: list[Result]) -> Group:
-    choices = list(dict.fromkeys(result.choice.label for result in results))
     updates = sum(result.trace.updates() for result in results)
     calls = sum(sum(result.mocked.values()) for result in results)
     return Group(
@@ -231,7 +210,7 @@ def _shown(results: list[Result]) -> Group:
             f"One embedding and two dense layers, {SAMPLES} samples, batches of {BATCH}, {EPOCHS} "
             f"epochs: {SAMPLES // BATCH * EPOCHS} steps.\n"
         ),
-        _answers(results, choices),
+        _answers(results),
         Text(),
         _mocks(results),
         Text(
@@ -241,16 +220,17 @@ def _shown(results: list[Result]) -> Group:
     )
 
 
-def _answers(results: list[Result], choices: list[str]) -> Table:
+def _answers(results: list[Result]) -> Table:
     """The answers, one column for each optimizer and one row for each way of training."""
+    labels = dict.fromkeys(result.choice.label for result in results)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=True)
-    for label in choices:
+    for label in labels:
         table.add_column(label, ratio=1)
-    for replicas in dict.fromkeys(result.replicas for result in results):
+    for way, group in groupby(results, lambda result: result.way):
         if table.row_count:
             table.add_row()
-        table.add_row(*(Rule(_way(replicas), align="left", style="dim") for _ in choices))
-        table.add_row(*(Text(r.trace.answer()) for r in results if r.replicas == replicas))
+        table.add_row(*(Rule(way, align="left", style="dim") for _ in labels))
+        table.add_row(*(Text(result.trace.answer()) for result in group))
     return table
 
 
@@ -261,9 +241,8 @@ def _mocks(results: list[Result]) -> Table:
     table.add_column("executions", justify="right")
     table.add_column("a mock says", justify="right")
     for result in results:
-        way, *_ = _way(result.replicas).split(",")
+        way, *_ = result.way.split(",")
         table.add_row(Text(f"{result.choice.label}, {way}", style="bold"))
-        for name in result.choice.methods:
-            ran = result.trace.executions(name)
-            table.add_row(Text(f"  {name}"), f"{ran:,}", f"{result.mocked[name]:,}")
+        for name, calls in result.mocked.items():
+            table.add_row(Text(f"  {name}"), f"{result.trace.executions(name):,}", f"{calls:,}")
     return table

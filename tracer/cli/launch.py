@@ -7,14 +7,14 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tracer import api
 from tracer.api import CallTrace
 from tracer.cli import program
 from tracer.cli.autosave import say
-from tracer.cli.children import Children
-from tracer.cli.followed import keep_as_one_of
+from tracer.cli.child_traces import Children, keep_as_one_of
 from tracer.cli.process import Process
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
@@ -74,17 +74,13 @@ class Launch:
         """
         path = self._path().absolute()  # the program may go to another folder
         folder = self.children or (self.output or "").endswith(("/", os.sep)) or path.is_dir()
-        _make_folder(path if folder else path.parent)
-        children = Children()
+        with suppress(OSError):  # writing the first file says why
+            (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+        tell = partial(self._tell, Children())
         launch = uuid.uuid4().hex if self.children else ""
         process = Process(
             self._command(), launch, effects=self.effects, say=None if self.quiet else say
         )
-
-        def tell(trace: CallTrace, written: Path | None) -> None:
-            if not self.quiet:
-                self._tell(trace, written, children.names())
-
         if self.children:
             keep_as_one_of(process, path, seconds=self.seconds, told=tell)
         else:
@@ -102,8 +98,10 @@ class Launch:
     def _command(self) -> str:
         return command_line([*(["-m"] if self.module else []), self.program, *self.arguments])
 
-    def _tell(self, trace: CallTrace, written: Path | None, children: str) -> None:
+    def _tell(self, children: Children, trace: CallTrace, written: Path | None) -> None:
         """Print the report on standard error: standard output is the program's own."""
+        if self.quiet:
+            return
         with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
             sys.stdout.flush()
         if self.children and written is not None:
@@ -114,8 +112,8 @@ class Launch:
             print(file=sys.__stderr__)
         except (OSError, ValueError):
             return
-        if children and not trace.optimizers:
-            say(f"the program started {children}")
+        if (names := children.names()) and not trace.optimizers:
+            say(f"the program started {names}")
             say(
                 "none of those that were followed used an optimizer"
                 if self.children
@@ -159,8 +157,3 @@ def _check_folder(path: Path) -> None:
             f"{path}: holds the files of an earlier run, and a folder is one run: remove them, or "
             "choose another folder with -o"
         )
-
-
-def _make_folder(path: Path) -> None:
-    with suppress(OSError):  # writing the first file says why
-        path.mkdir(parents=True, exist_ok=True)

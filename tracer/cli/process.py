@@ -2,24 +2,36 @@
 
 import atexit
 import functools
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from tracer.api import CallTrace, recording_aloud
-from tracer.cli import ranks
 from tracer.cli.autosave import Autosave
 from tracer.model.records import Program, TraceData
 from tracer.model.redaction import without_credentials
 from tracer.reporters.layout import cut
 
 _LONGEST = 200  # cells of what an exception says
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""The rank and the number of ranks, as a launcher says them in the environment.
+
+Sources: docs.pytorch.org/docs/stable/elastic/run.html (`RANK`, `WORLD_SIZE`), Open MPI's
+mpirun(1), MPICH's Hydra and Slurm's srun(1). `SLURM_NTASKS` is not asked: a batch script, which is
+one process, has it too."""
+_MAX_RANKS = 100_000
 
 
 class Process:
@@ -43,7 +55,7 @@ class Process:
         self.command = command
         self.launch = launch
         self.effects = effects
-        self._place = ("", ()) if launch else ranks.place()
+        self._place = ("", ()) if launch else place()
         self._child = child
         self._tracing = ExitStack()
         self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
@@ -99,7 +111,7 @@ class Process:
         give_back = self._end_before_exiting(end)
         return autosave
 
-    def go_on_as_fork(self, command: str) -> bool:
+    def restart_as_fork(self, command: str) -> bool:
         """Be the fork of a process, in the fork; False if that had used an optimizer before."""
         # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
         if self._over or self._recording.used:
@@ -189,3 +201,35 @@ def _placed(data: TraceData, worker: str, cluster: Sequence[str]) -> TraceData:
         replicas=tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas),
         environment={**data.environment, "cluster": ", ".join(cluster)},
     )
+
+
+def place(environment: Mapping[str, str] = os.environ) -> tuple[str, tuple[str, ...]]:
+    """The name of this worker, and the names of all workers that train with it.
+
+    The name is empty for a process that is alone, and in a cluster with parameter servers, whose
+    coordinator counts for all.
+
+    >>> place({"RANK": "1", "WORLD_SIZE": "2"})
+    ('rank:1', ('rank:0', 'rank:1'))
+    >>> place({"RANK": "0", "WORLD_SIZE": "1"})
+    ('', ())
+    """
+    with suppress(KeyError, ValueError, TypeError, AttributeError):
+        return _task(json.loads(environment["TF_CONFIG"]))
+    for rank, size in _VARIABLES:
+        with suppress(KeyError, ValueError):
+            number, count = int(environment[rank]), int(environment[size])
+            if 0 <= number < count and 1 < count <= _MAX_RANKS:
+                return f"rank:{number}", tuple(f"rank:{each}" for each in range(count))
+    return "", ()
+
+
+def _task(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The task that `TF_CONFIG` makes of this process, and those that train."""
+    jobs = config["cluster"]
+    if "ps" in jobs or sum(map(len, jobs.values())) < 2:
+        return "", ()
+    trains = [job for job in sorted(jobs) if job in ("chief", "worker")]
+    every = tuple(f"{job}:{index}" for job in trains for index in range(len(jobs[job])))
+    task = config["task"]
+    return f"{task['type']}:{int(task.get('index', 0))}", every

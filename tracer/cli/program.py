@@ -11,9 +11,8 @@ import os
 import pkgutil
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
-from itertools import pairwise
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -94,23 +93,14 @@ def _clean(error: BaseException, traceback: TracebackType | None) -> None:
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
-    entries = list(_entries(traceback))
-    started = [n for n, each in enumerate(entries) if each.tb_frame.f_code is _start.__code__]
-    if started:
-        del entries[: started[-1] + 1]
-    kept = [each for each in entries if not _ours(each.tb_frame.f_code)]
-    for one, following in pairwise(kept):
-        one.tb_next = following
-    if kept:
-        kept[-1].tb_next = None
-    return kept[0] if kept else None
-
-
-def _ours(code: CodeType) -> bool:
-    return code.co_filename.startswith(_PACKAGE)
-
-
-def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    entries: list[TracebackType] = []
     while traceback is not None:
-        yield traceback
+        code = traceback.tb_frame.f_code
+        if code is _start.__code__:
+            entries.clear()
+        elif not code.co_filename.startswith(_PACKAGE):
+            entries.append(traceback)
         traceback = traceback.tb_next
+    for entry, following in zip(entries, [*entries[1:], None], strict=False):
+        entry.tb_next = following
+    return entries[0] if entries else None

@@ -1,8 +1,10 @@
 """Follows the trace file of a run that goes on in another process. No TensorFlow."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 
 from rich.console import Console
@@ -43,35 +45,28 @@ class Progress:
 
 def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Progress]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`."""
-    earlier = summaries_of(before) if before is not None else []
-    progresses = []
-    for number, summary in enumerate(summaries_of(trace)):
-        rate = None
-        if number < len(earlier) and seconds > 0:
-            rate = max(0, summary.steps - earlier[number].steps) / seconds
-        spreads = [
-            summary.spread(measures.updates, replica=replica) for replica in summary.replicas
-        ]
-        counts = {count for spread in spreads for (count,) in spread} or {0}
-        graphs, _ = summary.graphs(lambda block: 1)
-        progresses.append(
-            Progress(
-                shown(summary.optimizers[0].name),
-                summary.steps,
-                rate,
-                f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,}-{max(counts):,}",
-                max((spread[(0,)] for spread in spreads), default=0),
-                graphs,
-                tuple(_replicas(summary)),
-            )
-        )
-    return progresses
+    earlier = summaries_of(before) if before is not None and seconds > 0 else []
+    steps = chain((each.steps for each in earlier), repeat(None))
+    return [
+        _progress(summary, None if past is None else max(0, summary.steps - past) / seconds)
+        for summary, past in zip(summaries_of(trace), steps, strict=False)
+    ]
 
 
-def _replicas(summary: Summary) -> Iterator[tuple[str, int]]:
+def _progress(summary: Summary, rate: float | None) -> Progress:
+    spreads = [summary.spread(measures.updates, replica=replica) for replica in summary.replicas]
+    counts = {count for spread in spreads for (count,) in spread} or {0}
+    graphs, _ = summary.graphs(lambda block: 1)
     names = replica_names(summary.trace)
-    for index in summary.replicas:
-        yield shown(names[index]), summary.steps_on[index]
+    return Progress(
+        shown(summary.optimizers[0].name),
+        summary.steps,
+        rate,
+        "-".join(f"{count:,}" for count in sorted({min(counts), max(counts)})),
+        max((spread[(0,)] for spread in spreads), default=0),
+        graphs,
+        tuple((shown(names[index]), summary.steps_on[index]) for index in summary.replicas),
+    )
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:
@@ -80,37 +75,35 @@ def watch(path: Path, console: Console, patience: float) -> bool:
     Returns False if there is no news for `patience` seconds: then the run was killed, or there is
     none. Raises `tracer.TraceFileError` for a file that is no trace.
     """
-    if console.is_terminal:
-        with Live(console=console, auto_refresh=False) as live:
+    finished = False
+    with ExitStack() as stack:
+        live = Live(console=console, auto_refresh=False)
+        if console.is_terminal:
+            stack.enter_context(live)
+        for trace, progresses in _news(path, patience):
+            finished = trace.finished
+            if console.is_terminal:
+                live.update(_table(path, progresses, _state(trace)), refresh=True)
+            else:
+                for optimizer in progresses:
+                    print(_line(optimizer), file=console.file, flush=True)
+    return finished
 
-            def update(progresses: list[Progress], state: str) -> None:
-                live.update(_table(path, progresses, state), refresh=True)
 
-            return _follow(path, patience, update)
-
-    def add(progresses: list[Progress], state: str) -> None:
-        for optimizer in progresses:
-            print(_line(optimizer), file=console.file, flush=True)
-
-    return _follow(path, patience, add)
-
-
-def _follow(path: Path, patience: float, show: Callable[[list[Progress], str], None]) -> bool:
-    before: Trace | None = None
+def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Progress]]]:
+    """Each new trace in the file, until it is finished or nothing new came for a while."""
+    trace: Trace | None = None
     written = 0.0
     news = time.monotonic()
-    while True:
+    while not (trace is not None and trace.finished) and time.monotonic() - news <= patience:
         at = _written(path)
         if at > written:
-            trace = load(path)
+            before, trace = trace, load(path)
             progresses = progress(trace, before, at - written)
-            before, written, news = trace, at, time.monotonic()
-            show(progresses, _state(trace))
-            if trace.finished:
-                return True
-        if time.monotonic() - news > patience:
-            return False
-        time.sleep(_POLL)
+            written, news = at, time.monotonic()
+            yield trace, progresses
+        else:
+            time.sleep(_POLL)
 
 
 def _state(trace: Trace) -> str:

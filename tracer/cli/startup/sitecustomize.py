@@ -28,7 +28,7 @@ try:
     _give_way()
 finally:
     try:
-        from tracer.cli.followed import follow
+        from tracer.cli.child_traces import follow
     except ImportError as error:
         if sys.stderr is not None:
             print(f"tracer: not followed, for {error}: {sys.executable}", file=sys.stderr)
