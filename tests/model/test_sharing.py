@@ -7,7 +7,7 @@ import pytest
 import traces
 
 from tracer.model.records import Line, Program, Remark
-from tracer.model.redaction import command_line
+from tracer.model.redaction import command_line, message
 
 
 def test_no_folder_is_left() -> None:
@@ -119,3 +119,32 @@ def test_a_secret_is_not_kept(arguments: list[str]) -> None:
 )
 def test_what_is_no_secret_is_kept_as_it_was_typed(command: str) -> None:
     assert command_line(shlex.split(command)) == command
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "login failed: password=hidden",
+        "401: {'Authorization': 'Bearer hidden0123'}",
+        "bad api key: hidden",
+        'wandb: {"access_token": "hidden"}',
+        "could not connect to postgres://me:hidden@host/db",
+    ],
+)
+def test_an_error_does_not_tell_a_secret(said: str) -> None:
+    assert "hidden" not in message(said) and "REDACTED" in message(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unexpected token: ')'",
+        "missing key: encoder.weight",
+        "KeyError: 'key'",
+        "the bearer of bad news",
+        "Basic usage: tracer run",
+        "num_tokens: 512, tokenizer=bert",
+    ],
+)
+def test_an_error_without_a_secret_stays(said: str) -> None:
+    assert message(said) == said

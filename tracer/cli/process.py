@@ -16,7 +16,7 @@ import msgspec
 from tracer.api import CallTrace, recording_aloud
 from tracer.cli.autosave import Autosave
 from tracer.model.records import Program, TraceData
-from tracer.model.redaction import without_credentials
+from tracer.model.redaction import message
 from tracer.reporters.layout import cut
 
 _LONGEST = 200  # cells of what an exception says
@@ -164,7 +164,7 @@ class Process:
             self.status = 1
             said = ""
             with suppress(Exception):  # an exception of the program may not even have a text
-                said = without_credentials(" ".join(str(error).split()))
+                said = message(" ".join(str(error).split()))
             self._error = cut(f"{type(error).__name__}{': ' if said else ''}{said}", _LONGEST, 0)
 
     def _end_before_exiting(self, end: Callable[[], None]) -> Callable[[], None]:

@@ -19,6 +19,7 @@ from tracer.hooks.torch_hooks import After, handed_to
 from tracer.hooks.torch_programs import Handed, Program, ask
 from tracer.hooks.torch_steps import Watch
 from tracer.recorder.instances import instances
+from tracer.recorder.interrupts import interrupt_in
 from tracer.recorder.torch import dynamo
 from tracer.recorder.torch.operators import END, MOVED
 from tracer.recorder.torch_optim import compat
@@ -190,6 +191,8 @@ def _tell(optimizer: Any) -> None:
             finally:
                 _being_met.discard(id(optimizer))
     except Exception as error:
+        if interrupt_in(error) is not None:
+            raise
         text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
         with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same
             warnings.warn(

@@ -58,10 +58,16 @@ _CLEARED = (
     "a closure gave {name} its gradients, and a hook came after its step before the tracer's own: "
     "what that hook took away is not counted"
 )
+_UNSEEN = (
+    "{name} has a step of its own that wrote past the versions of tensors, which had counted its "
+    "writes before: what the first such step updated is not counted"
+)
 _NOT_COMPARABLE = (
     "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
     "can be compared: each that has a gradient counts as updated"
 )
+
+_ENOUGH = 100
 
 
 class Watch:
@@ -84,6 +90,9 @@ class Watch:
         groups: Any = optimizer.param_groups if optimizer is not None else ()
         self._past = compat.writes_past_versions(type(optimizer), groups)
         self._versioned: set[int] = set()  # the parameters that a version was seen to count
+        self._doubts = 0
+        """How many parameters are still to be compared before versions are believed for good."""
+        self._believed = False
         self.mark: dynamo.Mark | None = None
         """Where the step begins that is being compiled."""
         self._located = False  # whether it was asked which rank this process is
@@ -158,7 +167,8 @@ class Watch:
         return {
             id(each): effects.copy_of(each)
             for each in parameters
-            if (self._past or id(each) not in self._versioned) and not compat.is_lazy(each)
+            if (self._past or self._doubts > 0 or id(each) not in self._versioned)
+            and not compat.is_lazy(each)
         }
 
     def _note_begin(self, optimizer: Any) -> None:
@@ -298,7 +308,7 @@ class Watch:
             self._versioned.add(key)
             return False
         if key in self._versioned and not self._past:
-            return True
+            return not asks or self._is_left(step.copies.get(key), parameter)
         if key not in step.copies:  # it came while the step ran, or was lazy until then
             return not asks
         before, name = step.copies[key], type(optimizer).__name__
@@ -317,6 +327,23 @@ class Watch:
         if same is True and doubtful:
             self.recorder.note(_PAST.format(name=name))
         return same
+
+    def _is_left(self, before: Any, parameter: Any) -> bool:
+        """Whether a version is right that says that a step left a parameter with a gradient alone.
+
+        A step that skips some is such, and one that writes past versions now and then. So from the
+        first time on parameters are copied, until the bits agreed often enough.
+        """
+        if before is None:
+            self._doubts = self._doubts or (0 if self._believed else _ENOUGH)
+            return True
+        if bool(effects.is_left(before, parameter, None)):
+            self._doubts = max(0, self._doubts - 1)
+            self._believed = self._doubts == 0
+            return True
+        self._past = True
+        self.recorder.note(_UNSEEN.format(name=type(self.optimizer()).__name__))
+        return False
 
     def _moved_any(self, begun: Mapping[int, int], optimizer: Any) -> bool:
         return any(compat.has_moved(begun, each) for each in parameters_of(optimizer.param_groups))

@@ -27,6 +27,15 @@ _KNOWN = re.compile(
 """What keys of well-known services begin with."""
 
 
+_SAID = re.compile(
+    r"((?:passw|pwd|secret|credential|api[-_ ]?key|\w[-_]key|\w[-_]token(?!s))[\w.-]{0,40}"
+    r"['\"]?\s*[=:]\s*"
+    r"|\b(?:bearer|basic)\s+(?=[\w.+/=-]{8}))(?:\"[^\"]*\"|'[^']*'|[^\s,;&'\"})\]]+)",
+    re.IGNORECASE,
+)
+"""What a message calls a secret; `unexpected token: x` and `missing key: x` are none."""
+
+
 def command_line(arguments: Iterable[str]) -> str:
     """The arguments as one types them in a shell, with `REDACTED` for each secret.
 
@@ -52,6 +61,15 @@ def without_secrets(arguments: Iterable[str]) -> Iterator[str]:
             yield _INSIDE.sub(rf"\g<1>{_HIDDEN}", without_credentials(argument))
         is_option = argument.startswith("-") and not expected
         expected = is_option and not assigned and _SECRET_NAME.search(argument) is not None
+
+
+def message(text: str) -> str:
+    """What an error says, with `REDACTED` for each secret in it.
+
+    >>> message("login failed: password=x at https://me:pw@host")
+    'login failed: password=REDACTED at https://REDACTED@host'
+    """
+    return _SAID.sub(rf"\g<1>{_HIDDEN}", without_credentials(text))
 
 
 def without_credentials(text: str) -> str:

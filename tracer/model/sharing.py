@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tracer.model.records import TraceData
-from tracer.model.redaction import without_credentials
+from tracer.model.redaction import message
 from tracer.model.trace import Trace
 
 _ABSOLUTE = re.compile(
@@ -76,7 +76,7 @@ def _name(file: str) -> str:
 
 def _error(text: str) -> str:
     """What an error says without folders; a URL stays, but for what is secret in it."""
-    return without_credentials(_ABSOLUTE.sub(lambda found: found["url"] or "", text))
+    return message(_ABSOLUTE.sub(lambda found: found["url"] or "", text))
 
 
 def _program(command: str) -> str:

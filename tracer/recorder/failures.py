@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tracer.model.records import Failure
+from tracer.model.redaction import message
 from tracer.recorder.interrupts import suppress_faults
 
 _LONGEST = 200
@@ -92,7 +93,7 @@ def _one_line(error: Exception) -> str:
     said = ""
     with suppress_faults():  # an exception of the program may not even have a text
         said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    said = " ".join(said.split())
+    said = message(" ".join(said.split()))
     return f"{type(error).__name__}{': ' if said else ''}{said}"
 
 

@@ -4,6 +4,7 @@ Each row is a way to train; it returns how many parameters each step updated, as
 """
 
 import gc
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from torch_odometers import Moves, Odometer, give, readings, zeros
 import tracer
 from tracer.api import CallTrace
 from tracer.recorder.reader import Reader
+from tracer.recorder.torch_optim.handing import Handing
 
 torch.set_num_threads(1)
 INFINITE = float("inf")
@@ -1154,6 +1156,69 @@ def test_a_step_that_may_have_updated_by_nothing_is_said() -> None:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (8, 6, False)
     assert "Fourth" in trace.notes[0] and ".data" in trace.notes[0]
+
+
+def _write_by_data(parameters: list[torch.nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.data.add_(1)
+
+
+@pytest.mark.parametrize("skipping", [False, True])
+def test_a_step_whose_versions_count_its_first_writes_alone(skipping: bool) -> None:
+    """By versions it left all alone from the third step on, as one does that skips steps."""
+
+    class Warmed(torch.optim.SGD):
+        steps = 0
+        write: Any = partial(_write_by_data)  # no code of the class shows what it does
+
+        @torch.no_grad()  # type: ignore[misc]
+        def step(self, closure: Any = None) -> None:
+            self.steps += 1
+            if self.steps < 3:
+                for parameter in parameters:
+                    parameter.add_(1)
+            elif not skipping:
+                self.write(parameters)
+
+    parameters = zeros()
+    optimizer = tracer.wrap(Warmed(parameters, lr=1.0))
+    give(parameters)
+    for _ in range(8):
+        optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    happened = readings(parameters)[0]
+    assert happened == (2 if skipping else 8)
+    if skipping:
+        assert trace.complete and trace.updates() == 3 * happened
+        return
+    assert not trace.complete
+    assert "Warmed has a step of its own that wrote past the versions" in trace.notes[0]
+    assert by_step(trace) == [3, 3, 0, 3, 3, 3, 3, 3]
+
+
+def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    give(parameters)
+    optimizer.step()
+    before = signal.signal(signal.SIGINT, handler)
+    interrupt = lambda *given: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(Handing, "_look", interrupt)
+    try:
+        with pytest.raises(TimeoutError):
+            optimizer.step()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    monkeypatch.undo()
+    optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [3, 3, 3] and by_step(trace) == [3, 3, 3]
+    assert "TimeoutError interrupted the tracer" in trace.notes[0]
 
 
 def test_what_only_the_device_knows_of_a_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

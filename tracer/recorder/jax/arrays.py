@@ -8,11 +8,12 @@ import jax
 import numpy as np
 
 from tracer.recorder.backend import ENOUGH, SMALL, number_of
+from tracer.recorder.interrupts import suppress_faults
 
 
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
-    with suppress(Exception):
+    with suppress_faults():
         arrays = [each for each in map(array_of, variables) if each is not None]
         small = [each for each in arrays if 0 < each.size <= SMALL]
         return number_of([np.asarray(each) for each in small[:ENOUGH]])

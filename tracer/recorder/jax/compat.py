@@ -9,13 +9,13 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from tracer.errors import UnsupportedOptimizer
+from tracer.recorder.interrupts import suppress_faults
 
 try:
     from jax._src import (
@@ -381,5 +381,5 @@ def is_called_by_program() -> bool:
 
 def wait_for(array: Any) -> None:
     """Wait until an array is computed; not for one that is gone, or that failed."""
-    with suppress(Exception):
+    with suppress_faults():
         array.block_until_ready()

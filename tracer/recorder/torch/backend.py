@@ -1,7 +1,6 @@
 """PyTorch's answers: see `tracer.recorder.backend.Backend`, which this module is."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from tracer.recorder.host import (
     tensor_of,
     update_replica_id,
 )
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.torch.blocks import Blocks as new_blocks
 from tracer.recorder.torch.effects import tensor_of as tensor_of_variable
 from tracer.recorder.torch.ranks import locate, surroundings
@@ -73,7 +73,7 @@ def canonical(variable: Any) -> Any:
 
 def values_of(variables: Sequence[Any]) -> int | None:
     """A number made of the values of the first small variables; None if they cannot be read."""
-    with suppress(Exception):
+    with suppress_faults():
         small = [each for each in map(tensor_of_variable, variables) if 0 < each.numel() <= SMALL]
         return number_of([each.detach().cpu().numpy() for each in small[:ENOUGH]])
     return None

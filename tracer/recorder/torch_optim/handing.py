@@ -11,13 +11,13 @@ first hundred, and then for a thousandth of the time.
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from tracer.recorder import host
 from tracer.recorder.backend import Iterations
 from tracer.recorder.instances import instances
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.torch_optim import compat
 from tracer.recorder.torch_optim.parameters import beside, known_names
 
@@ -85,7 +85,7 @@ class Handing(host.Handing):
         begin = time.perf_counter()
         if begin < self._due:
             return
-        with suppress(Exception):
+        with suppress_faults():
             self._look()
         end = time.perf_counter()
         self._looks += 1

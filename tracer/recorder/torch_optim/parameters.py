@@ -7,7 +7,6 @@ are searched, once for all parameters of an optimizer, when it steps first; noth
 import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -16,6 +15,7 @@ import msgspec
 from tracer.model.records import Variable
 from tracer.recorder.host import Variables
 from tracer.recorder.instances import instances
+from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.torch_optim import compat
 
 
@@ -219,7 +219,7 @@ class _Search:
                 self._models[id(module)] = type(module).__name__, names
         for optimizer in filter(compat.is_optimizer, found):
             self._optimizers[id(optimizer)] = ref(optimizer)
-            with suppress(Exception):  # one that is being made, or is like none that there is
+            with suppress_faults():  # one that is being made, or is like none that there is
                 for parameter in parameters_of(optimizer.param_groups):
                     self._seen.setdefault(id(parameter), ref(parameter))
 
