@@ -217,10 +217,10 @@ def _measures(
 ) -> Iterator[Selection]:
     """The measures of `_Counts`, of a group of variables on a replica."""
     dense, sparse = of_kinds(selection, {"dense"}), of_kinds(selection, {"sparse"})
-    measures = (dense, sparse, missing, requests, vain)
+    measures = [dense, sparse, missing, requests, vain]
     first = variables[0]
     if first is None:
-        measures = (selection, *[Selection(roles=frozenset())] * 4)
+        measures = [selection, *[Selection(roles=frozenset())] * 4]
     only = None if first is None else frozenset({first})
     return (replace(each, variables=only, replicas=frozenset({replica})) for each in measures)
 
