@@ -1167,11 +1167,11 @@ def _write_by_data(parameters: list[torch.nn.Parameter]) -> None:
 def test_a_step_whose_versions_count_its_first_writes_alone(skipping: bool) -> None:
     """By versions it left all alone from the third step on, as one does that skips steps."""
 
-    class Warmed(torch.optim.SGD):
+    class Warmed(torch.optim.SGD):  # type: ignore[misc]
         steps = 0
         write: Any = partial(_write_by_data)  # no code of the class shows what it does
 
-        @torch.no_grad()  # type: ignore[misc]
+        @torch.no_grad()
         def step(self, closure: Any = None) -> None:
             self.steps += 1
             if self.steps < 3:
