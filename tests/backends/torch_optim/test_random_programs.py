@@ -289,8 +289,8 @@ class Slot:
         self.made = made
         self.optimizer = optimizer
         self.wrapped = self.was_wrapped = False
-        self.recorded = False
-        """Whether a block counted steps that came after `unwrap`: `trace_of` has them, too."""
+        self.recorded = self.mixed = False
+        """Whether a block counted steps after `unwrap`, and it was wrapped again after that."""
         self.compiled: Any = None
         self.scheduler: Any = None
         own = BEHAVIOURS[made.behaviour]
@@ -306,6 +306,8 @@ class Block(NamedTuple):
     left: ExitStack
     recording: Any
     logs: dict[Slot, Log]
+    unwrapped: list[Slot]
+    """What was unwrapped in it: its trace is incomplete."""
 
 
 class Run:
@@ -354,12 +356,12 @@ class Run:
         self.inner = Counter(dict(enumerate(moved)))
         self.inner.update(outer)
         logs = [slot.log] if slot.wrapped else []
-        slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
         slot.excused |= failed or "raise" in action.does or action.does == "compiled"
         if not failed or action.does == "raise in post hook":
             for log in logs:
                 log.append(updates)
+            slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
         if slot.scheduler is not None:
             slot.scheduler.step()
 
@@ -370,8 +372,7 @@ class Run:
         """Give gradients; those that were there get the value, too."""
         for place, parameter in enumerate(self.pool):
             if any(parameter is each for each in _parameters(slot.optimizer)):
-                # LBFGS moves what has no gradient, too.
-                wanted = slot.made.is_lbfgs or (flags[place % POOL] and parameter.requires_grad)
+                wanted = flags[place % POOL] and parameter.requires_grad
                 if wanted or parameter.grad is not None:
                     parameter.grad = torch.full_like(parameter, value)
 
@@ -490,39 +491,48 @@ class Run:
     # What they do with the tracer.
 
     def wrap(self, slot: Slot, flags: Sequence[bool]) -> None:
-        if self.traced and not self.blocks:  # the end of a block would unwrap it again
+        if self.traced:
             tracer.wrap(slot.optimizer, effects=flags[0])
             slot.wrapped = slot.was_wrapped = True
+            slot.mixed |= slot.recorded
 
     def unwrap(self, slot: Slot, flags: Sequence[bool]) -> None:
         if slot.wrapped:
             tracer.unwrap(slot.optimizer)
             slot.wrapped = False
+            for block in self.blocks:
+                block.unwrapped.append(slot)
 
     def record(self, slot: Slot, flags: Sequence[bool]) -> None:
         if self.traced:
             left = ExitStack()
             recording = left.enter_context(tracer.record(effects=flags[0]))
-            self.blocks.append(Block(left, recording, {}))
+            self.blocks.append(Block(left, recording, {}, []))
 
     def end(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
         if self.blocks:
             block = self.blocks.pop()
             block.left.close()
-            self.compare(block.recording.trace(), block.logs)
+            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
 
     def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
-        if slot.was_wrapped and not slot.recorded:
+        if slot.mixed:
+            assert not tracer.trace_of(slot.optimizer).complete
+        elif slot.was_wrapped:
             self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
         if self.blocks:
-            self.compare(self.blocks[-1].recording.trace(), self.blocks[-1].logs)
+            block = self.blocks[-1]
+            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
 
-    def compare(self, trace: CallTrace, happened_to: dict[Slot, Log]) -> None:
+    def compare(
+        self, trace: CallTrace, happened_to: dict[Slot, Log], excused: bool = False
+    ) -> None:
         """What is counted is what the weights say, or the trace says that it is not complete."""
         assert not any("bug in tracer" in each for each in trace.notes), trace.notes
         logs = [log for log in happened_to.values() if log]
         if not trace.complete:
-            assert trace.notes and any(slot.excused for slot in happened_to), trace.notes
+            excused |= any(slot.excused for slot in happened_to)
+            assert trace.notes and excused, trace.notes
             return
         steps = [len(log) for log in logs]
         counted = [each for each in trace.steps_by_replica().values() if each]
