@@ -142,7 +142,7 @@ OUTPUTS = {
     "report_callers_markdown": [
         *("report", "several_callers.json", "-f", "markdown", "--by", "caller"),
     ],
-    "report_callers_of_an_older_file": ["report", "eager.json", "--by", "caller"],
+    "report_callers_unknown": ["report", "eager.json", "--by", "caller"],
     "report_collapsed": ["report", "several_callers.json", "--format", "collapsed"],
     "report_layers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "layer"],
     "report_layers_markdown": ["report", "hostile_names.json", "-f", "markdown", "--by", "layer"],

@@ -214,5 +214,5 @@ def known(data: TraceData) -> bool:
     return bool(data.paths) or not data.blocks
 
 
-LACKING = "This trace knows no callers; files of version 1 do not."
+LACKING = "This trace knows no callers."
 """What is said where `known` is False."""

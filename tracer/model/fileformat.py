@@ -2,38 +2,31 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 3,
-     "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"},
-     "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
+    {"format": "optimizer-tracer", "version": 1,
      "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
+     "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "blocks": [{..., "entries": [{..., "variables": 1, "times": 1}], "runs": [[1, 1, 64, 1]]}],
      "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}],
-     "graphs": [...], "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
+     "graphs": [...], "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"}, ...,
+     "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
      "effects": [{..., "variables": 1, "total": 3, "runs": [[7, 1, 3, 1]]}]}
 
-The fields are those of `tracer.model.records`, where they are explained, but for one: `variables`
-of an entry, of calls and of an effect is an index into `lists`. A list holds indices of variables,
-as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is written once, and
-one of 1,000 variables takes as much space as one of 4. A run is `[first, stride, count, times]`, so
-a million regular steps take as much space as ten.
+The fields are those of `tracer.model.records`, where they are explained, but for `lists`:
+`variables` of an entry, of calls and of an effect is an index into it. A list holds indices of
+variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is
+written once, and one of 1,000 variables takes as much space as one of 4. A run is
+`[first, stride, count, times]`, so a million regular steps take as much space as ten.
 
 What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
 steps of the runs of a block or an effect rise, and the runs hold no more than its total.
-
-History of the number:
-
-- 1: the first format.
-- 2: `lines`, `paths`, `graph_tracings` and `effects`; blocks and calls have a `path`. A file of
-  version 1 knows no callers and no effects.
-- 3: the role `discarded` of an entry. Files of version 2 have none, and say the same otherwise.
 
 A field that a reader may ignore can be added without a new number; readers skip what they do not
 know. Any other change takes a new number, and `decode` refuses numbers above its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -44,14 +37,11 @@ from tracer.model.records import (
     Entry,
     Graph,
     GraphTracing,
-    Kind,
+    Indices,
     Line,
-    Method,
-    Observation,
     Optimizer,
     Program,
     Replica,
-    Role,
     TraceData,
     Variable,
 )
@@ -59,17 +49,76 @@ from tracer.model.runs import Run
 from tracer.model.wording import some
 
 FORMAT = "optimizer-tracer"
-VERSION = 3
+VERSION = 1
 
 MAX_INDICES = 10_000_000
 """The most indices that `lists` may stand for: a small file must not fill the memory."""
 
-_LIMIT = 2**63 - 1
-_LATEST = 2.0**37  # seconds since 1970: the year 6325
-_Indices = tuple[tuple[int, int], ...]
+_LIMIT = 2**63 - 1, "2**63 - 1"
+_LATEST = 2.0**37, "2**37"  # seconds since 1970: the year 6325
+_Ranges = tuple[tuple[int, int], ...]
 
-# `_check` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
+# `_RULES` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
 # Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
+
+_RULES: Mapping[type, Mapping[str, str | float]] = {
+    TraceData: {"first_step": 1},
+    Optimizer: {"root": "optimizers"},
+    Variable: {"shape": 0},
+    Replica: {"id": 0},
+    Block: {
+        "root": "optimizers",
+        "replica": "replicas",
+        "path": "paths",
+        "total": 0,
+        "graphs": 0,
+        "idle": 0,
+    },
+    Entry: {"optimizer": "optimizers", "method": "methods", "times": 1},
+    Run: {"first": 1, "stride": 1, "count": 1, "times": 1, "last": 1},
+    Calls: {
+        "optimizer": "optimizers",
+        "method": "methods",
+        "replica": "replicas",
+        "path": "paths",
+        "eager": 0,
+        "tracing": 0,
+    },
+    Graph: {
+        "root": "optimizers",
+        "replica": "replicas",
+        "tracings": 1,
+        "idle": 0,
+        "steps": 0,
+        "after": 0,
+        "step_calls": 0,
+    },
+    GraphTracing: {"graph": "graphs", "path": "paths", "after": 0, "at": 0.0, "seconds": 0.0},
+    Effect: {"root": "optimizers", "replica": "replicas", "total": 0},
+    Line: {"number": 0},
+    Program: {"timed_steps": 0, "started": 0.0, "seconds": 0.0, "timed_seconds": 0.0},
+}
+"""The table that a field is an index of, or the least value of its numbers; 0.0 for seconds."""
+
+_PARTS: Mapping[type, Sequence[str]] = {
+    TraceData: (
+        "optimizers",
+        "variables",
+        "methods",
+        "replicas",
+        "blocks",
+        "calls",
+        "graphs",
+        "programs",
+        "lines",
+        "paths",
+        "graph_tracings",
+        "effects",
+    ),
+    Block: ("entries", "runs"),
+    Effect: ("runs",),
+}
+"""The fields that hold records."""
 
 
 class _Header(msgspec.Struct):
@@ -77,72 +126,12 @@ class _Header(msgspec.Struct):
     version: Any = None
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    optimizer: int
-    method: int
-    role: Role
-    kind: Kind | None
-    variables: int
-    times: int
+class _Head(msgspec.Struct):
+    """What is read before the records, and must be there."""
 
-
-class _Block(msgspec.Struct, frozen=True):
-    root: int
-    replica: int
-    context: Literal["eager", "graph"]
-    function: str
-    step: bool
-    outside: bool
-    entries: tuple[_Entry, ...]
-    total: int
-    runs: tuple[Run, ...]
-    graphs: int
-    idle: int
-    path: int | None = None
-
-
-class _Calls(msgspec.Struct, frozen=True):
-    optimizer: int
-    method: int
-    kind: Kind | None
-    replica: int
-    variables: int
-    eager: int
-    tracing: int
-    path: int | None = None
-
-
-class _Effect(msgspec.Struct, frozen=True):
-    root: int
-    replica: int
-    what: Observation
-    variables: int
-    total: int
-    runs: tuple[Run, ...]
-
-
-class _File(msgspec.Struct, frozen=True):
-    format: str
-    version: int
     complete: bool
-    notes: tuple[str, ...]
-    environment: dict[str, str]
-    optimizers: tuple[Optimizer, ...]
-    variables: tuple[Variable, ...]
-    methods: tuple[Method, ...]
-    replicas: tuple[Replica, ...]
-    lists: tuple[_Indices, ...]
-    blocks: tuple[_Block, ...]
-    calls: tuple[_Calls, ...]
-    graphs: tuple[Graph, ...] = ()
-    finished: bool = True
-    only: str = ""
-    first_step: int = 1
-    programs: tuple[Program, ...] = ()
-    lines: tuple[Line, ...] = ()
-    paths: tuple[tuple[int, ...], ...] = ()
-    graph_tracings: tuple[GraphTracing, ...] = ()
-    effects: tuple[_Effect, ...] = ()
+    lists: tuple[_Ranges, ...]
+    variables: tuple[msgspec.Raw, ...]
 
 
 def encode(data: TraceData) -> bytes:
@@ -153,35 +142,42 @@ def encode(data: TraceData) -> bytes:
     >>> decode(encode(TraceData((), (), (), (), (), (), notes=("nothing happened",)))).notes
     ('nothing happened',)
     """
-    content = msgspec.json.encode(_to_file(data)) + b"\n"
-    _from_file(msgspec.json.decode(content, type=_File))  # what is written can be read
+    lists: dict[tuple[int, ...], int] = {}
+
+    def listed(record: Entry | Calls | Effect) -> msgspec.Struct:
+        """The record with the number of its list in the place of the list."""
+        number = lists.setdefault(record.variables, len(lists))
+        return msgspec.structs.replace(record, variables=number)
+
+    records = msgspec.structs.replace(
+        data,
+        blocks=[
+            msgspec.structs.replace(block, entries=[*map(listed, block.entries)])
+            for block in data.blocks
+        ],
+        calls=[*map(listed, data.calls)],
+        effects=[*map(listed, data.effects)],
+    )
+    body = msgspec.json.encode(records)
+    ranges = [_to_ranges(variables) for variables in lists]
+    head = msgspec.json.encode({"format": FORMAT, "version": VERSION, "lists": ranges})
+    content = b"".join((head[:-1], b",", memoryview(body)[1:], b"\n"))
+    _read(content)  # what is written can be read
     return content
 
 
 def decode(content: bytes) -> TraceData:
-    """The records in the content of a trace file, of this version or an older one.
+    """The records in the content of a trace file.
 
     Raises `ValueError` with the reason: it is none, is damaged, or was written by a newer tracer.
     """
-    file = _typed(content)
-    try:
-        return _from_file(file)
-    except ValueError as error:
-        raise ValueError(f"is damaged: {error}") from error
-
-
-def _typed(content: bytes) -> _File:
-    """The content of a trace file, with its types checked.
-
-    Raises `ValueError` with the reason.
-    """
     try:
         _check_header(content)
-        return msgspec.json.decode(content, type=_File)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"is damaged: {error}") from error
+        return _read(content)
     except UnicodeDecodeError as error:
         raise ValueError("is not a trace file: not UTF-8 text") from error
+    except msgspec.ValidationError as error:
+        raise ValueError(f"is damaged: {error}") from error
     except msgspec.DecodeError as error:
         if "truncated" in str(error):
             raise ValueError("is truncated: the end is missing") from error
@@ -206,241 +202,69 @@ def _check_header(content: bytes) -> None:
         )
 
 
-# Records and what is written of them.
+def _read(content: bytes) -> TraceData:
+    """The records in `content`.
+
+    Raises `msgspec.ValidationError` with the reason if they contradict each other.
+    """
+    head = msgspec.json.decode(content, type=_Head)
+    lists = _expand(head.lists, len(head.variables))
+
+    def list_of(kind: type, number: Any) -> Indices:
+        if type(number) is not int:
+            raise ValueError(f"Expected `int`, got `{type(number).__name__}`")
+        if not 0 <= number < len(lists):
+            raise ValueError(f"{number} is outside a table of {len(lists)}")
+        return lists[number]
+
+    data = msgspec.json.decode(content, type=TraceData, dec_hook=list_of)
+    for fault in _faults(data):
+        raise msgspec.ValidationError(fault)
+    return data
 
 
-def _to_file(data: TraceData) -> _File:
-    lists: dict[tuple[int, ...], int] = {}
-
-    def number(variables: Sequence[int]) -> int:
-        return lists.setdefault(tuple(variables), len(lists))
-
-    blocks = tuple(
-        _Block(
-            root=block.root,
-            replica=block.replica,
-            context=block.context,
-            function=block.function,
-            step=block.step,
-            outside=block.outside,
-            entries=tuple(
-                _Entry(e.optimizer, e.method, e.role, e.kind, number(e.variables), e.times)
-                for e in block.entries
-            ),
-            total=block.total,
-            runs=block.runs,
-            graphs=block.graphs,
-            idle=block.idle,
-            path=block.path,
-        )
-        for block in data.blocks
-    )
-    calls = tuple(
-        _Calls(
-            c.optimizer,
-            c.method,
-            c.kind,
-            c.replica,
-            number(c.variables),
-            c.eager,
-            c.tracing,
-            c.path,
-        )
-        for c in data.calls
-    )
-    effects = tuple(
-        _Effect(e.root, e.replica, e.what, number(e.variables), e.total, e.runs)
-        for e in data.effects
-    )
-    return _File(
-        FORMAT,
-        VERSION,
-        data.complete,
-        data.notes,
-        data.environment,
-        data.optimizers,
-        data.variables,
-        data.methods,
-        data.replicas,
-        tuple(_to_ranges(variables) for variables in lists),
-        blocks,
-        calls,
-        data.graphs,
-        data.finished,
-        data.only,
-        data.first_step,
-        data.programs,
-        data.lines,
-        data.paths,
-        data.graph_tracings,
-        effects,
-    )
+def _faults(data: TraceData) -> Iterator[str]:
+    """What cannot be, as `blocks[0].entries[0].times holds 0, less than 1`."""
+    sizes = {table: len(getattr(data, table)) for table in _PARTS[TraceData]}
+    yield from (fault[1:] for fault in _faults_of(data, sizes))
+    for number, path in enumerate(data.paths):
+        for line in path:
+            if not 0 <= line < len(data.lines):
+                yield f"paths[{number}] is {line}, outside a table of {len(data.lines)}"
 
 
-def _from_file(file: _File) -> TraceData:
-    """The records in `file`. Raises `ValueError` with the reason if they contradict each other."""
-    lists = _expand(file.lists, len(file.variables))
-    _check_tables(file)
-    blocks = tuple(
-        _block(file, lists, block, f"blocks[{number}]") for number, block in enumerate(file.blocks)
-    )
-    calls = tuple(
-        _calls(file, lists, calls, f"calls[{number}]") for number, calls in enumerate(file.calls)
-    )
-    effects = tuple(
-        _effect(file, lists, effect, f"effects[{number}]")
-        for number, effect in enumerate(file.effects)
-    )
-    return TraceData(
-        file.optimizers,
-        file.variables,
-        file.methods,
-        file.replicas,
-        blocks,
-        calls,
-        file.graphs,
-        file.complete,
-        file.notes,
-        file.environment,
-        file.finished,
-        file.only,
-        file.first_step,
-        file.programs,
-        file.lines,
-        file.paths,
-        file.graph_tracings,
-        effects,
-    )
+def _faults_of(record: msgspec.Struct, sizes: Mapping[str, int]) -> Iterator[str]:
+    """The same of one record: `.entries[0].times holds 0, less than 1`."""
+    kind = type(record)
+    for field, rule in _RULES.get(kind, {}).items():
+        value = getattr(record, field)
+        if isinstance(rule, str):
+            if value is not None and not 0 <= value < sizes[rule]:
+                yield f".{field} is {value}, outside a table of {sizes[rule]}"
+        else:
+            limit, name = _LATEST if isinstance(rule, float) else _LIMIT
+            for number in value if isinstance(value, tuple) else (value,):
+                if number is not None and not rule <= number <= limit:
+                    bound = f"less than {rule}" if number < rule else f"more than {name}"
+                    yield f".{field} holds {number}, {bound}"
+    for field in _PARTS.get(kind, ()):
+        for number, part in enumerate(getattr(record, field)):
+            for fault in _faults_of(part, sizes):
+                yield f".{field}[{number}]{fault}"
+    if isinstance(record, Graph) and record.tracings < record.idle:
+        yield f".tracings holds {record.tracings}, less than {record.idle}"
+    if isinstance(record, Block | Effect):
+        yield from _faults_of_runs(record.runs, record.total)
 
 
-def _check_tables(file: _File) -> None:
-    """Raise `ValueError` if what stands in the file as it is in the records cannot be."""
-    _check(1, "first_step", file.first_step)
-    for number, program in enumerate(file.programs):
-        times = program.started, program.seconds, program.timed_seconds
-        if not all(0 <= each < _LATEST for each in times):
-            raise ValueError(f"programs[{number}] has no time that can be")
-        _check(0, f"programs[{number}].timed_steps", program.timed_steps)
-    for number, optimizer in enumerate(file.optimizers):
-        _inside(file.optimizers, optimizer.root, f"optimizers[{number}].root")
-    for number, variable in enumerate(file.variables):
-        sizes = [size for size in variable.shape if size is not None]
-        _check(0, f"variables[{number}].shape", *sizes)
-    for number, replica in enumerate(file.replicas):
-        _check(0, f"replicas[{number}].id", replica.id)
-    for number, graph in enumerate(file.graphs):
-        where = f"graphs[{number}]"
-        _inside(file.optimizers, graph.root, f"{where}.root")
-        _inside(file.replicas, graph.replica, f"{where}.replica")
-        _check(0, where, graph.idle, graph.steps, graph.after, graph.step_calls)
-        _check(max(1, graph.idle), f"{where}.tracings", graph.tracings)
-    for number, line in enumerate(file.lines):
-        _check(0, f"lines[{number}].number", line.number)
-    for number, path in enumerate(file.paths):
-        for index in path:
-            _inside(file.lines, index, f"paths[{number}]")
-    for number, tracing in enumerate(file.graph_tracings):
-        where = f"graph_tracings[{number}]"
-        _inside(file.graphs, tracing.graph, f"{where}.graph")
-        _inside_or_none(file.paths, tracing.path, f"{where}.path")
-        _check(0, where, tracing.after)
-        if not 0 <= tracing.at < _LATEST or not 0 <= tracing.seconds < _LATEST:
-            raise ValueError(f"{where} has no time that can be")
-
-
-def _block(file: _File, lists: Sequence[tuple[int, ...]], block: _Block, where: str) -> Block:
-    _inside(file.optimizers, block.root, f"{where}.root")
-    _inside(file.replicas, block.replica, f"{where}.replica")
-    _inside_or_none(file.paths, block.path, f"{where}.path")
-    _check(0, where, block.total, block.graphs, block.idle)
-    entries = []
-    for number, e in enumerate(block.entries):
-        _inside(file.optimizers, e.optimizer, f"{where}.entries[{number}].optimizer")
-        _inside(file.methods, e.method, f"{where}.entries[{number}].method")
-        _inside(lists, e.variables, f"{where}.entries[{number}].variables")
-        _check(1, f"{where}.entries[{number}].times", e.times)
-        variables = lists[e.variables]
-        entries.append(Entry(e.optimizer, e.method, e.role, e.kind, variables, e.times))
-    _check_runs(block.runs, block.total, where, "execution")
-    return Block(
-        root=block.root,
-        replica=block.replica,
-        context=block.context,
-        function=block.function,
-        step=block.step,
-        entries=tuple(entries),
-        total=block.total,
-        runs=block.runs,
-        graphs=block.graphs,
-        idle=block.idle,
-        outside=block.outside,
-        path=block.path,
-    )
-
-
-def _calls(file: _File, lists: Sequence[tuple[int, ...]], calls: _Calls, where: str) -> Calls:
-    _inside(file.optimizers, calls.optimizer, f"{where}.optimizer")
-    _inside(file.methods, calls.method, f"{where}.method")
-    _inside(file.replicas, calls.replica, f"{where}.replica")
-    _inside(lists, calls.variables, f"{where}.variables")
-    _check(0, where, calls.eager, calls.tracing)
-    _inside_or_none(file.paths, calls.path, f"{where}.path")
-    return Calls(
-        calls.optimizer,
-        calls.method,
-        calls.kind,
-        calls.replica,
-        lists[calls.variables],
-        calls.eager,
-        calls.tracing,
-        calls.path,
-    )
-
-
-def _effect(file: _File, lists: Sequence[tuple[int, ...]], effect: _Effect, where: str) -> Effect:
-    _inside(file.optimizers, effect.root, f"{where}.root")
-    _inside(file.replicas, effect.replica, f"{where}.replica")
-    _inside(lists, effect.variables, f"{where}.variables")
-    _check(0, where, effect.total)
-    _check_runs(effect.runs, effect.total, where, "step")
-    return Effect(
-        effect.root,
-        effect.replica,
-        effect.what,
-        lists[effect.variables],
-        effect.total,
-        effect.runs,
-    )
-
-
-def _check_runs(runs: Sequence[Run], total: int, where: str, noun: str) -> None:
-    for number, run in enumerate(runs):
-        at = f"{where}.runs[{number}]"
-        _check(1, at, run.first, run.stride, run.count, run.times, run.last)
+def _faults_of_runs(runs: Sequence[Run], total: int) -> Iterator[str]:
     if any(before.last >= after.first for before, after in pairwise(runs)):
-        raise ValueError(f"the steps of {where}.runs do not rise")
+        yield ".runs hold steps that do not rise"
     if (placed := sum(run.total for run in runs)) > total:
-        raise ValueError(f"{where}.runs hold {some(placed, noun)}, more than the total, {total}")
+        yield f".runs hold {placed:,}, more than the total, {total:,}"
 
 
-def _inside(table: Sequence[object], index: int, where: str) -> None:
-    if not 0 <= index < len(table):
-        raise ValueError(f"{where} is {index}, outside a table of {len(table)}")
-
-
-def _inside_or_none(table: Sequence[object], index: int | None, where: str) -> None:
-    if index is not None:
-        _inside(table, index, where)
-
-
-def _check(least: int, where: str, *numbers: int) -> None:
-    for number in numbers:
-        if not least <= number <= _LIMIT:
-            bound = f"less than {least}" if number < least else "more than 2**63 - 1"
-            raise ValueError(f"{where} holds {number}, {bound}")
-
-
-def _to_ranges(indices: Iterable[int]) -> _Indices:
+def _to_ranges(indices: Iterable[int]) -> _Ranges:
     """The same indices in the same order, each rise by 1 as `(start, stop)`.
 
     >>> _to_ranges([0, 1, 2, 5, 9, 8])
@@ -455,7 +279,7 @@ def _to_ranges(indices: Iterable[int]) -> _Indices:
     return tuple(ranges)
 
 
-def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
+def _expand(lists: Sequence[_Ranges], variables: int) -> list[Indices]:
     """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
     expanded = []
     held = 0
@@ -463,13 +287,13 @@ def _expand(lists: Sequence[_Indices], variables: int) -> list[tuple[int, ...]]:
         indices: list[int] = []
         for start, stop in ranges:
             if not 0 <= start < stop <= variables:
-                raise ValueError(
+                raise msgspec.ValidationError(
                     f"lists[{number}] holds [{start}, {stop}], "
                     f"outside a table of {some(variables, 'variable')}"
                 )
             held += stop - start
             if held > MAX_INDICES:
-                raise ValueError(f"lists hold more than {MAX_INDICES:,} variables")
+                raise msgspec.ValidationError(f"lists hold more than {MAX_INDICES:,} variables")
             indices.extend(range(start, stop))
-        expanded.append(tuple(indices))
+        expanded.append(Indices(indices))
     return expanded
