@@ -475,12 +475,11 @@ def test_snapshots(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -
     result.stdout.fnmatch_lines(
         [
             "E       AssertionError: the counts differ from the snapshot "
-            "__traces__/test_it/sgd-1.json (- snapshot, + now):",
+            "__traces__/test_it/sgd-1.json (first: the snapshot, second: now):",
             "E       ",
-            "E       -apply_gradients: 1 in each of the steps 1-3",
-            "E       +apply_gradients: 1 in each of the steps 1-4",
-            "E       -_resource_apply_dense on w0 (dense): 1 in each of the steps 1-3",
-            "E       +_resource_apply_dense on w0 (dense): 1 in each of the steps 1-4",
+            "E       apply_gradients: 3 to 4; 1 in step 4, which only the second trace has",
+            "E       w0, _resource_apply_dense (dense): 3 to 4; 1 in step 4, "
+            "which only the second trace has",
         ],
         consecutive=True,
     )

@@ -8,8 +8,7 @@ import traces
 from traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.compare import differences
-from tracer.model.executions import executions
+from tracer.model.compare import Change, differences, executions
 from tracer.model.matching import match
 from tracer.model.records import Effect, Observation, Replica, Variable
 from tracer.model.runs import Run
@@ -169,12 +168,10 @@ def test_a_layer_more_leaves_the_others_what_they_are() -> None:
     assert found.renamed == [("dense", "dense_4"), ("dense_1", "dense_5")]
     assert found.only == ["dense_6/kernel is only in the second trace"]
     assert not found.variables
-    assert [(work.variable, one) for work, one, _ in executions(before, after)] == [
-        ("dense_6/kernel", None)
-    ]
-    assert [(work.variable, other) for work, _, other in executions(after, before)] == [
-        ("dense_6/kernel", None)
-    ]
+    (more,), (less,) = executions(before, after), executions(after, before)
+    what = "dense_6/kernel, update_step (dense)"
+    assert more.methods == [Change(what, 0, 5, "0 to 1 in steps 1-5")]
+    assert less.methods == [Change(what, 5, 0, "1 to 0 in steps 1-5")]
 
 
 def of_keras_2(names: Sequence[str], *, replicas: int = 1) -> CallTrace:
@@ -241,18 +238,21 @@ def test_a_layer_of_another_shape_is_said_and_no_difference_in_counts() -> None:
 def test_a_name_that_means_another_layer_in_the_other_trace() -> None:
     before = traces.trained(["a_1/kernel", "a_9/kernel"], FIVE)
     after = traces.trained(["a_2/kernel", "a_3/kernel", "a_9/kernel"], FIVE)
-    works = [(work.variable, one) for work, one, _ in executions(before, after)]
-    assert works == [("a_9/kernel#2", None)]
+    (found,) = executions(before, after)
+    assert found.renamed == [("a_1", "a_2"), ("a_9", "a_3")]
+    assert [(each.name, each.before) for each in found.methods] == [
+        ("a_9/kernel, update_step (dense)", 0)
+    ]
 
 
 def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
     gan = traces.two_optimizers()
-    ((name, *counts),) = [
-        (work.optimizer, work.variable, one, other)
-        for work, one, other in executions(_only_generator(gan), gan)
-        if work.kind
+    generator, discriminator = executions(_only_generator(gan), gan)
+    assert not generator
+    assert discriminator.title == gan.optimizers[1].name
+    assert discriminator.only == [
+        f"the optimizer {gan.optimizers[1].class_name} is only in the second trace"
     ]
-    assert name == "Adam#2" and counts[:2] == ["discriminator/kernel", None]
 
 
 def _only_generator(gan: CallTrace) -> CallTrace:
@@ -280,18 +280,22 @@ def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) 
         for names in (kinds, kinds[:: -1 if swapped else 1])
     )
     assert [each.only == [] for each in differences(one, other)] == [not swapped, not swapped]
+    assert [not each for each in executions(one, other)] == [not swapped, not swapped]
 
 
 def test_one_replica_more_leaves_the_other_what_it_is() -> None:
     one, two = (traces.trained(["a"], FIVE, replicas=number) for number in (1, 2))
-    works = {(work.replica, count) for work, count, _ in executions(one, two)}
-    assert works == {("replica 1", None)}
+    (found,) = executions(one, two)
+    assert [(each.name, each.before, each.after) for each in found.methods] == [
+        ("apply_gradients, replica 1", 0, 5),
+        ("a, update_step (dense), replica 1", 0, 5),
+    ]
 
 
 @pytest.mark.parametrize("name", traces.ALL)
 def test_what_is_executed_is_the_same_in_a_trace_and_itself(name: str) -> None:
-    assert not list(executions(traces.ALL[name](), traces.ALL[name]()))
-    assert traces.ALL[name]().executions() == 0 or list(
+    assert not any(executions(traces.ALL[name](), traces.ALL[name]()))
+    assert traces.ALL[name]().executions() == 0 or any(
         executions(traces.nothing(), traces.ALL[name]())
     )
 

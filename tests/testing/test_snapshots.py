@@ -46,7 +46,7 @@ def test_a_layer_more_is_all_that_differs() -> None:
 
     two = named("dense_1/kernel", "dense_2/kernel")
     assert difference(two, named("dense_7/kernel", "dense_8/kernel", "dense_9/kernel")) == (
-        "+update_step on dense_9/kernel (dense): 1 in each of the steps 1-3\n\n"
+        "dense_9/kernel, update_step (dense): 0 to 3; 0 to 1 in steps 1-3\n\n"
         "Layers with other names, matched by order and shapes: dense_1 = dense_7, dense_2 = dense_8"
     )
 
@@ -79,11 +79,11 @@ def test_layers_are_matched_by_shapes_before_they_are_matched_in_order() -> None
     one = shaped(dense=(8, 4), dense_1=(4, 2), dense_2=(4, 4))
     assert difference(one, shaped(dense_7=(4, 2), dense_8=(8, 4), dense_9=(4, 4))) == ""
     assert difference(shaped(dense_1=(4, 2)), shaped(dense_8=(8, 4), dense_9=(4, 2))) == (
-        "+update_step on dense_8/kernel (dense): 1 in each of the steps 1-3\n\n"
+        "dense_8/kernel, update_step (dense): 0 to 3; 0 to 1 in steps 1-3\n\n"
         "Layers with other names, matched by order and shapes: dense_1 = dense_9"
     )
     assert difference(shaped(dense=(8, 4)), shaped(dense=(8, 5))) == (
-        "-dense/kernel has the shape [8, 4]\n+dense/kernel has the shape [8, 5]"
+        "dense/kernel is [8, 4] in the first and [8, 5] in the second"
     )
 
 
@@ -98,6 +98,14 @@ def test_versions_calls_and_graphs_make_no_difference() -> None:
         ),
     )
     assert difference(trace, other) == ""
+
+
+def test_executions_of_which_the_step_is_not_known_count() -> None:
+    trace = traces.trained(["a"], Run(1, 1, 3))
+    more = msgspec.structs.replace(trace.blocks[0], total=4)
+    assert difference(trace, traces.changed(trace, blocks=(more,))) == (
+        "apply_gradients: 3 to 4\na, update_step (dense): 3 to 4"
+    )
 
 
 def test_the_text_of_a_difference() -> None:
@@ -119,11 +127,12 @@ def test_a_snapshot(tmp_path: Path) -> None:
     before = path.read_bytes()
     assert compare(newer, update=True) == ""
     assert path.read_bytes() == before, "it is as expected, so git must not see a change"
-    assert "(- snapshot, + now)" in compare(traces.applied_twice())
+    assert "(first: the snapshot, second: now)" in compare(traces.applied_twice())
     assert compare(traces.applied_twice(), update=True) == compare(traces.applied_twice()) == ""
 
 
 def test_a_snapshot_of_nothing_is_a_trace_too() -> None:
     nothing = traces.nothing()
     assert difference(nothing, nothing) == ""
-    assert difference(nothing, traces.eager()).startswith("+apply_gradients: ")
+    more = "the optimizer my.optimizers.SGD is only in the second trace"
+    assert difference(nothing, traces.eager()) == more

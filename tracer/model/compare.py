@@ -1,18 +1,18 @@
-"""What is different between two traces, for people: steps, variables, step runs and methods in all.
+"""What is different between two traces, in all or each execution; what is the same: `matching`.
 
-What is the same in both, `matching` says. What a test compares, each method on each variable, is in
-`executions`. No TensorFlow.
+`differences` are for people: steps, variables, step runs and methods in all. `executions` are for
+snapshots, which compare each method on each variable. No TensorFlow.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
-from tracer.model.matching import Pair, class_name, kind, matched
-from tracer.model.records import Line, Observation, Role
+from tracer.model.matching import Pair, class_name, kind, matched, short_class
+from tracer.model.records import Block, Entry, Line, Observation, Role, Variable
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline, Values
@@ -33,6 +33,9 @@ class Change:
     before: int | None
     after: int | None
     where: str = ""
+
+    def __bool__(self) -> bool:
+        return self.before != self.after or bool(self.where)
 
 
 @dataclass
@@ -85,6 +88,34 @@ def differences(before: Trace, after: Trace) -> list[Difference]:
     ]
 
 
+def executions(before: Trace, after: Trace) -> list[Difference]:
+    """What was not executed equally often in the same steps, as `methods` of each optimizer.
+
+    It is each method on each variable, by kind and replica. Python calls do not count, nor how the
+    work was spread over graphs.
+    """
+    pairs, only_before, only_after = matched(before, after)
+    several = len(pairs) + len(only_before) + len(only_after) > 1
+    return [
+        *(
+            Difference(
+                _title(pair),
+                only=list(_classes(pair, short_class)) if several else [],
+                renamed=pair.renamed,
+                reshaped=[_reshaped(pair, *each) for each in pair.reshaped],
+                methods=list(_executions(pair)),
+            )
+            for pair in pairs
+        ),
+        *(_alone(each, "first") for each in only_before if _ran(each)),
+        *(_alone(each, "second") for each in only_after if _ran(each)),
+    ]
+
+
+def _ran(summary: Summary) -> bool:
+    return any(block.total for block in summary.blocks)
+
+
 def _alone(single: Summary, which: str) -> Difference:
     only = f"the optimizer {class_name(single)} is only in the {which} trace"
     return Difference(single.optimizers[0].name, only=[only])
@@ -96,13 +127,10 @@ def _several(summary: Summary) -> str:
 
 def _difference(pair: Pair) -> Difference:
     before, after = pair.before, pair.after
-    title = before.optimizers[0].name
-    if after.optimizers[0].name != title:
-        title += f" and {after.optimizers[0].name}"
     calls = _callers(before, after)
     steps, variables = list(_steps(before, after)), list(_variables(pair))
     return Difference(
-        title,
+        _title(pair),
         same=list(_same(pair, steps, variables)),
         only=list(_only(pair)),
         renamed=pair.renamed,
@@ -117,6 +145,12 @@ def _difference(pair: Pair) -> Difference:
         shifted=calls.shifted,
         several=_several(before) or _several(after),
         noun=before.dialect.variable,
+    )
+
+
+def _title(pair: Pair) -> str:
+    return " and ".join(
+        dict.fromkeys(each.optimizers[0].name for each in (pair.before, pair.after))
     )
 
 
@@ -150,14 +184,18 @@ def _reshaped(pair: Pair, mine: int, other: int) -> str:
 
 def _only(pair: Pair) -> Iterator[str]:
     before, after = pair.before, pair.after
-    classes = class_name(before), class_name(after)
-    if classes[0] != classes[1]:
-        yield f"the class is {classes[0]} in the first and {classes[1]} in the second"
+    yield from _classes(pair, class_name)
     in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
     for which, summary, paired in (("first", before, in_both[0]), ("second", after, in_both[1])):
         for index in summary.variables:
             if index not in paired:
                 yield f"{summary.trace.variables[index].name} is only in the {which} trace"
+
+
+def _classes(pair: Pair, name: Callable[[Summary], str]) -> Iterator[str]:
+    before, after = name(pair.before), name(pair.after)
+    if before != after:
+        yield f"the class is {before} in the first and {after} in the second"
 
 
 def _steps(before: Summary, after: Summary) -> Iterator[Change]:
@@ -180,10 +218,9 @@ def _changed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
 def _variables(pair: Pair) -> Iterator[Change]:
     before, after = pair.before, pair.after
 
-    def compared(mine: Pattern, its: Pattern) -> _Totals:
-        changes = list(_differing(before, _updates(mine), after, _updates(its)))
+    def compared(mine: Pattern, its: Pattern) -> Iterator[Change]:
         totals = mine.total(measures.updates), its.total(measures.updates)
-        return _Totals(*totals, _some(changes))
+        yield Change("", *totals, _where(before, _updates(mine), after, _updates(its)))
 
     yield from _by_variable(pair, compared)
 
@@ -202,41 +239,86 @@ def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
     if not (before.effects and after.effects):
         return
 
-    def compared(mine: Pattern, its: Pattern) -> _Totals:
+    def compared(mine: Pattern, its: Pattern) -> Iterator[Change]:
         ours, theirs = (
             [(run, 1) for effect in each.effects if effect.what == what for run in effect.runs]
             for each in (mine, its)
         )
-        where = _some(list(_differing(before, (ours, []), after, (theirs, []))))
-        return _Totals(mine.observed(what), its.observed(what), where)
+        where = _where(before, (ours, []), after, (theirs, []))
+        yield Change("", mine.observed(what), its.observed(what), where)
 
     yield from _by_variable(pair, compared)
 
 
-class _Totals(NamedTuple):
-    """Counts of a variable in both traces, and where they differ."""
-
-    before: int
-    after: int
-    where: str
-
-
-def _by_variable(pair: Pair, compared: Callable[[Pattern, Pattern], _Totals]) -> Iterator[Change]:
-    """What differs of the variables; it asks once for all of two patterns."""
-    of_before, of_after = (
-        {index: pattern for pattern in each.patterns for index in pattern.variables}
-        for each in (pair.before, pair.after)
-    )
-    known: dict[tuple[int, int], _Totals] = {}
+def _by_variable(
+    pair: Pair, compared: Callable[[Pattern, Pattern], Iterable[Change]]
+) -> Iterator[Change]:
+    """What differs of the variables in both; it asks once for all of two patterns."""
+    of_before, of_after = _pattern_of(pair.before), _pattern_of(pair.after)
+    known: dict[tuple[int, int], list[Change]] = {}
     for index, other in pair.variables:
         mine, its = of_before[index], of_after[other]
         key = (id(mine), id(its))
         if key not in known:
-            known[key] = compared(mine, its)
-        totals = known[key]
-        if totals.before != totals.after or totals.where:
-            name = pair.after.trace.variables[other].name
-            yield Change(name, totals.before, totals.after, totals.where)
+            known[key] = [each for each in compared(mine, its) if each]
+        yield from _named(pair.after.trace.variables[other], known[key])
+
+
+def _pattern_of(summary: Summary) -> dict[int, Pattern]:
+    return {index: pattern for pattern in summary.patterns for index in pattern.variables}
+
+
+def _named(variable: Variable, changes: Iterable[Change]) -> Iterator[Change]:
+    """The changes of what was compared, as those of the variable."""
+    for change in changes:
+        yield replace(change, name=", ".join(filter(None, (variable.name, change.name))))
+
+
+_Cells = Iterable[tuple[Block, Entry]]
+
+
+def _executions(pair: Pair) -> Iterator[Change]:
+    """The executions of each step method, and of the other methods on each variable."""
+    before, after = pair.before, pair.after
+
+    def compared(mine: _Cells, its: _Cells) -> Iterator[Change]:
+        works = _works(before, after.trace, mine), _works(after, before.trace, its)
+        for work in dict.fromkeys((*works[0], *works[1])):
+            ours, theirs = (each.get(work, []) for each in works)
+            totals = (sum(block.total * times for block, times in each) for each in (ours, theirs))
+            runs, runs_after = (
+                [(run, times) for block, times in each for run in block.runs]
+                for each in (ours, theirs)
+            )
+            yield Change(work, *totals, _where(before, (runs, []), after, (runs_after, [])))
+
+    yield from filter(None, compared(_of_step_methods(before), _of_step_methods(after)))
+    yield from _by_variable(pair, lambda mine, its: compared(mine.cells, its.cells))
+    in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
+    for index, pattern in _pattern_of(before).items():
+        if index not in in_both[0]:
+            yield from _named(before.trace.variables[index], compared(pattern.cells, ()))
+    for index, pattern in _pattern_of(after).items():
+        if index not in in_both[1]:
+            yield from _named(after.trace.variables[index], compared((), pattern.cells))
+
+
+def _of_step_methods(summary: Summary) -> _Cells:
+    return ((block, e) for block in summary.blocks for e in block.entries if not e.variables)
+
+
+def _works(summary: Summary, other: Trace, cells: _Cells) -> dict[str, list[tuple[Block, int]]]:
+    """What ran by method, kind and replica: `update_step (dense), replica 1`."""
+    trace = summary.trace
+    several = len(trace.replicas) > 1 or len(other.replicas) > 1
+    names = [f", {name}" * several for name in replica_names(trace, other)]
+    works: dict[str, list[tuple[Block, int]]] = {}
+    for block, entry in cells:
+        if entry.role != "request" and block.total:
+            kind = f" ({entry.kind})" if entry.kind else ""
+            work = f"{trace.methods[entry.method].name}{kind}{names[block.replica]}"
+            works.setdefault(work, []).append((block, entry.times))
+    return works
 
 
 class _Step(NamedTuple):
@@ -254,6 +336,15 @@ class _Step(NamedTuple):
     @property
     def after(self) -> int:
         return self.dense_after + self.sparse_after
+
+
+def _where(
+    before: Summary,
+    mine: tuple[_Weighted, _Weighted],
+    after: Summary,
+    its: tuple[_Weighted, _Weighted],
+) -> str:
+    return "" if mine == its else _some(list(_differing(before, mine, after, its)))
 
 
 def _differing(

@@ -434,7 +434,8 @@ def compare_with_snapshot(
         trace.save(path)
         return ""
     return (
-        f"the counts differ from the snapshot {name} (- snapshot, + now):\n\n{changes}\n\n"
+        f"the counts differ from the snapshot {name} (first: the snapshot, second: now):\n\n"
+        f"{changes}\n\n"
         f"If this is what you want, run:\n\n  {command}"
     )
 
