@@ -285,12 +285,15 @@ def _executions(pair: Pair) -> Iterator[Change]:
         works = _works(before, after.trace, mine), _works(after, before.trace, its)
         for work in dict.fromkeys((*works[0], *works[1])):
             ours, theirs = (each.get(work, []) for each in works)
-            totals = (sum(block.total * times for block, times in each) for each in (ours, theirs))
+            total, total_after = (
+                sum(block.total * times for block, times in each) for each in (ours, theirs)
+            )
             runs, runs_after = (
                 [(run, times) for block, times in each for run in block.runs]
                 for each in (ours, theirs)
             )
-            yield Change(work, *totals, _where(before, (runs, []), after, (runs_after, [])))
+            where = _where(before, (runs, []), after, (runs_after, []))
+            yield Change(work, total, total_after, where)
 
     yield from filter(None, compared(_of_step_methods(before), _of_step_methods(after)))
     yield from _by_variable(pair, lambda mine, its: compared(mine.cells, its.cells))

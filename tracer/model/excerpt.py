@@ -3,15 +3,15 @@
 The records say that it is one (`TraceData.only`), and which step of the run its first one is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 import msgspec
 
 from tracer.errors import UnknownName
-from tracer.model.merge import Renumbering
+from tracer.model.merge import Places, renumbered
 from tracer.model.names import named
-from tracer.model.records import Block, Effect, Entry, TraceData
+from tracer.model.records import INDICES, Block, Effect, Entry, Graph, Optimizer, TraceData
 from tracer.model.runs import Run
 from tracer.model.selection import Filters, Selection
 from tracer.model.trace import Trace
@@ -82,32 +82,31 @@ def _of_optimizers(trace: Trace, wanted: str) -> Trace:
     data = trace.data
     names = [each.name for each in data.optimizers]
     roots = {data.optimizers[index].root for index in named("optimizer", wanted, names)}
-    kept = [index for index, each in enumerate(data.optimizers) if each.root in roots]
-    places = {old: new for new, old in enumerate(kept)}
-    graphs = [index for index, graph in enumerate(data.graphs) if graph.root in roots]
-    graph_places = {old: new for new, old in enumerate(graphs)}
-    numbering = Renumbering(
-        [places.get(index, 0) for index in range(len(data.optimizers))],
-        range(len(data.methods)),
-        range(len(data.variables)),
-        range(len(data.replicas)),
-        range(len(data.paths)),
-        [graph_places.get(index, 0) for index in range(len(data.graphs))],
-    )
-    chosen = msgspec.structs.replace(
-        data,
-        optimizers=tuple(numbering.optimizer(data.optimizers[index]) for index in kept),
-        blocks=tuple(numbering.block(each) for each in data.blocks if each.root in roots),
-        calls=tuple(numbering.calls(each) for each in data.calls if each.optimizer in places),
-        graphs=tuple(numbering.graph(data.graphs[index]) for index in graphs),
-        graph_tracings=tuple(
-            numbering.graph_tracing(each)
-            for each in data.graph_tracings
-            if each.graph in graph_places
-        ),
-        effects=tuple(numbering.effect(each) for each in data.effects if each.root in roots),
-    )
+    places = {
+        table: {old: new for new, old in enumerate(_of_roots(getattr(data, table), roots))}
+        for table in ("optimizers", "graphs")
+    }
+    tables = ("optimizers", "blocks", "calls", "graphs", "graph_tracings", "effects")
+    parts = {table: _in_places(getattr(data, table), places) for table in tables}
+    chosen = msgspec.structs.replace(data, **parts)
     return Trace(chosen, trace.objects)
+
+
+def _of_roots(records: Iterable[Optimizer | Graph], roots: Collection[int]) -> Iterator[int]:
+    return (index for index, record in enumerate(records) if record.root in roots)
+
+
+def _in_places(records: Iterable[msgspec.Struct], places: Places) -> tuple[msgspec.Struct, ...]:
+    """The records of what is kept, renumbered."""
+    return tuple(
+        renumbered(record, places)
+        for record in records
+        if all(
+            getattr(record, field) in places[table]
+            for field, table in INDICES[type(record)].items()
+            if table in places
+        )
+    )
 
 
 def _variables(data: TraceData, kept: Selection) -> Iterator[int]:

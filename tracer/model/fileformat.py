@@ -31,6 +31,7 @@ from typing import Any
 import msgspec
 
 from tracer.model.records import (
+    INDICES,
     Block,
     Calls,
     Effect,
@@ -39,7 +40,6 @@ from tracer.model.records import (
     GraphTracing,
     Indices,
     Line,
-    Optimizer,
     Program,
     Replica,
     TraceData,
@@ -58,47 +58,24 @@ _LIMIT = 2**63 - 1, "2**63 - 1"
 _LATEST = 2.0**37, "2**37"  # seconds since 1970: the year 6325
 _Ranges = tuple[tuple[int, int], ...]
 
-# `_RULES` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
+# `_LEAST` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
 # Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
 
-_RULES: Mapping[type, Mapping[str, str | float]] = {
+_LEAST: Mapping[type, Mapping[str, float]] = {
     TraceData: {"first_step": 1},
-    Optimizer: {"root": "optimizers"},
     Variable: {"shape": 0},
     Replica: {"id": 0},
-    Block: {
-        "root": "optimizers",
-        "replica": "replicas",
-        "path": "paths",
-        "total": 0,
-        "graphs": 0,
-        "idle": 0,
-    },
-    Entry: {"optimizer": "optimizers", "method": "methods", "times": 1},
+    Block: {"total": 0, "graphs": 0, "idle": 0},
+    Entry: {"times": 1},
     Run: {"first": 1, "stride": 1, "count": 1, "times": 1, "last": 1},
-    Calls: {
-        "optimizer": "optimizers",
-        "method": "methods",
-        "replica": "replicas",
-        "path": "paths",
-        "eager": 0,
-        "tracing": 0,
-    },
-    Graph: {
-        "root": "optimizers",
-        "replica": "replicas",
-        "tracings": 1,
-        "idle": 0,
-        "steps": 0,
-        "after": 0,
-        "step_calls": 0,
-    },
-    GraphTracing: {"graph": "graphs", "path": "paths", "after": 0, "at": 0.0, "seconds": 0.0},
-    Effect: {"root": "optimizers", "replica": "replicas", "total": 0},
+    Calls: {"eager": 0, "tracing": 0},
+    Graph: {"tracings": 1, "idle": 0, "steps": 0, "after": 0, "step_calls": 0},
+    GraphTracing: {"after": 0, "at": 0.0, "seconds": 0.0},
+    Effect: {"total": 0},
     Line: {"number": 0},
     Program: {"timed_steps": 0, "started": 0.0, "seconds": 0.0, "timed_seconds": 0.0},
 }
-"""The table that a field is an index of, or the least value of its numbers; 0.0 for seconds."""
+"""The least value of the numbers of a field; 0.0 for seconds."""
 
 _PARTS: Mapping[type, Sequence[str]] = {
     TraceData: (
@@ -236,17 +213,17 @@ def _faults(data: TraceData) -> Iterator[str]:
 def _faults_of(record: msgspec.Struct, sizes: Mapping[str, int]) -> Iterator[str]:
     """The same of one record: `.entries[0].times holds 0, less than 1`."""
     kind = type(record)
-    for field, rule in _RULES.get(kind, {}).items():
+    for field, table in INDICES.get(kind, {}).items():
+        index = getattr(record, field)
+        if index is not None and table != "variables" and not 0 <= index < sizes[table]:
+            yield f".{field} is {index}, outside a table of {sizes[table]}"
+    for field, least in _LEAST.get(kind, {}).items():
         value = getattr(record, field)
-        if isinstance(rule, str):
-            if value is not None and not 0 <= value < sizes[rule]:
-                yield f".{field} is {value}, outside a table of {sizes[rule]}"
-        else:
-            limit, name = _LATEST if isinstance(rule, float) else _LIMIT
-            for number in value if isinstance(value, tuple) else (value,):
-                if number is not None and not rule <= number <= limit:
-                    bound = f"less than {rule}" if number < rule else f"more than {name}"
-                    yield f".{field} holds {number}, {bound}"
+        limit, name = _LATEST if isinstance(least, float) else _LIMIT
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and not least <= number <= limit:
+                bound = f"less than {least}" if number < least else f"more than {name}"
+                yield f".{field} holds {number}, {bound}"
     for field in _PARTS.get(kind, ()):
         for number, part in enumerate(getattr(record, field)):
             for fault in _faults_of(part, sizes):

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -13,15 +11,10 @@ from tracer.errors import MergeError
 from tracer.model.labels import replica_name
 from tracer.model.names import distinct
 from tracer.model.records import (
+    INDICES,
     Block,
-    Calls,
-    Effect,
     Entry,
     Failure,
-    Graph,
-    GraphTracing,
-    Line,
-    Method,
     Optimizer,
     Replica,
     TraceData,
@@ -340,16 +333,16 @@ def combine(
     variables = _Variables()
     optimizers: list[Optimizer] = []
     for data, references in parts:
-        numbering = whole.add(
+        places = whole.add(
             data,
             optimizers=range(len(optimizers), len(optimizers) + len(data.optimizers)),
             variables=variables.add(data.variables, references),
             replicas=[number_of[each.worker, each.id] for each in data.replicas],
         )
         names = {each.name for each in data.optimizers}
-        for optimizer in map(numbering.optimizer, data.optimizers):
-            plain = _plain(optimizer.name, names)
-            optimizers.append(msgspec.structs.replace(optimizer, name=plain))
+        for optimizer in data.optimizers:
+            plain = msgspec.structs.replace(optimizer, name=_plain(optimizer.name, names))
+            optimizers.append(renumbered(plain, places))
     every_note = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
     combined = whole.data(
         optimizers=_distinct(optimizers),
@@ -421,130 +414,62 @@ def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
 # Putting records together.
 
 
+Places = Mapping[str, Sequence[int] | Mapping[int, int]]
+"""For each table of a trace the new index of each old one; tables that stay are not in it."""
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+def renumbered(record: _Record, places: Places) -> _Record:
+    """The record with its indices as they are in a larger trace, or in a part of this one."""
+    changes: dict[str, Any] = {}
+    for field, table in INDICES[type(record)].items():
+        old = getattr(record, field)
+        if table in places and old is not None:
+            new = places[table]
+            several = table == "variables"
+            changes[field] = tuple(sorted(new[i] for i in old)) if several else new[old]
+    if isinstance(record, Block) and not places.keys().isdisjoint(INDICES[Entry].values()):
+        changes["entries"] = tuple(renumbered(entry, places) for entry in record.entries)
+    return msgspec.structs.replace(record, **changes)
+
+
 class _Whole:
-    """The records of several traces put together: methods, paths, blocks, calls and graphs."""
+    """The records of several traces put together: those that are the same, and those in a row."""
 
     def __init__(self) -> None:
-        self._methods: dict[Method, int] = {}
-        self._blocks: list[Block] = []
-        self._calls: list[Calls] = []
-        self._graphs: list[Graph] = []
-        self._lines: dict[Line, int] = {}
-        self._paths: dict[tuple[int, ...], int] = {}
-        self._graph_tracings: list[GraphTracing] = []
-        self._effects: list[Effect] = []
+        self._once: dict[str, dict[Any, int]] = {"methods": {}, "lines": {}, "paths": {}}
+        self._all: dict[str, list[Any]] = {
+            "blocks": [],
+            "calls": [],
+            "graphs": [],
+            "graph_tracings": [],
+            "effects": [],
+        }
 
-    def add(
-        self,
-        data: TraceData,
-        *,
-        optimizers: Sequence[int],
-        variables: Sequence[int],
-        replicas: Sequence[int],
-    ) -> "Renumbering":
-        """Add one trace's; given are the indices that its optimizers and the like have here."""
-        methods = [self._methods.setdefault(each, len(self._methods)) for each in data.methods]
-        lines = [self._lines.setdefault(each, len(self._lines)) for each in data.lines]
-        paths = [
-            self._paths.setdefault(tuple(lines[index] for index in path), len(self._paths))
-            for path in data.paths
-        ]
-        graphs = range(len(self._graphs), len(self._graphs) + len(data.graphs))
-        numbering = Renumbering(optimizers, methods, variables, replicas, paths, graphs)
-        self._blocks += map(numbering.block, data.blocks)
-        self._calls += map(numbering.calls, data.calls)
-        self._graphs += map(numbering.graph, data.graphs)
-        self._graph_tracings += map(numbering.graph_tracing, data.graph_tracings)
-        self._effects += map(numbering.effect, data.effects)
-        return numbering
+    def add(self, data: TraceData, **places: Sequence[int]) -> Places:
+        """Add one trace's; `places` has the indices that its optimizers and the like have here."""
+        once = self._once
+        for table in ("methods", "lines"):
+            places[table] = _indices(once[table], getattr(data, table))
+        lines = places["lines"]
+        paths = [tuple(lines[index] for index in path) for path in data.paths]
+        places["paths"] = _indices(once["paths"], paths)
+        before = len(self._all["graphs"])
+        places["graphs"] = range(before, before + len(data.graphs))
+        moved = {name: new for name, new in places.items() if [*new] != [*range(len(new))]}
+        for table, records in self._all.items():
+            records += [renumbered(record, moved) for record in getattr(data, table)]
+        return moved
 
     def data(self, **rest: Any) -> TraceData:
         """The whole trace, with the `rest` of its fields."""
-        return TraceData(
-            methods=tuple(self._methods),
-            blocks=tuple(self._blocks),
-            calls=tuple(self._calls),
-            graphs=tuple(self._graphs),
-            lines=tuple(self._lines),
-            paths=tuple(self._paths),
-            graph_tracings=tuple(sorted(self._graph_tracings, key=lambda each: each.at)),
-            effects=tuple(self._effects),
-            **rest,
-        )
+        self._all["graph_tracings"].sort(key=lambda each: each.at)
+        tables: dict[str, Any] = {**self._once, **self._all}
+        rest |= {table: tuple(records) for table, records in tables.items()}
+        return TraceData(**rest)
 
 
-@dataclass(frozen=True)
-class Renumbering:
-    """What one trace's records become in a larger trace: for each old index the new one."""
-
-    optimizers: Sequence[int]
-    methods: Sequence[int]
-    variables: Sequence[int]
-    replicas: Sequence[int]
-    paths: Sequence[int]
-    graphs: Sequence[int]
-
-    def optimizer(self, optimizer: Optimizer) -> Optimizer:
-        return msgspec.structs.replace(optimizer, root=self.optimizers[optimizer.root])
-
-    def block(self, block: Block) -> Block:
-        entries = block.entries
-        if not self._same_entries:
-            entries = tuple(map(self._entry, entries))
-        return msgspec.structs.replace(
-            block,
-            root=self.optimizers[block.root],
-            replica=self.replicas[block.replica],
-            entries=entries,
-            path=self._path(block.path),
-        )
-
-    def calls(self, calls: Calls) -> Calls:
-        return msgspec.structs.replace(
-            calls,
-            optimizer=self.optimizers[calls.optimizer],
-            method=self.methods[calls.method],
-            replica=self.replicas[calls.replica],
-            variables=self._of(calls.variables),
-            path=self._path(calls.path),
-        )
-
-    def graph(self, graph: Graph) -> Graph:
-        return msgspec.structs.replace(
-            graph, root=self.optimizers[graph.root], replica=self.replicas[graph.replica]
-        )
-
-    def effect(self, effect: Effect) -> Effect:
-        return msgspec.structs.replace(
-            effect,
-            root=self.optimizers[effect.root],
-            replica=self.replicas[effect.replica],
-            variables=self._of(effect.variables),
-        )
-
-    def graph_tracing(self, tracing: GraphTracing) -> GraphTracing:
-        return msgspec.structs.replace(
-            tracing, graph=self.graphs[tracing.graph], path=self._path(tracing.path)
-        )
-
-    def _path(self, path: int | None) -> int | None:
-        return None if path is None else self.paths[path]
-
-    @cached_property
-    def _same_entries(self) -> bool:
-        """Whether entries stay as they are, as those of workers that traced in the same order."""
-        return all(
-            all(old == new for old, new in enumerate(indices))
-            for indices in (self.optimizers, self.methods, self.variables)
-        )
-
-    def _entry(self, entry: Entry) -> Entry:
-        return msgspec.structs.replace(
-            entry,
-            optimizer=self.optimizers[entry.optimizer],
-            method=self.methods[entry.method],
-            variables=self._of(entry.variables),
-        )
-
-    def _of(self, variables: Sequence[int]) -> tuple[int, ...]:
-        return tuple(sorted(self.variables[index] for index in variables))
+def _indices(table: dict[Any, int], records: Iterable[object]) -> list[int]:
+    """The index of each record in the table, which gets those that it has not."""
+    return [table.setdefault(record, len(table)) for record in records]

@@ -1,6 +1,6 @@
 """The plain records that a trace is made of. No TensorFlow, no state, no queries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -343,6 +343,24 @@ class TraceData(msgspec.Struct, frozen=True):
     """In the order in which they began."""
     effects: tuple[Effect, ...] = ()
     """What steps did to the variables; none where it was not asked for."""
+
+
+INDICES: Mapping[type, Mapping[str, str]] = {
+    Optimizer: {"root": "optimizers"},
+    Block: {"root": "optimizers", "replica": "replicas", "path": "paths"},
+    Entry: {"optimizer": "optimizers", "method": "methods", "variables": "variables"},
+    Calls: {
+        "optimizer": "optimizers",
+        "method": "methods",
+        "replica": "replicas",
+        "variables": "variables",
+        "path": "paths",
+    },
+    Graph: {"root": "optimizers", "replica": "replicas"},
+    GraphTracing: {"graph": "graphs", "path": "paths"},
+    Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
+}
+"""The fields that are indices, and of which table of a `TraceData`."""
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:
