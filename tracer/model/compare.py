@@ -81,11 +81,7 @@ class Difference:
 def differences(before: Trace, after: Trace) -> list[Difference]:
     """How each optimizer of the one trace differs from that of the other: see `matched`."""
     pairs, only_before, only_after = matched(before, after)
-    return [
-        *map(_difference, pairs),
-        *(_alone(each, "first") for each in only_before),
-        *(_alone(each, "second") for each in only_after),
-    ]
+    return [*map(_difference, pairs), *_alone(only_before, "first"), *_alone(only_after, "second")]
 
 
 def executions(before: Trace, after: Trace) -> list[Difference]:
@@ -94,31 +90,28 @@ def executions(before: Trace, after: Trace) -> list[Difference]:
     It is each method on each variable, by kind and replica. Python calls do not count, nor how the
     work was spread over graphs.
     """
-    pairs, only_before, only_after = matched(before, after)
-    several = len(pairs) + len(only_before) + len(only_after) > 1
-    return [
-        *(
-            Difference(
-                _title(pair),
-                only=list(_classes(pair, short_class)) if several else [],
-                renamed=pair.renamed,
-                reshaped=[_reshaped(pair, *each) for each in pair.reshaped],
-                methods=list(_executions(pair)),
-            )
-            for pair in pairs
-        ),
-        *(_alone(each, "first") for each in only_before if _ran(each)),
-        *(_alone(each, "second") for each in only_after if _ran(each)),
+    pairs, *alone = matched(before, after)
+    several = len(pairs) + sum(map(len, alone)) > 1
+    found = [
+        Difference(
+            _title(pair),
+            only=list(_classes(pair, short_class)) if several else [],
+            renamed=pair.renamed,
+            reshaped=_reshaped(pair),
+            methods=list(_executions(pair)),
+        )
+        for pair in pairs
     ]
+    only_before, only_after = (
+        [each for each in those if any(block.total for block in each.blocks)] for those in alone
+    )
+    return [*found, *_alone(only_before, "first"), *_alone(only_after, "second")]
 
 
-def _ran(summary: Summary) -> bool:
-    return any(block.total for block in summary.blocks)
-
-
-def _alone(single: Summary, which: str) -> Difference:
-    only = f"the optimizer {class_name(single)} is only in the {which} trace"
-    return Difference(single.optimizers[0].name, only=[only])
+def _alone(those: Iterable[Summary], which: str) -> Iterator[Difference]:
+    for single in those:
+        only = f"the optimizer {class_name(single)} is only in the {which} trace"
+        yield Difference(single.optimizers[0].name, only=[only])
 
 
 def _several(summary: Summary) -> str:
@@ -127,22 +120,22 @@ def _several(summary: Summary) -> str:
 
 def _difference(pair: Pair) -> Difference:
     before, after = pair.before, pair.after
-    calls = _callers(before, after)
+    calls, shifted = _callers(before, after)
     steps, variables = list(_steps(before, after)), list(_variables(pair))
     return Difference(
         _title(pair),
         same=list(_same(pair, steps, variables)),
         only=list(_only(pair)),
         renamed=pair.renamed,
-        reshaped=[_reshaped(pair, *each) for each in pair.reshaped],
+        reshaped=_reshaped(pair),
         steps=steps,
         variables=variables,
         unchanged=list(_effects(pair, "unchanged")),
         not_finite=list(_effects(pair, "not_finite")),
         runs=list(_runs(before, after)),
         methods=list(_methods(before, after)),
-        callers=calls.changes,
-        shifted=calls.shifted,
+        callers=calls,
+        shifted=shifted,
         several=_several(before) or _several(after),
         noun=before.dialect.variable,
     )
@@ -176,20 +169,22 @@ def _same(pair: Pair, steps: Sequence[Change], variables: Sequence[Change]) -> I
         yield f"the updates of {of}{some(len(pair.variables), after.dialect.variable)}"
 
 
-def _reshaped(pair: Pair, mine: int, other: int) -> str:
-    variable, its = pair.before.trace.variables[mine], pair.after.trace.variables[other]
-    shapes = f"{list(variable.shape)} in the first and {list(its.shape)} in the second"
-    return f"{variable.name} is {shapes}"
+def _reshaped(pair: Pair) -> list[str]:
+    before, after = pair.before.trace.variables, pair.after.trace.variables
+    return [
+        f"{before[mine].name} is {list(before[mine].shape)} in the first and "
+        f"{list(after[other].shape)} in the second"
+        for mine, other in pair.reshaped
+    ]
 
 
 def _only(pair: Pair) -> Iterator[str]:
     before, after = pair.before, pair.after
     yield from _classes(pair, class_name)
-    in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
-    for which, summary, paired in (("first", before, in_both[0]), ("second", after, in_both[1])):
-        for index in summary.variables:
-            if index not in paired:
-                yield f"{summary.trace.variables[index].name} is only in the {which} trace"
+    for index in pair.only_before:
+        yield f"{before.trace.variables[index].name} is only in the first trace"
+    for index in pair.only_after:
+        yield f"{after.trace.variables[index].name} is only in the second trace"
 
 
 def _classes(pair: Pair, name: Callable[[Summary], str]) -> Iterator[str]:
@@ -297,13 +292,11 @@ def _executions(pair: Pair) -> Iterator[Change]:
 
     yield from filter(None, compared(_of_step_methods(before), _of_step_methods(after)))
     yield from _by_variable(pair, lambda mine, its: compared(mine.cells, its.cells))
-    in_both = {index for index, _ in pair.variables}, {index for _, index in pair.variables}
-    for index, pattern in _pattern_of(before).items():
-        if index not in in_both[0]:
-            yield from _named(before.trace.variables[index], compared(pattern.cells, ()))
-    for index, pattern in _pattern_of(after).items():
-        if index not in in_both[1]:
-            yield from _named(after.trace.variables[index], compared((), pattern.cells))
+    of_before, of_after = _pattern_of(before), _pattern_of(after)
+    for index in pair.only_before:
+        yield from _named(before.trace.variables[index], compared(of_before[index].cells, ()))
+    for index in pair.only_after:
+        yield from _named(after.trace.variables[index], compared((), of_after[index].cells))
 
 
 def _of_step_methods(summary: Summary) -> _Cells:
@@ -452,17 +445,13 @@ Path = tuple[Line, ...]
 """The lines of the program on a path; none for one that is not known."""
 
 
-class _Callers(NamedTuple):
-    """What is not the same of the lines that lead to updates."""
+def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[str, str]]]:
+    """The lines that lead to other updates than before, and those that have moved.
 
-    changes: list[Change]
-    shifted: list[tuple[str, str]]
-
-
-def _callers(before: Summary, after: Summary) -> _Callers:
-    """The lines that lead to other updates than before; nothing if a trace knows no callers."""
+    Nothing if a trace knows no callers.
+    """
     if not (before.trace.data.paths and after.trace.data.paths):
-        return _Callers([], [])
+        return [], []
     counts, counts_after = _updates_by_path(before), _updates_by_path(after)
     changed = [
         path
@@ -485,7 +474,7 @@ def _callers(before: Summary, after: Summary) -> _Callers:
     changes = [
         Change(_inner(path, begin, end), counts.get(path), counts_after.get(path)) for path in rest
     ]
-    return _Callers(changes, list(shifted))
+    return changes, list(shifted)
 
 
 def _updates_by_path(summary: Summary) -> dict[Path, int]:

@@ -27,6 +27,9 @@ class Pair:
     """Layers that have another name, and were matched by order and shapes."""
     reshaped: list[tuple[int, int]]
     """Those of `variables` that have the same name, and another shape."""
+    only_before: list[int]
+    """The variables that are in the first trace only."""
+    only_after: list[int]
 
 
 class Matched(NamedTuple):
@@ -66,14 +69,18 @@ def short_class(summary: Summary) -> str:
 
 
 def _pair(before: Summary, after: Summary) -> Pair:
-    mine, other = variables_by_name(before), variables_by_name(after)
+    mine, other = _by_name(before), _by_name(after)
     names = match(_shapes(before), _shapes(after), ends=kind(before) != kind(after))
+    pairs = [(mine[a], other[b]) for a, b in names.pairs]
+    in_before, in_after = {index for index, _ in pairs}, {index for _, index in pairs}
     return Pair(
         before,
         after,
-        [(mine[a], other[b]) for a, b in names.pairs],
+        pairs,
         names.renamed,
         [(mine[name], other[name]) for name in names.reshaped],
+        [index for index in before.variables if index not in in_before],
+        [index for index in after.variables if index not in in_after],
     )
 
 
@@ -83,10 +90,10 @@ def kind(summary: Summary) -> str:
 
 def _shapes(summary: Summary) -> dict[str, Shape]:
     variables = summary.trace.variables
-    return {name: variables[index].shape for name, index in variables_by_name(summary).items()}
+    return {name: variables[index].shape for name, index in _by_name(summary).items()}
 
 
-def variables_by_name(summary: Summary) -> dict[str, int]:
+def _by_name(summary: Summary) -> dict[str, int]:
     return {summary.trace.variables[index].name: index for index in summary.variables}
 
 
