@@ -16,7 +16,7 @@ from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
 from tracer.model.wording import some
 from tracer.reporters.layout import shown
-from tracer.testing import handed
+from tracer.testing import frozen_layers
 from tracer.testing.expected import Claim, Wanted, of_kinds
 from tracer.testing.failure_rows import MAX_NAMES, Differences, Span, label, length, listed
 
@@ -175,7 +175,7 @@ def unused(claim: Claim) -> Iterator[str]:
         return
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     if frozen := trace.objects.frozen():
-        yield handed.of_layers(trace, frozen)
+        yield frozen_layers.of_layers(trace, frozen)
     elif not names:
         yield f"no optimizer was used in {scope}"
     else:
