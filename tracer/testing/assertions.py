@@ -33,7 +33,9 @@ from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
-from tracer.testing.given import (
+from tracer.testing.frozen_layers import together
+from tracer.testing.snapshots import difference
+from tracer.testing.targets import (
     each_given,
     holds_variables,
     indices_meant,
@@ -46,8 +48,6 @@ from tracer.testing.given import (
     targets_meant,
     variables_in,
 )
-from tracer.testing.handed import together
-from tracer.testing.snapshots import difference
 from tracer.testing.unused import Watch
 
 Check = Callable[[Trace], str]

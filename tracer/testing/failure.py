@@ -17,7 +17,7 @@ from tracer.model.timeline import Values
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.layout import paragraph, shown
-from tracer.testing import causes, failure_rows, handed
+from tracer.testing import causes, failure_rows, frozen_layers
 from tracer.testing.expected import Claim, Expected, Target, Wanted, claim_of
 from tracer.testing.failure_rows import MAX_NAMES, WIDTH, length, listed
 
@@ -73,9 +73,9 @@ def judge(trace: Trace, expected: Expected, selection: Selection | None = None) 
         return Failure(heads, failure_rows.table_of_effects(claim), causes.found(claim))
     differences = failure_rows.differences(claim)
     if all(row.counts.executed for row in differences.rows) and (
-        culprits := handed.explaining(claim)
+        culprits := frozen_layers.explaining(claim)
     ):
-        return Failure(heads, causes=[handed.of_layers(trace, culprits)])
+        return Failure(heads, causes=[frozen_layers.of_layers(trace, culprits)])
     table = failure_rows.table_of_work(claim, differences.rows)
     why = causes.of_executions(claim, differences)
     return Failure(heads, table, why, causes.callers_at_fault(claim))
@@ -188,17 +188,17 @@ def of_not_handed(trace: Trace, wanted: Sequence[Wanted], names: Sequence[str]) 
     layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
     frozen = [name for _, own in layers for name in own if name in names]
     return text_of(
-        trace, Failure(heads, causes=[handed.not_handed(trace, frozen or names, layers)])
+        trace, Failure(heads, causes=[frozen_layers.not_handed(trace, frozen or names, layers)])
     )
 
 
-def of_no_variables(trace: Trace, given: str, layers: Sequence[handed.Frozen]) -> str:
+def of_no_variables(trace: Trace, given: str, layers: Sequence[frozen_layers.Frozen]) -> str:
     """Why there was no variable to update in what was given, of which all `layers` are frozen."""
     head = f"updates: expected at least 1 of each variable{given}, but there is no "
     if not layers:
         return f"{head}variable"
     names = [name for _, own in layers for name in own]
-    cause = f"{handed.are_frozen(layers)}, with {handed.together(names)}"
+    cause = f"{frozen_layers.are_frozen(layers)}, with {frozen_layers.together(names)}"
     return text_of(trace, Failure([f"{head}trainable variable"], causes=[cause]))
 
 
