@@ -8,6 +8,7 @@ from itertools import groupby
 from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.summary import Summary
+from tracer.model.wording import dash
 from tracer.reporters.trees import Node, folded
 
 _ALIKE = 3
@@ -119,7 +120,7 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str) -> Node:
         cells=(
             f"{layer.variables:,}",
             f"{layer.updates:,}",
-            f"{most:,}" if least == most else f"{least:,}-{most:,}",
+            dash(least, most),
             f"{layer.dense:,}",
             f"{layer.sparse:,}",
         ),

@@ -102,9 +102,8 @@ def _idle(
     text = f"{which}{of_optimizer(summary)}: {graphs} that its tracing gave never ran{where}."
     if summary.has_run:
         return Case("info", text)
-    if any(
-        program.error for program in summary.trace.programs
-    ):  # it may have been called, and the error have come before its step
+    failed = any(program.error for program in summary.trace.programs)
+    if failed:  # it may have been called, and the error have come before its step
         return Case("warning", text, "Mend the error that ended the program before its first step.")
     return Case(
         "warning",
