@@ -104,7 +104,7 @@ def _executions(summary: Summary) -> str:
 
 def _no_updates(summary: Summary) -> str:
     """How much of the work assigned nothing or was thrown away, and so is no update."""
-    idle, lost = summary.total(measures.vain), summary.total(measures.discarded)
+    idle, lost = summary.total(measures.ineffective), summary.total(measures.discarded)
     text = f"; {idle:,} of them assigned nothing, so they are no updates" if idle else ""
     if idle == summary.total(measures.tries) > 0:
         text = "; none of them assigned anything, so there was no update"
@@ -277,7 +277,7 @@ def _mostly(steps: Counter[int]) -> str:
 
 def _empty(summary: Summary) -> str:
     """How many of the steps updated nothing, though others did, or called for it."""
-    if summary.total(measures.vain) == summary.total(measures.tries) > 0:
+    if summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
         return ""  # then that is what is said
     empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
     if not any(empty):

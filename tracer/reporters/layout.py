@@ -72,7 +72,7 @@ class Table:
         out = [Text(line, style="bold") for line in self._headers(kept, widths, room, gap)]
         filled = room + sum(gap + column_width for column_width in widths)
         notes = max((cell_len(row.note) for row in self.rows), default=0)
-        beside = filled + gap + notes <= width
+        notes_fit = filled + gap + notes <= width
         for number, row in enumerate(self.rows):
             name = names[number] if names else row.name
             if cell_len(name) > room:
@@ -83,10 +83,10 @@ class Table:
                 line += " " * gap + _pad(
                     row.cells[index], column_width, left=self.columns[index].left
                 )
-            if row.note and beside:
+            if row.note and notes_fit:
                 line += " " * gap + row.note
             out.append(Text(line.rstrip(), style=row.style))
-            if row.note and not beside:
+            if row.note and not notes_fit:
                 out += paragraph(row.note, width, "    ", row.style)
         if not self.rows:
             out.append(Text("(none)", style="dim"))

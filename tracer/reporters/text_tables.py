@@ -29,8 +29,8 @@ from tracer.reporters.rows import By, StepRow, VariableRow
 
 ODD = "bold yellow"
 WRONG = "bold red"
-_FEW = 30  # rows of a table in the whole report
-_MOST = 1000  # rows of a table that was asked for
+MAX_ROWS = 30  # rows of a table in the whole report
+MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
 
 
 class Asked(NamedTuple):
@@ -116,7 +116,7 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
         _variable_row(row, summary, index, extras[index])
         for index, row in zip(summary.variables, rows.by_variable(summary), strict=True)
     ]
-    kept = _first(all_rows, _MOST if asked.everything else _FEW)
+    kept = _first(all_rows, MAX_ROWS_IN_FULL if asked.everything else MAX_ROWS)
     noun = summary.dialect.variable
     table = Table(noun, columns, kept)
     if rest := len(all_rows) - len(kept):
@@ -161,7 +161,7 @@ def _extras(summary: Summary) -> dict[int, _Extra]:
     unapplied = reason_for_all(summary)
     for pattern in summary.patterns:
         why = _no_gradient(pattern)
-        if pattern.has(measures.vain):
+        if pattern.has(measures.ineffective):
             why = "nothing was assigned" + (f", {why}" if why else "")
         elif unapplied and pattern.has(measures.requests):
             why = f"{why}, else {unapplied.text}" if why else unapplied.text
@@ -212,7 +212,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     why = reason(summary)
     all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
-    most = _MOST if asked.everything else _FEW
+    most = MAX_ROWS_IN_FULL if asked.everything else MAX_ROWS
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
     every = f"per step,\nall {replica_noun(summary.trace)}s"
     header = every if len(summary.replicas) > 1 else "per step"
@@ -257,7 +257,7 @@ def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
             said = accumulated(summary) if row.accumulated else skipped
         if not requested:
             said = "no gradient came" if missing else "nothing was handed over"
-        elif summary.total(measures.vain):
+        elif summary.total(measures.ineffective):
             said = "nothing was assigned"
         notes.append(said)
         odd = not (why.usual and said in why.text)
@@ -296,7 +296,7 @@ def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     )
     table = Table(copy, columns)
     devices = _devices(summary)
-    shown_rows = len(figures) if asked.everything else _FEW
+    shown_rows = len(figures) if asked.everything else MAX_ROWS
     for index, row, late in zip(summary.replicas[:shown_rows], figures, behind, strict=False):
         cells = (
             shown(row.worker) if workers else "",
