@@ -10,8 +10,8 @@ Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
 probably it is not what was meant. `info`: good to know, and often as it should be."""
 
-_APART = 3  # cases of one rule that differ in their numbers only, and stay apart
-_NAMES = 3  # variables that a sentence names
+MAX_CASES = 3  # cases of one rule that differ in their numbers only, and stay apart
+MAX_NAMES = 3  # variables that a sentence names
 
 
 class Case(NamedTuple):
@@ -56,7 +56,7 @@ def folded(facts: Iterable[Fact]) -> Iterator[Fact]:
     for fact in facts:
         same.setdefault(fact._replace(variables=()), []).append(fact)
     groups = list(same.values())
-    if len(groups) > _APART:
+    if len(groups) > MAX_CASES:
         groups = [[fact for group in groups for fact in group]]
     for group in groups:
         yield _together(group)
@@ -109,10 +109,10 @@ def subject(summary: Summary, variables: Sequence[int]) -> str:
 
 def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -> str:
     """The names, `of` an optimizer; of many the first, and how many there are."""
-    if len(names) <= _NAMES:
+    if len(names) <= MAX_NAMES:
         return listed(list(names)) + of
-    first = ", ".join(names[:_NAMES])
-    return f"{len(names):,} {noun}s{of} ({first} and {len(names) - _NAMES:,} more)"
+    first = ", ".join(names[:MAX_NAMES])
+    return f"{len(names):,} {noun}s{of} ({first} and {len(names) - MAX_NAMES:,} more)"
 
 
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:

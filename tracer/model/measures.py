@@ -30,7 +30,7 @@ updates = counting(["update"])
 """Counts updates of either kind."""
 tries = counting(["update", "vain"])
 """Counts updates, and what should have been one and assigned nothing."""
-vain = counting(["vain"])
+ineffective = counting(["vain"])
 """Counts those that assigned nothing."""
 discarded = counting(["discarded"])
 """Counts executions of which the result was thrown away."""

@@ -150,8 +150,8 @@ def skipper(optimizers: Iterable[Optimizer]) -> str:
 def _skips(optimizer: Optimizer) -> str:
     if has_grad_scaler(optimizer):
         return "GradScaler"
-    if told := optimizer.settings.get(SKIPPED_BY):
-        return str(told)
+    if setting := optimizer.settings.get(SKIPPED_BY):
+        return str(setting)
     return "the loss scale" if "LossScale" in class_of(optimizer) else ""
 
 
@@ -173,8 +173,8 @@ def accumulated_steps(summary: Summary) -> int:
 
 
 def _accumulated(optimizer: Optimizer) -> int:
-    told = optimizer.settings.get("gradient_accumulation_steps")
-    return told if isinstance(told, int) else 1
+    setting = optimizer.settings.get("gradient_accumulation_steps")
+    return setting if isinstance(setting, int) else 1
 
 
 def accumulations(summary: Summary) -> Measure | None:

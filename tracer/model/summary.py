@@ -230,15 +230,15 @@ class Summary:
         missing = sum(self.total(updates, replica) for replica in leaders) - sum(
             self.total(updates, replica) for replica in replicas
         )
-        ours, theirs = (self._updates_by_step(replica) for replica in (replicas, leaders))
-        mine, its = next(ours, None), next(theirs, None)
-        while mine is not None and its is not None:
-            if mine[2] < its[2]:
-                return missing, max(mine[0], its[0])
-            if mine[1] <= its[1]:
-                mine = next(ours, None)
+        behind, leading = (self._updates_by_step(replica) for replica in (replicas, leaders))
+        late, ahead = next(behind, None), next(leading, None)
+        while late is not None and ahead is not None:
+            if late[2] < ahead[2]:
+                return missing, max(late[0], ahead[0])
+            if late[1] <= ahead[1]:
+                late = next(behind, None)
             else:
-                its = next(theirs, None)
+                ahead = next(leading, None)
         return missing, None
 
     def _updates_by_step(self, replicas: Sequence[int]) -> Iterator[tuple[int, int, int]]:

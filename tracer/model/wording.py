@@ -17,6 +17,11 @@ def span(numbers: Numbers) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def dash(low: int, high: int) -> str:
+    """`3`, or `3-10`, where a table has no room."""
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
 def times(numbers: Numbers) -> str:
     """`once`, `twice`, `3 times`.
 

@@ -1,5 +1,6 @@
 """The question, "How often did `_resource_apply_dense` run?", and its answer for one run."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tracer.errors import shown
@@ -86,8 +87,7 @@ def _executions(summary: Summary) -> str:
             verb = "was not seen to run" if least else "never ran"
         else:
             verb = "was seen to run" if least else "ran"
-        why = reason_for_all(summary)
-        return f"{subject} {verb}: {least}0 executions {in_steps}{why.in_brackets if why else ''}."
+        return f"{subject} {verb}: {least}0 executions {in_steps}{_because(summary)}."
     outside = [summary.outside(measure) for measure in by_method]
     inside = [total - out for total, out in zip(totals, outside, strict=True)]
     beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
@@ -99,29 +99,27 @@ def _executions(summary: Summary) -> str:
         return f"{_ran(names, counts)} {in_steps}{_where(summary)}{lost}{beyond}."
     noun = plural(sum(inside), "execution")
     many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(summary)}"
-    no_updates = _in_vain(summary) + _discarded(summary)
-    return f"{_ran_a_step(summary, names, by_method)}: {many}{beyond}{no_updates}."
+    return f"{_ran_a_step(summary, names, by_method)}: {many}{beyond}{_no_updates(summary)}."
 
 
-def _in_vain(summary: Summary) -> str:
-    """How many of the executions assigned nothing, and so are no update."""
-    idle = summary.total(measures.vain)
-    if not idle:
-        return ""
-    if idle == summary.total(measures.tries):
-        return "; none of them assigned anything, so there was no update"
-    return f"; {idle:,} of them assigned nothing, so they are no updates"
+def _no_updates(summary: Summary) -> str:
+    """How much of the work assigned nothing or was thrown away, and so is no update."""
+    idle, lost = summary.total(measures.ineffective), summary.total(measures.discarded)
+    text = f"; {idle:,} of them assigned nothing, so they are no updates" if idle else ""
+    if idle == summary.total(measures.tries) > 0:
+        text = "; none of them assigned anything, so there was no update"
+    if lost and not summary.dialect.apply_methods:
+        return f"; {lost:,} more {plural(lost, 'was', 'were')} computed and thrown away"
+    if lost:
+        were = plural(lost, "was", "were"), plural(lost, "it is no update", "they are no updates")
+        text += f"; {lost:,} of them {were[0]} computed and thrown away, so {were[1]}"
+    return text
 
 
-def _discarded(summary: Summary) -> str:
-    """How many of the executions were for nothing, and so are no update."""
-    lost = summary.total(measures.discarded)
-    if not lost:
-        return ""
-    were = "was computed and thrown away, so it is no update"
-    if lost > 1:
-        were = "were computed and thrown away, so they are no updates"
-    return f"; {lost:,} of them {were}"
+def _because(summary: Summary) -> str:
+    """` (accumulated, 4 steps)`: why no step updated anything, if that is known."""
+    why = reason_for_all(summary)
+    return why.in_brackets if why else ""
 
 
 def _calls(summary: Summary) -> str:
@@ -129,12 +127,9 @@ def _calls(summary: Summary) -> str:
     if not summary.dialect.apply_methods:
         return _calls_of_step(summary)
     chosen = apply_methods(summary)
-    eager = tracing = 0
-    totals = []
-    for index in chosen:
-        counts = summary.calls(index)
-        eager, tracing = eager + counts[0], tracing + counts[1]
-        totals.append(sum(counts))
+    counts = [summary.calls(index) for index in chosen]
+    totals = [sum(each) for each in counts]
+    eager, tracing = sum(each for each, _ in counts), sum(each for _, each in counts)
     graphs, idle = summary.graphs(measures.of_methods(chosen))
     within = ""
     if summary.idle_as_usual:  # the details have it: the table of the methods
@@ -170,11 +165,9 @@ def _updates_of_steps(summary: Summary) -> str:
     in_steps = f"in {least}{_steps(summary)}"
     total = summary.total(measures.updates)
     if not total:
-        why = reason_for_all(summary)
-        because = why.in_brackets if why else ""
         kept_none = summary.total(measures.discarded)
         none = "No update was kept" if kept_none else summary.dialect.nothing_made
-        return f"{none}: {least}0 updates {in_steps}{because}{_beside(summary)}."
+        return f"{none}: {least}0 updates {in_steps}{_because(summary)}{_no_updates(summary)}."
     made = {replica: _made(summary, replica) for replica in summary.replicas}
     on = replica_names(summary.trace)
     first, *others = made.values()
@@ -182,7 +175,7 @@ def _updates_of_steps(summary: Summary) -> str:
     if not any(each != first for each in others):
         rates = [first + _where(summary)]
     updates = f"{least}{some(total, 'update')}"
-    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(summary)}{_beside(summary)}."
+    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(summary)}{_no_updates(summary)}."
 
 
 def _beside(summary: Summary) -> str:
@@ -201,9 +194,7 @@ def _made(summary: Summary, replica: int) -> str:
         return f"No step {made} an update"
     low, high = min(steps), max(steps)
     if low < high:
-        common = max(steps, key=lambda count: (steps[count], count))
-        mostly = f", mostly {common:,}" if steps[common] * 2 > sum(steps.values()) else ""
-        return f"A step {made} {low:,} to {high:,} updates{mostly}"
+        return f"A step {made} {low:,} to {high:,} updates{_mostly(steps)}"
     nth = every(summary, measures.updates, replica)
     which = f"Every {nth:,}{_ordinal(nth)} step" if nth else "Each step"
     return f"{which} {made} {some(low, 'update')}"
@@ -260,9 +251,9 @@ def _rate(summary: Summary, measure: Measure, replica: int) -> str:
     steps = summary.rates(measure, replica)
     if not any(steps):
         return "never"
-    seen, common = sum(steps.values()), max(steps, key=lambda count: (steps[count], count))
+    seen, common = sum(steps.values()), _most_common(steps)
     if len(steps) > 1:
-        mostly = f", mostly {common:,}," if steps[common] * 2 > seen else ""
+        mostly = _mostly(steps) and f"{_mostly(steps)},"
         low, high = min(steps), max(steps)
         return f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times{mostly} a step"
     if seen == summary.steps_on[replica]:
@@ -274,9 +265,19 @@ def _rate(summary: Summary, measure: Measure, replica: int) -> str:
     return f"{times(common)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"
 
 
+def _most_common(steps: Counter[int]) -> int:
+    return max(steps, key=lambda count: (steps[count], count))
+
+
+def _mostly(steps: Counter[int]) -> str:
+    """`, mostly 4`, if that is so of more than half of the steps."""
+    common = _most_common(steps)
+    return f", mostly {common:,}" if steps[common] * 2 > sum(steps.values()) else ""
+
+
 def _empty(summary: Summary) -> str:
     """How many of the steps updated nothing, though others did, or called for it."""
-    if summary.total(measures.vain) == summary.total(measures.tries) > 0:
+    if summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
         return ""  # then that is what is said
     empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
     if not any(empty):

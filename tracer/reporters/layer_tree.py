@@ -8,11 +8,12 @@ from itertools import groupby
 from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.summary import Summary
+from tracer.model.wording import dash
 from tracer.reporters.trees import Node, folded
 
-_ALIKE = 3
+MIN_ALIKE = 3
 """So many layers in a row that count the same, and differ in their number alone, are one row."""
-_NAMED = 3
+MAX_NAMES = 3
 """So many variables are named in the row of a layer."""
 _NUMBER = re.compile(r"_?\d+$")
 
@@ -109,7 +110,7 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str) -> Node:
         notes.append(f"{layer.never:,} never updated")
     children = [_node(*each, odd, wrong) for each in _together(layer.children)]
     if len(layer.children) > 1 and _is_even(layer.children):
-        first = [shown(each.name) or "''" for each in layer.children[:_NAMED]]
+        first = [shown(each.name) or "''" for each in layer.children[:MAX_NAMES]]
         rest = len(layer.children) - len(first)
         notes.append(", ".join(first) + (f" and {rest:,} more" if rest else ""))
         children = []
@@ -119,7 +120,7 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str) -> Node:
         cells=(
             f"{layer.variables:,}",
             f"{layer.updates:,}",
-            f"{most:,}" if least == most else f"{least:,}-{most:,}",
+            dash(least, most),
             f"{layer.dense:,}",
             f"{layer.sparse:,}",
         ),
@@ -138,7 +139,7 @@ def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
     """The layers, those in a row that are alike as one: each with its name and how many it is."""
     for _, group in groupby(layers, lambda each: (_NUMBER.sub("", each.name), _shape(each))):
         alike = list(group)
-        if len(alike) < _ALIKE or alike[0].is_variable:
+        if len(alike) < MIN_ALIKE or alike[0].is_variable:
             yield from ((each, shown(each.name) or "''", 1) for each in alike)
         else:
             name = f"{shown(alike[0].name)} … {shown(alike[-1].name)}"

@@ -21,6 +21,8 @@ class Column:
     drop: int = 0
     """Where the width is too small, those with the highest go first; 0 stays."""
     left: bool = False
+    optional: bool = False
+    """Whether it is left out where no row has anything in it."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,17 @@ class Table:
     """False if a name that is too long takes a line of its own instead of losing its middle."""
     least: int = _NAME
     """Cells that a name is cut to before other columns go."""
+    below: list[str] = field(default_factory=list)
+    """What is said below it."""
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
-        kept = list(range(len(self.columns)))
+        used = [
+            index
+            for index, column in enumerate(self.columns)
+            if not column.optional or any(row.cells[index] for row in self.rows)
+        ]
+        kept = used
         header = max(cell_len(line) for line in self.header.split("\n"))
         longest = max([header, *(cell_len(row.name) for row in self.rows)])
         while True:
@@ -63,7 +72,7 @@ class Table:
         out = [Text(line, style="bold") for line in self._headers(kept, widths, room, gap)]
         filled = room + sum(gap + column_width for column_width in widths)
         notes = max((cell_len(row.note) for row in self.rows), default=0)
-        beside = filled + gap + notes <= width
+        notes_fit = filled + gap + notes <= width
         for number, row in enumerate(self.rows):
             name = names[number] if names else row.name
             if cell_len(name) > room:
@@ -74,16 +83,18 @@ class Table:
                 line += " " * gap + _pad(
                     row.cells[index], column_width, left=self.columns[index].left
                 )
-            if row.note and beside:
+            if row.note and notes_fit:
                 line += " " * gap + row.note
             out.append(Text(line.rstrip(), style=row.style))
-            if row.note and not beside:
+            if row.note and not notes_fit:
                 out += paragraph(row.note, width, "    ", row.style)
         if not self.rows:
             out.append(Text("(none)", style="dim"))
-        if dropped := [c.header for i, c in enumerate(self.columns) if i not in kept]:
-            named = ", ".join(header.replace("\n", " ").strip() for header in dropped)
-            out += paragraph(f"Not shown in {width} columns: {named}.", width, style="dim")
+        dropped = [self.columns[index].header for index in used if index not in kept]
+        named = ", ".join(header.replace("\n", " ").strip() for header in dropped)
+        not_shown = [f"Not shown in {width} columns: {named}."] if dropped else []
+        for text in (*not_shown, *self.below):
+            out += paragraph(text, width, style="dim")
         return out
 
     def _width(self, index: int) -> int:

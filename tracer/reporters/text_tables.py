@@ -18,18 +18,19 @@ from tracer.model.labels import (
     why_idle,
 )
 from tracer.model.measures import counting
+from tracer.model.selection import Selection
 from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
-from tracer.model.wording import some
+from tracer.model.wording import dash, some
 from tracer.reporters import rows
-from tracer.reporters.layout import Column, Row, Table, cut, paragraph
+from tracer.reporters.layout import Column, Row, Table, cut
 from tracer.reporters.rows import By, StepRow, VariableRow
 
 ODD = "bold yellow"
 WRONG = "bold red"
-_FEW = 30  # rows of a table in the whole report
-_MOST = 1000  # rows of a table that was asked for
+MAX_ROWS = 30  # rows of a table in the whole report
+MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
 
 
 class Asked(NamedTuple):
@@ -48,7 +49,7 @@ class Asked(NamedTuple):
 
 
 _KINDS = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
-_BEHIND = Column("behind", drop=3, left=True)
+_BEHIND = Column("behind", drop=3, left=True, optional=True)
 
 
 _LINE = 24  # cells of a line of the program, of which the end tells most
@@ -61,8 +62,8 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
     workers = [only_worker(summary.trace, summary.replicas) for summary in summaries]
     copy = replica_noun(summaries[0].trace)
     columns = (
-        *([Column("made in", drop=1, left=True)] if lines else []),
-        *([Column("worker", drop=5, left=True)] if any(workers) else []),
+        Column("made in", drop=1, left=True, optional=True),
+        Column("worker", drop=5, left=True, optional=True),
         Column("steps"),
         Column("updates"),
         Column(f"per\nstep and\n{copy}" if several else "per step", drop=3),
@@ -77,28 +78,30 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
         first = [summary.trace.variables[index].name for index in summary.variables[:1]]
         more = f" +{len(summary.variables) - 1:,}" if len(summary.variables) > 1 else ""
         variables = "".join(cut(shown(name), 30, 15) for name in first) + more
-        cells = (*_cells([summary.steps, made]), _made_in_a_step(summary), f"{calls:,}", variables)
-        cells = (shown(worker), *cells) if any(workers) else cells
-        if lines:
-            cells = (cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2), *cells)
+        cells = (
+            cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2),
+            shown(worker),
+            *_cells([summary.steps, made]),
+            _per_step(summary, measures.updates),
+            f"{calls:,}",
+            variables,
+        )
         name = f'{shown(class_of(root))} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
-    if asked.command:
-        see = "--optimizer NAME has all that is known of one of them"
-    else:
-        see = 'by="variable" has a table for each of them'
-    return [*table.lines(width), *paragraph(see, width, style="dim")]
+    table.below.append(
+        "--optimizer NAME has all that is known of one of them"
+        if asked.command
+        else 'by="variable" has a table for each of them'
+    )
+    return table.lines(width)
 
 
-def _made_in_a_step(summary: Summary) -> str:
-    """The updates on one replica in a step that made any: `4`, or `2-4`."""
-    if summary.unplaced(measures.updates):
+def _per_step(summary: Summary, measure: Selection) -> str:
+    """The updates on one replica in a step that made any: `4`, `2-4`, or `?` if it is not known."""
+    if summary.unplaced(measure):
         return "?"
-    rates = {
-        n for replica in summary.replicas for n in summary.rates(measures.updates, replica)
-    } or {0}
-    low, high = min(rates), max(rates)
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+    rates = {n for each in summary.replicas for n in summary.rates(measure, each)} or {0}
+    return dash(min(rates), max(rates))
 
 
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
@@ -106,34 +109,34 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     several = len(summary.replicas) > 1
     copy = replica_noun(summary.trace)
     per_step = f"per\nstep and\n{copy}" if several else "per step"
-    columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:]]
-    if several:
-        columns.append(Column(f"by {copy}", drop=4))
-    columns += _EFFECT_COLUMNS if summary.effects else ()
+    split = Column(f"by {copy}", drop=4, optional=not several)
+    columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:], split, *_EFFECT_COLUMNS]
     extras = _extras(summary)
     all_rows = [
         _variable_row(row, summary, index, extras[index])
         for index, row in zip(summary.variables, rows.by_variable(summary), strict=True)
     ]
-    kept = _first(all_rows, _MOST if asked.everything else _FEW)
+    kept = _first(all_rows, MAX_ROWS_IN_FULL if asked.everything else MAX_ROWS)
     noun = summary.dialect.variable
-    lines = Table(noun, columns, kept).lines(width)
+    table = Table(noun, columns, kept)
     if rest := len(all_rows) - len(kept):
         odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
         more = f"… and {some(rest, f'more {noun}')}{f', {odd:,} of them odd' if odd else ''}"
         see = asked.all_of("variable", 'trace.count("updates", by=("variable",))')
-        lines += paragraph(f"{more}: {see} has them all", width, style="dim")
+        table.below.append(f"{more}: {see} has them all")
     empty = summary.spread(measures.updates)[(0,)]
     if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
         heading = per_step.replace("\n", " ")
         without = f"without the {some(empty, 'step')} that updated nothing"
-        lines += paragraph(f"({heading}: {without})", width, style="dim")
-    if summary.effects:
-        lines += paragraph(_EFFECTS, width, style="dim")
-    return lines
+        table.below.append(f"({heading}: {without})")
+    table.below += [_EFFECTS] if summary.effects else []
+    return table.lines(width)
 
 
-_EFFECT_COLUMNS = (Column("unchanged", drop=1), Column("not\nfinite", drop=1))
+_EFFECT_COLUMNS = (
+    Column("unchanged", drop=1, optional=True),
+    Column("not\nfinite", drop=1, optional=True),
+)
 _EFFECTS = (
     "(unchanged: after so many steps no bit of it was another one, skipped steps too; not finite: "
     "after so many it held inf or NaN)"
@@ -158,7 +161,7 @@ def _extras(summary: Summary) -> dict[int, _Extra]:
     unapplied = reason_for_all(summary)
     for pattern in summary.patterns:
         why = _no_gradient(pattern)
-        if pattern.has(measures.vain):
+        if pattern.has(measures.ineffective):
             why = "nothing was assigned" + (f", {why}" if why else "")
         elif unapplied and pattern.has(measures.requests):
             why = f"{why}, else {unapplied.text}" if why else unapplied.text
@@ -171,12 +174,7 @@ def _extras(summary: Summary) -> dict[int, _Extra]:
 def _rate(summary: Summary, pattern: Pattern) -> str:
     if not pattern.has(measures.updates):
         return "0"
-    if pattern.unplaced(measures.updates):
-        return "?"
-    measure = counting(["update"], variable=pattern.variables[0])
-    occurring = {n for each in summary.replicas for n in summary.rates(measure, each)} or {0}
-    low, high = min(occurring), max(occurring)
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+    return _per_step(summary, counting(["update"], variable=pattern.variables[0]))
 
 
 def _no_gradient(pattern: Pattern) -> str:
@@ -198,50 +196,51 @@ def _variable_row(row: VariableRow, summary: Summary, index: int, extra: _Extra)
         name = name if name.startswith("argument ") else f"argument {name}"
         meaning = "stands for each variable passed"
         note = f"{meaning}; {note}" if note else meaning
-    cells = [f"{row.updates:,}", extra.rate, f"{row.dense:,}", f"{row.sparse:,}"]
-    if len(summary.replicas) > 1:
-        cells.append(extra.by_replica)
-    if row.unchanged is not None and row.not_finite is not None:
-        cells += [f"{row.unchanged:,}", f"{row.not_finite:,}"]
+    cells = (
+        f"{row.updates:,}",
+        extra.rate,
+        f"{row.dense:,}",
+        f"{row.sparse:,}",
+        extra.by_replica if len(summary.replicas) > 1 else "",
+        *("" if seen is None else f"{seen:,}" for seen in (row.unchanged, row.not_finite)),
+    )
     style = WRONG if not row.updates or row.not_finite else ODD if extra.why else ""
-    return Row(name, tuple(cells), note, style)
+    return Row(name, cells, note, style)
 
 
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     why = reason(summary)
     all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
-    most = _MOST if asked.everything else _FEW
+    most = MAX_ROWS_IN_FULL if asked.everything else MAX_ROWS
     kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
     every = f"per step,\nall {replica_noun(summary.trace)}s"
     header = every if len(summary.replicas) > 1 else "per step"
-    columns = (*_KINDS, *_EFFECT_COLUMNS) if summary.effects else _KINDS
-    table = Table(header, columns, kept.copy(), cut_names=False)
+    table = Table(header, (*_KINDS, *_EFFECT_COLUMNS), kept.copy(), cut_names=False)
     lost, outside = (
         [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
         for count in (summary.unplaced, summary.outside)
     )
-    unknown = ("-", "-") if summary.effects else ()
+    unknown = ("-", "-") if summary.effects else ("", "")
     if summary.unplaced(measures.steps) or any(lost):
         note = "in all; steps above may have more"
         table.rows.append(Row("step not known", (*_cells(lost), *unknown), note, ODD))
     if any(outside):
         cells = (*_cells(outside), *unknown)
         table.rows.append(Row("outside any step", cells, "in all; a direct call", ODD))
-    lines = table.lines(width)
     if rest := len(all_rows) - len(kept):
         see = asked.all_of("step", 'trace.per_step("updates")')
         last = summary.steps + summary.trace.first_step - 1
-        more = f"… and {some(rest, 'more row')} up to step {last:,}: {see} has them all"
-        lines += paragraph(more, width, style="dim")
+        more = f"… and {some(rest, 'more row')} up to step {last:,}"
+        table.below.append(f"{more}: {see} has them all")
     if summary.effects:
         noun, each = summary.dialect.variable, replica_noun(summary.trace)
         all_counted = f", those of each {each} counted" if len(summary.replicas) > 1 else ""
         said = f"(unchanged, not finite: so many {noun}s were so after the step{all_counted})"
-        lines += paragraph(said, width, style="dim")
+        table.below.append(said)
         if any(row.cells[-1] == "-" for row in kept):
-            lines += paragraph("(-: none was compared in these steps)", width, style="dim")
-    return lines
+            table.below.append("(-: none was compared in these steps)")
+    return table.lines(width)
 
 
 def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
@@ -258,7 +257,7 @@ def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
             said = accumulated(summary) if row.accumulated else skipped
         if not requested:
             said = "no gradient came" if missing else "nothing was handed over"
-        elif summary.total(measures.vain):
+        elif summary.total(measures.ineffective):
             said = "nothing was assigned"
         notes.append(said)
         odd = not (why.usual and said in why.text)
@@ -271,9 +270,9 @@ def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
     cells = _cells([row.updates, row.dense, row.sparse])
     if not row.updates and summary.unplaced(measures.updates):
         notes, cells, odd = ["not known"], ("?",) * len(cells), True
-    if summary.effects:
-        compared = row.unchanged is not None and row.not_finite is not None
-        cells += (f"{row.unchanged:,}", f"{row.not_finite:,}") if compared else ("-", "-")
+    not_compared = "-" if summary.effects else ""
+    seen = (row.unchanged, row.not_finite)
+    cells += tuple(not_compared if each is None else f"{each:,}" for each in seen)
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
     style = WRONG if row.not_finite else ODD if notes and odd else ""
     return Row(label, cells, "; ".join(notes), style)
@@ -288,28 +287,30 @@ def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     behind = _behind(
         summary, [[index] for index in summary.replicas], [row.updates for row in figures]
     )
-    columns = [Column("worker", left=True)] if workers else []
-    columns += [Column("steps"), *_KINDS]
-    if any(behind):
-        columns.append(_BEHIND)
-    columns.append(Column("device", drop=4, left=True))
+    columns = (
+        Column("worker", left=True, optional=True),
+        Column("steps"),
+        *_KINDS,
+        _BEHIND,
+        Column("device", drop=4, left=True),
+    )
     table = Table(copy, columns)
     devices = _devices(summary)
-    shown_rows = len(figures) if asked.everything else _FEW
+    shown_rows = len(figures) if asked.everything else MAX_ROWS
     for index, row, late in zip(summary.replicas[:shown_rows], figures, behind, strict=False):
-        cells = [shown(row.worker)] if workers else []
-        cells += _cells([row.steps, row.updates, row.dense, row.sparse])
-        if any(behind):
-            cells.append(late or "-")
-        cells.append(devices[index])
+        cells = (
+            shown(row.worker) if workers else "",
+            *_cells([row.steps, row.updates, row.dense, row.sparse]),
+            late or ("-" if any(behind) else ""),
+            devices[index],
+        )
         style = ODD if row.steps < summary.steps or late else ""
         name = names[index] if copy == "rank" else str(row.replica)
-        table.rows.append(Row(name, tuple(cells), style=style))
-    lines = table.lines(width)
+        table.rows.append(Row(name, cells, style=style))
     if rest := len(figures) - len(table.rows):
-        more = f"… and {some(rest, f'more {copy}')}: {asked.all_of('replica')} has them all"
-        lines += paragraph(more, width, style="dim")
-    return lines
+        more = f"… and {some(rest, f'more {copy}')}"
+        table.below.append(f"{more}: {asked.all_of('replica')} has them all")
+    return table.lines(width)
 
 
 def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
@@ -318,16 +319,14 @@ def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
     groups = list(rows.workers(summary).values())
     behind = _behind(summary, groups, [row.updates for row in figures])
     ranks = replica_noun(summary.trace) == "rank"  # each is one replica
-    columns = [] if ranks else [Column("replicas", drop=2)]
-    columns += [Column("steps"), *_KINDS]
-    if any(behind):
-        columns.append(_BEHIND)
+    columns = (Column("replicas", drop=2, optional=ranks), Column("steps"), *_KINDS, _BEHIND)
     table = Table("worker", columns)
     for row, late in zip(figures, behind, strict=True):
-        cells = _cells([row.replicas, row.steps, row.updates, row.dense, row.sparse])
-        cells = cells[1:] if ranks else cells
-        if any(behind):
-            cells += (late or "-",)
+        cells = (
+            "" if ranks else f"{row.replicas:,}",
+            *_cells([row.steps, row.updates, row.dense, row.sparse]),
+            late or ("-" if any(behind) else ""),
+        )
         table.rows.append(Row(shown(row.worker) or "(local)", cells, style=ODD if late else ""))
     return table.lines(width)
 
@@ -359,10 +358,9 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     for name, *figures in rows.by_method(summary):
         style = "" if figures[0] else WRONG
         table.rows.append(Row(shown(name), _cells(figures), style=style))
-    lines = table.lines(width)
     if why := why_idle(summary):
-        lines += paragraph(f"({why})", width, style="dim")
-    return lines
+        table.below.append(f"({why})")
+    return table.lines(width)
 
 
 TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
@@ -403,4 +401,4 @@ def _split(summary: Sequence[int]) -> str:
     if len(summary) <= 3:
         return " + ".join(f"{count:,}" for count in summary)
     low, high = min(summary), max(summary)
-    return f"{low:,} x {len(summary):,}" if low == high else f"{low:,}-{high:,}"
+    return f"{low:,} x {len(summary):,}" if low == high else dash(low, high)

@@ -13,7 +13,7 @@ from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, WRONG, Asked
 from tracer.reporters.trees import Node
 
-_MOST = 1000  # rows
+MAX_ROWS = 1000  # rows
 CALLER_COLUMNS = ("executions", "steps", "Python\ncalls")
 LAYER_COLUMNS = ("variables", "updates", "of each", "dense", "sparse")
 
@@ -43,8 +43,8 @@ def _columns(headers: Sequence[str], drops: Sequence[int]) -> list[Column]:
 def _lines(
     by: By, header: str, columns: Sequence[Column], nodes: Sequence[Node], joint: str, width: int
 ) -> list[Text]:
-    lines = trees.lines(header, columns, nodes, width, joint, _MOST)
-    rest = sum(1 for _ in trees.in_order(nodes)) - _MOST
+    lines = trees.lines(header, columns, nodes, width, joint, MAX_ROWS)
+    rest = sum(1 for _ in trees.in_order(nodes)) - MAX_ROWS
     if rest > 0:
         more = f"… and {some(rest, 'more row')}: --by {by} --format csv has them all"
         lines += paragraph(more, width, style="dim")

@@ -16,8 +16,8 @@ from rich.tree import Tree
 from tracer.reporters.layout import Column, Row, Table, paragraph
 
 _INDENT = 4  # cells of a guide of `rich.tree`
-_LEAST = 16  # cells of a name, however deep it is
-_NAMES = 32  # cells that names keep before other columns go
+MIN_NAME = 16  # cells of a name, however deep it is
+MIN_NAMES = 32  # cells that names keep before other columns go
 _GAP = 2  # cells between columns, at least
 
 
@@ -43,7 +43,9 @@ def folded(node: Node) -> Node:
     children = tuple(map(folded, node.children))
     if len(children) == 1:
         (child,) = children
-        alike = all(mine in ("", cell) for mine, cell in zip(child.cells, node.cells, strict=True))
+        alike = all(
+            of_child in ("", cell) for of_child, cell in zip(child.cells, node.cells, strict=True)
+        )
         if alike and node.note in ("", child.note) and not child.begins:
             names = (*node.names, *child.names)
             return child._replace(names=names, cells=node.cells, begins=node.begins)
@@ -73,8 +75,8 @@ def lines(
     rows = list(in_order(nodes))[:most]
     room = _room(columns, [node for _, node in rows], width)
     header = "\n".join(line.plain for line in paragraph(header, room))
-    table = Table(header, columns, least=_NAMES)
-    labels = [_wrapped(node, max(_LEAST, room - _INDENT * depth), joint) for depth, node in rows]
+    table = Table(header, columns, least=MIN_NAMES)
+    labels = [_wrapped(node, max(MIN_NAME, room - _INDENT * depth), joint) for depth, node in rows]
     drawn = iter(_drawn(rows, labels))
     empty = ("",) * len(columns)
     for (_, node), label in zip(rows, labels, strict=True):
@@ -92,7 +94,7 @@ def _room(columns: Sequence[Column], nodes: Sequence[Node], width: int) -> int:
         texts = (*column.header.split("\n"), *cells)
         figures[column.drop] += _GAP + max(map(cell_len, texts))
     for drop in list(figures):
-        if drop and width - sum(figures.values()) < _NAMES:
+        if drop and width - sum(figures.values()) < MIN_NAMES:
             del figures[drop]
     return width - sum(figures.values())
 

@@ -10,7 +10,7 @@ from tracer.findings.cases import of_optimizer
 from tracer.findings.catalogue import Finding, findings
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
-from tracer.model.measures import vain
+from tracer.model.measures import ineffective
 from tracer.model.records import Block, Kind
 from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
@@ -237,7 +237,7 @@ def _slips(claim: Claim, wanted: Wanted, called: Mapping[Kind | None, int]) -> I
             yield (f"that is {number:,} in {each_step} {each_replica}: did you mean {in_each}?")
     elif total == number * steps and steps > 1:
         yield f"that is {number:,} in {each_step}: did you mean {in_each}?"
-    if any(summary.total(vain) for summary in summaries):
+    if any(summary.total(ineffective) for summary in summaries):
         return  # what these calls did instead is said already
     calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
     if number == calls != total:

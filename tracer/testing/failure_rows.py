@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tracer.model.dialects import dialect_of
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_ids, steps_label
-from tracer.model.measures import missing, requests, updates, vain
+from tracer.model.measures import ineffective, missing, requests, updates
 from tracer.model.selection import Selection
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Values
@@ -110,7 +110,10 @@ def _wrong_steps(
     selection, failed, per_step = claim.selection, claim.failed, claim.expected.per_step
     measures = [of_kinds(selection, wanted.kinds) for wanted in failed]
     totals = tuple(summary.total(measure, replica) for measure in measures)
-    ran = [selection, *(replace(each, variables=selection.variables) for each in (requests, vain))]
+    ran = [
+        selection,
+        *(replace(each, variables=selection.variables) for each in (requests, ineffective)),
+    ]
     of_keys = [measure for key in keys for measure in _measures(selection, *key)]
     timeline = summary.timeline(*measures, *ran, *of_keys, replica=replica)
     lost, width, size = summary.unplaced(selection), len(failed) + 3, len(_Counts._fields)
@@ -198,7 +201,7 @@ def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
     groups: list[tuple[list[int | None], bool]] = [
         ([i for i in pattern.variables if only is None or i in only], pattern.has(selection))
         for pattern in summary.patterns
-        if any(map(pattern.has, (selection, missing, requests, vain)))
+        if any(map(pattern.has, (selection, missing, requests, ineffective)))
     ]
     without = only is None and any(
         selection.holds(entry) and not entry.variables
@@ -217,7 +220,7 @@ def _measures(
 ) -> Iterator[Selection]:
     """The measures of `_Counts`, of a group of variables on a replica."""
     dense, sparse = of_kinds(selection, {"dense"}), of_kinds(selection, {"sparse"})
-    measures = [dense, sparse, missing, requests, vain]
+    measures = [dense, sparse, missing, requests, ineffective]
     first = variables[0]
     if first is None:
         measures = [selection, *[Selection(roles=frozenset())] * 4]
@@ -351,7 +354,7 @@ def _why_not_changed(trace: Trace, patterns: Sequence[Pattern]) -> str:
 
 
 def _why_not_updated(trace: Trace, patterns: Sequence[Pattern]) -> str:
-    if _total(patterns, vain):
+    if _total(patterns, ineffective):
         return "nothing was assigned"
     if _total(patterns, requests):
         return "handed over, never applied"

@@ -15,9 +15,9 @@ _IDENTIFIER = re.compile(
     r"|Could not interpret optimizer identifier: <class '(?P<class>[\w.]+)'"
 )
 _OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
-_NAMES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
-_CUT = 200  # characters, where a recorder cuts what was said
-_TOLD_OF_CLASS = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
+_LIBRARIES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
+MAX_ERROR = 200  # characters, where a recorder cuts what was said
+_REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
 
 
 @rule(
@@ -55,7 +55,7 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
             other = _OTHER[library]
             yield Case(
                 "error",
-                f"A model of {_NAMES[other]} was given an optimizer of {_NAMES[library]}, "
+                f"A model of {_LIBRARIES[other]} was given an optimizer of {_LIBRARIES[library]}, "
                 f"{name} of {home.rpartition('.')[0]}.",
                 f"Take both from one: {other}.optimizers.{name} for this model, or build the "
                 f"model with {library}.",
@@ -89,9 +89,9 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
 def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
     root = summary.optimizers[0]
-    told = any(summary.remarks(*_TOLD_OF_CLASS))
+    reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
     for failure in root.failures:
-        if told and failure.cause == "other":
+        if reported and failure.cause == "other":
             continue
         kind, _, said = failure.error.partition(": ")
         where = f" while {failure.function} was traced" if failure.function else ""
@@ -155,7 +155,7 @@ def _because(failure: Failure, said: str) -> str:
         return ": it makes variables of its own in its first step, and the function had run before"
     if failure.cause == "none":
         return f": every gradient was None, of {which}" if which else ": every gradient was None"
-    if len(failure.error) >= _CUT:
+    if len(failure.error) >= MAX_ERROR:
         said = said.partition(". ")[0]
     on = f", on {which}" if which else ""
     return f"{on}: {said.rstrip('.')}" if said else on

@@ -12,9 +12,11 @@ from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only
 from tracer.model.wording import some, times
 
-_OFTEN = 5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
-_EACH = 20  # steps: who traces more rarely loses little time by it
-_FEW = 3
+MIN_TRACINGS = (
+    5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
+)
+STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
+MAX_NAMES = 3
 _LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
 """How an argument begins that is a Python value and has no name."""
 
@@ -76,9 +78,9 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
     twice = summary.dialect.traces_twice
     rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
     functions = dict.fromkeys(each.function for each in rows)
-    if len(functions) > _FEW:
-        more = some(len(functions) - _FEW, "more function")
-        yield _idle(summary, f"{', '.join([*functions][:_FEW])} and {more}", rows, rows)
+    if len(functions) > MAX_NAMES:
+        more = some(len(functions) - MAX_NAMES, "more function")
+        yield _idle(summary, f"{', '.join([*functions][:MAX_NAMES])} and {more}", rows, rows)
         return
     for function in functions:
         idle = [each for each in rows if each.function == function]
@@ -102,9 +104,8 @@ def _idle(
     text = f"{which}{of_optimizer(summary)}: {graphs} that its tracing gave never ran{where}."
     if summary.has_run:
         return Case("info", text)
-    if any(
-        program.error for program in summary.trace.programs
-    ):  # it may have been called, and the error have come before its step
+    failed = any(program.error for program in summary.trace.programs)
+    if failed:  # it may have been called, and the error have come before its step
         return Case("warning", text, "Mend the error that ended the program before its first step.")
     return Case(
         "warning",
@@ -194,9 +195,9 @@ def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
         return ""
     if len(lines) != 1 and any(row.idle < row.tracings for row in rows):
         return ""
-    more = f" and {some(len(lines) - _FEW, 'more line')}" if len(lines) > _FEW else ""
+    more = f" and {some(len(lines) - MAX_NAMES, 'more line')}" if len(lines) > MAX_NAMES else ""
     what = events[0].detail if len(events) == 1 else ""
-    text = f", traced by the call in {', '.join(lines[:_FEW])}{more}"
+    text = f", traced by the call in {', '.join(lines[:MAX_NAMES])}{more}"
     return f"{text} for {what}" if what else text
 
 
@@ -221,7 +222,9 @@ def _line(summary: Summary, event: GraphTracing | None) -> str:
 
 def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
     steps = sum(each.steps for each in rows)
-    return "warning" if tracings >= _OFTEN and tracings * _EACH >= steps else "info"
+    return (
+        "warning" if tracings >= MIN_TRACINGS and tracings * STEPS_PER_TRACING >= steps else "info"
+    )
 
 
 def _graphs(summary: Summary) -> list[Graph]:
@@ -252,9 +255,9 @@ def _change(before: str, after: str) -> str:
         old, new = [a for a, _ in pairs], [b for _, b in pairs]
     if not old or not new:
         return ""
-    more = f" (and {some(len(new) - _FEW, 'more argument')})" if len(new) > _FEW else ""
+    more = f" (and {some(len(new) - MAX_NAMES, 'more argument')})" if len(new) > MAX_NAMES else ""
     value = "the Python value " if len(old) == len(new) == 1 and _LITERAL.match(old[0]) else ""
-    return f", when {value}{', '.join(old[:_FEW])} became {', '.join(new[:_FEW])}{more}"
+    return f", when {value}{', '.join(old[:MAX_NAMES])} became {', '.join(new[:MAX_NAMES])}{more}"
 
 
 def _arguments(signature: str) -> list[str]:

@@ -13,8 +13,8 @@ from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, plural, some
 
-_RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
-_COMPARED = 100  # optimizers: of more than that no pairs are looked at
+MIN_RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
+MAX_COMPARED = 100  # optimizers: of more than that no pairs are looked at
 
 
 @rule(
@@ -46,16 +46,18 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
     """Variables are updated by two optimizers that step in turns."""
     sets = [(root, each) for root, each in _updated_by_root(trace).items() if each]
     stepping = [each for each in sets if trace.optimizers[each[0]].turns[0] > 0]
-    for place, (one, ours) in enumerate(stepping[:_COMPARED]):
-        for other, theirs in stepping[place + 1 : _COMPARED]:
-            shared = ours & theirs
+    for place, (one, of_one) in enumerate(stepping[:MAX_COMPARED]):
+        for other, of_other in stepping[place + 1 : MAX_COMPARED]:
+            shared = of_one & of_other
             if not shared or not _in_turns(trace.optimizers[one], trace.optimizers[other]):
                 continue
-            small, large = (one, other) if ours < theirs else (other, one)
-            inside = ours < theirs or theirs < ours
+            small, large = (one, other) if of_one < of_other else (other, one)
+            inside = of_one < of_other or of_other < of_one
             names = tuple(trace.variables[index].name for index in sorted(shared))
             dialect = dialect_of(trace, [trace.optimizers[one], trace.optimizers[other]])
-            more = f", which also trains {some(len(ours ^ theirs), f'other {dialect.variable}')}"
+            more = (
+                f", which also trains {some(len(of_one ^ of_other), f'other {dialect.variable}')}"
+            )
             first, second = (trace.optimizers[each].name for each in (small, large))
             both = f"{trace.optimizers[one].name} and {trace.optimizers[other].name}"
             if inside:
@@ -83,7 +85,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         "the rate, assign to optimizer.learning_rate."
     ),
     explanation=(
-        f"For {_RENEWED} optimizers or more of one class, rate and options, made in one "
+        f"For {MIN_RENEWED} optimizers or more of one class, rate and options, made in one "
         "line of the program, of which each begins after the one before has ended, and updates the "
         "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
         "are those of different models, nor where two in a row begin with the same weights, as "
@@ -107,13 +109,13 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
         settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
         goes_on = optimizer.settings.get("state_loaded")
         if updated and optimizer.made and optimizer.turns[0] and not goes_on:
-            told = optimizer.class_name, optimizer.made, optimizer.rate, settings
-            key = *told, frozenset(updated)
+            options = optimizer.class_name, optimizer.made, optimizer.rate, settings
+            key = *options, frozenset(updated)
             alike.setdefault(key, []).append(root)
     for roots in alike.values():
         row = sorted((trace.optimizers[each] for each in roots), key=lambda each: each.turns)
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
-        if len(row) < _RENEWED or not one_after_the_other or not _keep_something(trace, roots):
+        if len(row) < MIN_RENEWED or not one_after_the_other or not _keep_something(trace, roots):
             continue
         variables = sorted(updated_by[roots[0]])
         names = tuple(trace.variables[index].name for index in variables)
@@ -150,7 +152,7 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
 
 def _names(optimizers: Sequence[Optimizer]) -> str:
     names = [each.name for each in optimizers]
-    return listed(names) if len(names) <= _RENEWED else f"{names[0]} to {names[-1]}"
+    return listed(names) if len(names) <= MIN_RENEWED else f"{names[0]} to {names[-1]}"
 
 
 def _updated_by_root(trace: Trace) -> dict[int, set[int]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tracer.findings.cases import Case, of_optimizer
 from tracer.findings.rule import rule
 from tracer.model.labels import class_of
-from tracer.model.measures import counting, requests, tries, vain
+from tracer.model.measures import counting, ineffective, requests, tries
 from tracer.model.programs import has_ended
 from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import (
@@ -159,7 +159,7 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
             yield Case("info", f"{begin}moved by {moved:,}{why}.", _FINE)
     every = accumulated_steps(summary)
     meant = every > 1 or not any(map(is_loss_scale, summary.optimizers))
-    if applied < steps and meant and not summary.total(vain):
+    if applied < steps and meant and not summary.total(ineffective):
         spread = summary.spread(tries, requests, replica=replica)
         came = any(gradients for made, gradients in spread if not made)
         reason = f"no gradient came{' in the others' if applied else ''}"

@@ -21,12 +21,12 @@ from tracer.model.labels import (
 from tracer.model.measures import (
     counting,
     dense,
+    ineffective,
     missing,
     requests,
     sparse,
     tries,
     updates,
-    vain,
 )
 from tracer.model.runs import Run
 from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
@@ -144,7 +144,11 @@ def never_updated(summary: Summary) -> Iterator[Case]:
         return
     facts: dict[bool, list[Fact]] = {False: [], True: []}
     for pattern in every:
-        if pattern.total(requests) and not pattern.total(updates) and not pattern.total(vain):
+        if (
+            pattern.total(requests)
+            and not pattern.total(updates)
+            and not pattern.total(ineffective)
+        ):
             most = max(pattern.total(requests, r) for r in pattern.replicas)
             facts[_only_skipped(summary, pattern)].append(fact_of(pattern.variables, most, step=1))
     by = skipper(summary.optimizers) or "the loss scale"
@@ -289,7 +293,7 @@ def _parts(pattern: Pattern, replica: int) -> _Parts:
 def _silent(pattern: Pattern, replica: int, summary: Summary) -> tuple[int, str] | None:
     """The last step with an update and what came after, if no update is due any more.
 
-    None if the steps since then are not many more than there ever were between two updates.
+    None if the steps since then are not many more than least_in_step ever were between two updates.
     """
     parts = _parts(pattern, replica)
     last = _last(parts)
@@ -303,7 +307,7 @@ def _silent(pattern: Pattern, replica: int, summary: Summary) -> tuple[int, str]
 
 
 def _last(parts: _Parts) -> int:
-    """The last step with an update, 0 if there is none."""
+    """The last step with an update, 0 if least_in_step is none."""
     return max((steps.last for steps, step in parts if step.updates), default=0)
 
 
@@ -391,8 +395,8 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
         first = _difference(summary, pattern, most, least) if counts[most] > counts[least] else None
         if first is not None and pattern.placed and not _is_split(summary, pattern):
-            step, here, there = first
-            numbers = (here, there, counts[most], counts[least])
+            step, most_in_step, least_in_step = first
+            numbers = (most_in_step, least_in_step, counts[most], counts[least])
             known = fact_of(pattern.variables, *numbers, step=step, replica=least)
             apart.setdefault((most, least), []).append(known)
     name_of = replica_names(summary.trace)
@@ -424,7 +428,14 @@ def _difference(
     ]
     steps = min(summary.steps_on[each] for each in (one, other))
     parts = Timeline.of(weighted, steps, 2).parts()
-    return next(((at.first, here, there) for at, (here, there) in parts if here != there), None)
+    return next(
+        (
+            (at.first, most_in_step, least_in_step)
+            for at, (most_in_step, least_in_step) in parts
+            if most_in_step != least_in_step
+        ),
+        None,
+    )
 
 
 def _on_a_replica(summary: Summary) -> str:
@@ -501,11 +512,11 @@ def densified(summary: Summary) -> Iterator[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
     facts = []
     for pattern in summary.asked:
-        handed_sparse, handed_dense = (
+        sparse_requests, dense_requests = (
             pattern.total(counting(["request"], [kind])) for kind in ("sparse", "dense")
         )
-        mixed = handed_dense or pattern.total(sparse)
-        if handed_sparse and pattern.total(dense) and not mixed:
+        mixed = dense_requests or pattern.total(sparse)
+        if sparse_requests and pattern.total(dense) and not mixed:
             facts += [fact_of([index], _rows(summary, index)) for index in pattern.variables]
     return cases(
         summary,

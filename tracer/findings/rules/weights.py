@@ -13,11 +13,11 @@ from tracer.model.summary import Summary
 from tracer.model.timeline import Timeline
 from tracer.model.wording import plural, some
 
-_FEWEST = 3
+MIN_UPDATES = 3
 """Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
-_LAST = 5
+MIN_LAST_UPDATES = 5
 """The same for the last updates."""
-_SHARE = 4
+LAST_SHARE = 4
 """They are at least one of so many."""
 
 
@@ -128,10 +128,10 @@ def unchanged(summary: Summary) -> Iterator[Case]:
     for of, move in sorted(moves.items()):
         if of.variable in known:
             continue  # its other replicas do as the first one
-        if not move.last_change and move.since >= _FEWEST:
+        if not move.last_change and move.since >= MIN_UPDATES:
             never.append(fact_of([of.variable], move.since))
             known.add(of.variable)
-        elif move.last_change and move.since >= max(_LAST, move.updated / _SHARE):
+        elif move.last_change and move.since >= max(MIN_LAST_UPDATES, move.updated / LAST_SHARE):
             stopped.append(fact_of([of.variable], move.since, step=move.last_change + 1))
             known.add(of.variable)
     dead = {variable for fact in never for variable in fact.variables}
