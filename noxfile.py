@@ -369,7 +369,7 @@ def fuzz(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def optax_fuzz(session: nox.Session) -> None:
     """Random programs of optax, `-- --seconds 900 --seed 1`: counts against plain Python."""
-    session.install("jax", "optax", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.install("jax", "optax", *BACKENDS)
     session.chdir("tests")
     session.run("python", "-m", "fuzz.optax", *session.posargs)
 
@@ -377,5 +377,5 @@ def optax_fuzz(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def torch_fuzz(session: nox.Session) -> None:
     """Random programs for torch.optim, `-- --seconds 900 --seed 1`: counts against odometers."""
-    session.install("torch", "numpy", "-e", ".", *WITHOUT_TENSORFLOW)
+    session.install("torch", "numpy", *BACKENDS)
     session.run("python", "tests/backends/torch_optim/test_random_programs.py", *session.posargs)
