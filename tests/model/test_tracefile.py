@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
@@ -37,6 +37,7 @@ from tracer.model.records import (
     Method,
     Observation,
     Optimizer,
+    Program,
     Replica,
     TraceData,
     Variable,
@@ -523,6 +524,57 @@ def test_absurd_numbers(path: Path, place: str, where: str, least: int) -> None:
         f"is damaged: {where} holds {2**63}, more than 2**63 - 1"
     )
     assert damaged(path, place, 10**5000 // 10**800).startswith("is damaged: ")
+
+
+def of_every_record() -> dict[str, Any]:
+    """The example with a record in each table, as JSON."""
+    data = msgspec.structs.replace(
+        example(),
+        graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0, 1),),
+        lines=(Line("f", "a.py", 1),),
+        paths=((0,),),
+        graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0, 1.0),),
+        effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
+        programs=(Program("a.py", 1.0, 1.0),),
+    )
+    content: dict[str, Any] = json.loads(written(data))
+    return content
+
+
+TABLES = {
+    "optimizers": Optimizer,
+    "variables": Variable,
+    "replicas": Replica,
+    "blocks": Block,
+    "calls": Calls,
+    "graphs": Graph,
+    "graph_tracings": GraphTracing,
+    "effects": Effect,
+    "lines": Line,
+    "programs": Program,
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, table: str) -> None:
+    numbers = {
+        name: kind
+        for name, kind in get_type_hints(TABLES[table]).items()
+        if kind in (int, float, int | None) or name in ("shape", "variables")
+    }
+    unbounded = {"iterations", "rate", "values", "slots", "status", "failed"}
+    path.write_text(json.dumps(of_every_record()))
+    tracefile.load(path)
+    for name in numbers.keys() - unbounded:
+        content = of_every_record()
+        content[table][0][name] = [-1] if name == "shape" else -1
+        path.write_text(json.dumps(content))
+        assert refusal(path).startswith("is damaged: "), name
+
+
+def test_the_lines_of_a_path_are_in_their_table(path: Path) -> None:
+    path.write_text(json.dumps(of_every_record() | {"paths": [[1]]}))
+    assert refusal(path) == "is damaged: paths[0] is 1, outside a table of 1"
 
 
 def test_runs_beyond_the_largest_step(path: Path) -> None:
