@@ -300,15 +300,13 @@ class Run:
 
     def call(self, index: int) -> None:
         way, body = self.program.functions[index]
-        function = partial(self.body, body)
         if way == "eager":
-            self.carry = function(self.carry)
+            self.carry = self.body(body, self.carry)
             return
         key = index, self.changed if way == "aot" else 0
         if key not in self.functions:
-            # A new `lambda`, since JAX knows equal ones and goes on with what it made of the first.
             donated = {"donate_argnums": 0} if way == "donate" else {}
-            made = jax.jit(lambda carry: function(carry), **donated)
+            made = jax.jit(lambda carry: self.body(body, carry), **donated)
             self.functions[key] = made.lower(self.carry).compile() if way == "aot" else made
         self.carry = self.functions[key](self.carry)
 

@@ -2,7 +2,7 @@
 
 import time
 
-from fuzz.optax import Around, Batch, Function, Program, Step, Tx, check
+from fuzz.optax import Around, Batch, Choice, Function, Loop, Program, Step, Tx, check
 
 
 def test_random_programs() -> None:
@@ -15,6 +15,24 @@ def test_random_programs() -> None:
 def test_wrapped_after_a_program_that_was_compiled_ahead_ran() -> None:
     """What JAX calls such a program by has no `__wrapped__`; found by a random program."""
     functions = Function("aot", Step(model=1)), Function("jit", Around("jit", Step()))
-    actions = (("call", 0), ("call", 1), ("wrap", 0), ("call", 1), ("call", 0))
-    program = Program((Tx("odometer"),), functions, (False,), actions)
+    actions = ("0", "1", "wrap", "1", "0")
+    program = Program(Tx("odometer"), functions, (False,), actions)
     assert check(program)["complete, with steps"] == 1
+
+
+def test_what_xla_makes_of_0_times_nan() -> None:
+    """It is 0 for a scalar and NaN for a vector: the oracle has the weights of the program."""
+    halves = Tx("odometer", wrapped=True), Tx("accumulate", (Tx("momentum"),), wrapped=True)
+    for model in (0, 2):
+        functions = (Function("jit", Step(model)),)
+        program = Program(Tx("partition", halves), functions, (True,), ("wrap", "0", "0"))
+        assert check(program)["complete, with steps"] == 2
+
+
+def test_a_step_that_checkpoint_computes_again() -> None:
+    """JAX drops the first pass of what is jitted, of a loop and of a branch."""
+    for body in (Around("jit", Step()), Loop("scan", 2, Step()), Choice(0, (Step(), Step()))):
+        functions = (Function("jit", Around("grad_remat", body)),)
+        assert check(Program(Tx("sgd"), functions, (False,), ("wrap", "0", "0")))[
+            "complete, with steps"
+        ]
