@@ -98,18 +98,8 @@ GATES = ("accumulate", "skipping", "finite", "every")
 AROUND = ("own", "tuple", "injected")
 HOLDING = (*GATES, *GATES, *AROUND, *AROUND, "masked", "jitted", "remat", "identity")
 SEEN_THROUGH = (*GATES, *AROUND, "chain", "jitted", "remat", "identity")
-RECOMPUTED = ("grad_remat", "grad_remat", "remat")
-WAYS = (
-    *RECOMPUTED,
-    "grad",
-    "jvp",
-    "grad_only",
-    "custom_vjp",
-    "jit",
-    "vmap",
-    "vmap_all",
-    "shard_map",
-)
+RECOMPUTED = ("grad_remat", "grad_remat", "grad_remat", "remat")
+WAYS = ("remat", "grad", "jvp", "grad_only", "custom_vjp", "jit", "vmap", "vmap_all", "shard_map")
 
 
 def transformations(depth: int) -> st.SearchStrategy[Tx]:
@@ -121,7 +111,7 @@ def transformations(depth: int) -> st.SearchStrategy[Tx]:
     leaf = made((*SMOOTH, "odometer"))
     if not depth:
         return leaf
-    inner = transformations(depth - 1)
+    inner = st.deferred(lambda: transformations(depth - 1))
     around = made(AROUND, made(GATES, inner))
     others = (made(HOLDING, inner), made(("chain",), inner, inner))
     return st.one_of(leaf, made(GATES, inner), around, *others, made(("partition",), inner, inner))
@@ -133,14 +123,14 @@ def bodies(depth: int) -> st.SearchStrategy[Body]:
     step = st.builds(Step, st.sampled_from((0, 2, 0, 2, 1)), uses)
     if not depth:
         return step
-    inner = bodies(depth - 1)
+    inner = st.deferred(lambda: bodies(depth - 1))
     several = st.lists(inner, min_size=1, max_size=2).map(tuple)
     loop = st.builds(Loop, st.sampled_from(("scan", "fori", "while")), st.integers(1, 3), inner)
     choice = st.builds(Choice, st.integers(0, 2), several)
     jitted = st.builds(Around, st.just("jit"), inner)
     recomputed = st.builds(Around, st.sampled_from(RECOMPUTED), st.one_of(loop, choice, jitted))
     around = st.builds(Around, st.sampled_from(WAYS), inner)
-    return st.one_of(step, st.builds(Seq, several), loop, choice, recomputed, around, around)
+    return st.one_of(step, st.builds(Seq, several), loop, choice, *[recomputed] * 3, around)
 
 
 def _is_small(body: Body) -> bool:
