@@ -111,7 +111,7 @@ def transformations(depth: int) -> st.SearchStrategy[Tx]:
     leaf = made((*SMOOTH, "odometer"))
     if not depth:
         return leaf
-    inner = st.deferred(lambda: transformations(depth - 1))
+    inner = st.just(depth - 1).flatmap(transformations)
     around = made(AROUND, made(GATES, inner))
     others = (made(HOLDING, inner), made(("chain",), inner, inner))
     return st.one_of(leaf, made(GATES, inner), around, *others, made(("partition",), inner, inner))
@@ -123,7 +123,7 @@ def bodies(depth: int) -> st.SearchStrategy[Body]:
     step = st.builds(Step, st.sampled_from((0, 2, 0, 2, 1)), uses)
     if not depth:
         return step
-    inner = st.deferred(lambda: bodies(depth - 1))
+    inner = st.just(depth - 1).flatmap(bodies)
     several = st.lists(inner, min_size=1, max_size=2).map(tuple)
     loop = st.builds(Loop, st.sampled_from(("scan", "fori", "while")), st.integers(1, 3), inner)
     choice = st.builds(Choice, st.integers(0, 2), several)
