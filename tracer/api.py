@@ -136,7 +136,8 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
     Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
     twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. What a block
-    of `record` counted before the optimizer was wrapped first is not part of its trace.
+    of `record` counted before the optimizer was wrapped first is not part of its trace, nor is what
+    one counted after `unwrap`; if it is wrapped again after that, the trace is incomplete.
 
     A `tf.function` that was traced with the optimizer before is traced again at its next call, so
     that it is counted, too; the trace says which. Stateful random ops in it begin their sequence
@@ -166,13 +167,9 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     registry.wake(optimizer)
     if optax_updates.is_transformation(optimizer):
         return _wrap_transformation(optimizer, retrace, effects)
-    known = registry.recorder_of(optimizer)
-    if known is not None:
-        known.reader.wrapped(new=False)
     line = line_of_caller(optimizer)
-    recorder = wrapping.join(optimizer, line, retrace=retrace, effects=effects)
-    if known is None:
-        recorder.reader.wrapped(new=True)
+    known = registry.recorder_of(optimizer)
+    recorder = wrapping.hold(optimizer, known, line, retrace=retrace, effects=effects)
     if known is None and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
@@ -180,11 +177,11 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
 def _wrap_transformation(given: T, retrace: bool, effects: bool) -> T:
     """A transformation of optax that is counted."""
-    from tracer.hooks import optax_updates, recording
+    from tracer.hooks import optax_updates, recording, registry, wrapping
 
+    known = registry.recorder_of(optax_updates.standing_for(given))
     made, update = optax_updates.traced(given, retrace=retrace)
-    if effects:
-        optax_updates.go_on(update).compare(True)
+    wrapping.hold(update, known, retrace=retrace, effects=effects)
     recording.meet(update)
     transformation: T = made
     return transformation
@@ -221,7 +218,7 @@ def trace_of(optimizer: object) -> CallTrace:
 def record(*, effects: bool = False) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block; yields a `Recording`.
 
-    An optimizer that was not wrapped before is unwrapped when the block ends. What ran before the
+    When the block ends, what the program did not wrap is unwrapped. What ran before the
     block does not count: steps are numbered from 1. Functions that were traced to graphs before,
     with an optimizer that was not wrapped, are traced again as by `wrap`. With `effects=True` the
     variables are compared before and after each step of the block, as by `wrap`.

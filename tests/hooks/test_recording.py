@@ -74,6 +74,65 @@ def test_a_trace_begins_when_the_program_wraps_the_optimizer() -> None:
     assert tracer.trace_of(optimizer).steps == tracer.trace_of(optimizer).updates() == 2
 
 
+@pytest.mark.parametrize("effects", [False, True])
+def test_what_the_program_wraps_in_a_block_stays_wrapped(effects: bool) -> None:
+    weight, optimizer = tf.Variable([0.0]), legacy.SGD(1.0)
+    with tracer.record(effects=effects) as recording:
+        _step(optimizer, weight)
+        tracer.wrap(optimizer, effects=effects)
+        _step(optimizer, weight)
+    before = float(weight[0])
+    for _ in range(2):
+        _step(optimizer, weight)
+    trace = tracer.trace_of(optimizer)
+    assert (before, float(weight[0]), recording.trace().steps) == (-2.0, -4.0, 2)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
+    if effects:
+        assert trace.count("compared", by=()) == {(): 3}
+    assert type(tracer.unwrap(optimizer)) is legacy.SGD
+
+
+def test_what_a_block_counts_of_an_unwrapped_optimizer_is_not_in_its_trace() -> None:
+    weight, optimizer = tf.Variable([0.0]), tracer.wrap(legacy.SGD(1.0))
+    _step(optimizer, weight)
+    tracer.unwrap(optimizer)
+    with tracer.record() as recording:
+        for _ in range(2):
+            _step(optimizer, weight)
+    trace = tracer.trace_of(optimizer)
+    assert float(weight[0]) == -3.0
+    assert (trace.steps, trace.complete, recording.trace().steps) == (1, True, 2)
+    tracer.wrap(optimizer)
+    _step(optimizer, weight)
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert "a block of `record` counted steps while the optimizer was unwrapped" in trace.notes[-1]
+
+
+@needs_keras3
+def test_blocks_around_the_outer_of_a_wrapped_optimizer() -> None:
+    weight, inner = tf.Variable([0.0]), tracer.wrap(keras3.optimizers.SGD(1.0))
+    outer = keras3.optimizers.LossScaleOptimizer(inner, initial_scale=1.0)
+    for _ in range(2):
+        with tracer.record():
+            _step(outer, weight)
+        _step(inner, weight)
+    assert float(weight[0]) == -4.0
+    assert registry.is_traced(inner) and not registry.is_traced(outer)
+    assert tracer.trace_of(inner).updates() == 4
+
+
+@needs_keras3
+def test_what_was_recorded_of_an_inner_optimizer_is_not_in_the_trace_of_the_outer() -> None:
+    weight, inner = tf.Variable([0.0]), keras3.optimizers.SGD(1.0)
+    with tracer.record():
+        _step(inner, weight)
+    outer = tracer.wrap(keras3.optimizers.LossScaleOptimizer(inner))
+    assert tracer.trace_of(outer).updates() == 0
+    _step(inner, weight)
+    assert float(weight[0]) == -2.0 and tracer.trace_of(outer).updates() == 1
+
+
 def test_the_source_of_a_traced_method_is_that_of_the_original() -> None:
     optimizer = legacy.SGD(1.0)
     before = inspect.getsource(optimizer.apply_gradients)

@@ -130,16 +130,6 @@ def go_on(update: TracedUpdate, *, retrace: bool = True) -> Recorder:
     return binding.recorder
 
 
-def stop(update: TracedUpdate, *, retrace: bool) -> Any:
-    """Count no more calls of `update`; returns what was wrapped."""
-    binding = bindings[id(update)]
-    binding.watch = None
-    binding.recorder.end(binding.index)
-    if retrace:
-        binding.recorder.forget_graphs()
-    return update.given
-
-
 def watched() -> list[TracedUpdate]:
     """Those that are counted now."""
     alive = [(each, each.optimizer()) for each in list(bindings.values())]

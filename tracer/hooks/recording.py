@@ -129,6 +129,8 @@ class Recording:
         effects = effects or self._effects
         traced = registry.is_traced(optimizer)
         known = registry.recorder_of(optimizer)
+        if known is not None and not wrapping.is_wrapped(known):
+            known.reader.unwrapped()
         missed = {} if known is None else dict(known.optimizers.older.calls)
         compared = known is not None and known.comparing
         if making:
@@ -287,14 +289,14 @@ class Recording:
                     if heir is not None:  # of another thread, or it would have ended before
                         heir._wrapped.append(ref(optimizer))
                     elif registry.is_traced(optimizer):
-                        wrapping.unwrap(optimizer)
+                        wrapping.release(optimizer)
                     else:
                         registry.set_class(optimizer, registry.plain_class(type(optimizer)))
         for recorder, traced_before in self._comparing.items():
             other = _compares_too(recorder)
             if other is not None:
                 other._comparing[recorder] = traced_before
-            else:
+            elif not recorder.compares_for_program:
                 recorder.compare(False, retrace=traced_before)  # else it is traced no more
         self._comparing.clear()
         self._since.clear()

@@ -17,6 +17,7 @@ class Binding:
 
     __slots__ = (
         "bring_in_nested",
+        "by_program",
         "former",
         "index",
         "optimizer",
@@ -38,6 +39,7 @@ class Binding:
         self.recorder = recorder
         self.index = index
         self.traced = False  # whether it is wrapped now
+        self.by_program = False  # whether the program wrapped it, not only a block of `record`
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
         self.watch: Any = None  # what sees its steps if not its class, as the hooks of PyTorch do

@@ -85,8 +85,7 @@ class Watch:
         self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
         self._own = compat.steps_by_itself(type(optimizer))
         """Whether it has a step of its own, so that a gradient proves no update."""
-        of_lbfgs = any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
-        self._may_stop = of_lbfgs and not self._own
+        self._may_stop = _is_lbfgs(optimizer) and not self._own
         groups: Any = optimizer.param_groups if optimizer is not None else ()
         self._past = compat.writes_past_versions(type(optimizer), groups)
         self._versioned: set[int] = set()  # the parameters that a version was seen to count
@@ -155,7 +154,7 @@ class Watch:
                 step.requests, step.updates = self.sites(parameters, step.layouts)
             if step.requests is None or self._may_stop or self._own or not self.alone:
                 step.begun = compat.versions_of(parameters)
-            if self._own:
+            if self._own or (self._may_stop and optimizer.state):
                 step.copies = self._copies(parameters)
             self._hold(step, parameters)
             here.steps.append(step)
@@ -164,12 +163,19 @@ class Watch:
 
     def _copies(self, parameters: Sequence[Any]) -> dict[int, Any]:
         """Copies of the parameters whose versions may not tell what a step of its own writes to."""
+        every = self._past or self._doubts > 0 or self._adds_zeros()
         return {
             id(each): effects.copy_of(each)
             for each in parameters
-            if (self._past or self._doubts > 0 or id(each) not in self._versioned)
-            and not compat.is_lazy(each)
+            if (every or id(each) not in self._versioned) and not compat.is_lazy(each)
         }
+
+    def _adds_zeros(self) -> bool:
+        """Whether versions do not tell which parameters without a gradient a step moves.
+
+        LBFGS writes to all, and moves those that have a gradient in its history.
+        """
+        return any(map(_is_lbfgs, self.recorder.optimizers.alive()))
 
     def _note_begin(self, optimizer: Any) -> None:
         """Note what the weights are before the first step, and whether it goes on with a state."""
@@ -191,7 +197,7 @@ class Watch:
                 for optimizer in self.recorder.optimizers.alive():
                     parameters += parameters_of(optimizer.param_groups)
             for each in parameters:
-                asks = each.requires_grad or each.grad is not None
+                asks = self._may_stop or each.requires_grad or each.grad is not None
                 if asks and id(each) not in step.held and not compat.is_lazy(each):
                     step.held[id(each)] = comparing.copy_of(each)
 
@@ -235,16 +241,23 @@ class Watch:
             self.recorder.note(_CLEARED.format(name=type(optimizer).__name__))
         if self._own:
             step.layouts = layouts
-        elif step.begun is not None and not self._may_stop:
+        elif step.begun is not None:
             layouts = [
                 compat.layout_if(True)
-                if layout is None and compat.has_moved(step.begun, each)
+                if layout in (None, compat.FROZEN) and self._wrote(step, each, layout)
                 else layout
                 for layout, each in zip(layouts, parameters, strict=True)
             ]
         step.requests, step.updates = self.sites(parameters, layouts)
         if not self._is_last(optimizer):
             optimizer._optimizer_step_pre_hooks.move_to_end(self._before.key)
+
+    def _wrote(self, step: Step, parameter: Any, layout: Any) -> bool:
+        """Whether a step wrote to a parameter that has no gradient when it has ended."""
+        if not self._may_stop:
+            return layout is None and compat.has_moved(step.begun or {}, parameter)
+        before = step.copies.get(id(parameter))
+        return before is not None and not bool(effects.is_left(before, parameter, None))
 
     def _inside(self, step: Step, optimizer: Any) -> list[int]:
         """The sites of what a step has done, those of the steps in it and its own."""
@@ -304,10 +317,11 @@ class Watch:
         `asks` says whether it had a gradient.
         """
         key = id(parameter)
-        if compat.has_moved(step.begun or {}, parameter):
+        by_version = asks or not self._adds_zeros()
+        if by_version and compat.has_moved(step.begun or {}, parameter):
             self._versioned.add(key)
             return False
-        if key in self._versioned and not self._past:
+        if by_version and key in self._versioned and not self._past:
             return not asks or self._is_left(step.copies.get(key), parameter)
         if key not in step.copies:  # it came while the step ran, or was lazy until then
             return not asks
@@ -521,6 +535,10 @@ class Watch:
         if not all(id(each) in held or compat.is_lazy(each) for each in alive.values()):
             self.recorder.note(_CAME_LATE)
         return effects.Seen((i, held.get(id(each)), each) for i, each in alive.items())
+
+
+def _is_lbfgs(optimizer: Any) -> bool:
+    return any(each.__name__ == "LBFGS" for each in type(optimizer).__mro__)
 
 
 def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:

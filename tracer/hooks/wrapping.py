@@ -17,7 +17,6 @@ from tracer.hooks.optax_updates import (
     is_transformation,
     refuse,
     standing_for,
-    stop,
 )
 from tracer.hooks.registry import (
     Binding,
@@ -41,6 +40,29 @@ T = TypeVar("T")
 __tracebackhide__ = is_mistake
 
 
+def hold(
+    optimizer: Any,
+    known: Recorder | None,
+    made: str = "",
+    *,
+    retrace: bool = True,
+    effects: bool = False,
+) -> Recorder:
+    """Wrap an optimizer as `join`, but for the program: no block of `record` unwraps it.
+
+    `known` is the recorder that it had before, if any.
+    """
+    if known is not None:
+        known.reader.wrapped(new=False)
+    recorder = join(optimizer, made, retrace=retrace, effects=effects)
+    if recorder is not known:
+        recorder.reader.wrapped(new=not recorder.used)
+    recorder.compares_for_program |= effects
+    for member in _members(optimizer):
+        bindings[id(member)].by_program = True
+    return recorder
+
+
 def join(
     optimizer: Any, made: str = "", *, retrace: bool = True, effects: bool = False
 ) -> Recorder:
@@ -55,7 +77,8 @@ def join(
         refuse(optimizer)
     if isinstance(optimizer, TracedUpdate):
         recorder = go_on(optimizer, retrace=retrace)
-        recorder.compare(effects)
+        if effects:
+            recorder.compare(True)
         return recorder
     _wrap(optimizer, made, retrace)
     recorder = bindings[id(optimizer)].recorder
@@ -91,25 +114,47 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """
     wake(optimizer)
     update = standing_for(optimizer)
-    if isinstance(update, TracedUpdate) and is_traced(update):
-        original: T = stop(update, retrace=retrace)
-        return original
-    if not is_traced(optimizer):
+    if not is_traced(update):
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
-    for member, _ in family(optimizer):
-        if is_traced(member):
-            binding = bindings[id(member)]
-            binding.traced = False
-            if binding.watch is not None:
-                from tracer.hooks import torch_optim
-
-                torch_optim.detach(binding)
-            else:
-                set_class(member, plain_class(type(member)))
-            binding.recorder.end(binding.index)
+    for member in _members(optimizer):
+        bindings[id(member)].by_program = False
+    release(update)
     if retrace:
-        bindings[id(optimizer)].recorder.forget_graphs()
-    return optimizer
+        bindings[id(update)].recorder.forget_graphs()
+    return update.given if isinstance(update, TracedUpdate) else optimizer
+
+
+def is_wrapped(recorder: Recorder) -> bool:
+    """Whether the program wraps an optimizer that the recorder is of."""
+    own = [bindings.get(id(each)) for each in recorder.optimizers.alive()]
+    return any(binding is not None and binding.by_program for binding in own)
+
+
+def release(optimizer: Any) -> None:
+    """Stop tracing an optimizer and what is nested in it, but not what the program wrapped."""
+    for member in _members(optimizer):
+        binding = bindings[id(member)]
+        wrapped = getattr(binding.watch, "binding", binding)  # of a shell: what is in it
+        if wrapped.by_program or not is_traced(member):
+            continue
+        binding.traced = False
+        if isinstance(member, TracedUpdate):
+            binding.watch = None
+        elif binding.watch is not None:
+            from tracer.hooks import torch_optim
+
+            torch_optim.detach(binding)
+        else:
+            set_class(member, plain_class(type(member)))
+        binding.recorder.end(binding.index)
+
+
+def _members(optimizer: Any) -> list[Any]:
+    """The optimizers that a recorder was made for, of one and those nested in it."""
+    optimizer = standing_for(optimizer)
+    if isinstance(optimizer, TracedUpdate):
+        return [optimizer]
+    return [member for member, _ in family(optimizer) if id(member) in bindings]
 
 
 def trace_of(optimizer: object) -> Trace:
@@ -209,7 +254,9 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
     remarks = () if kind.name == TORCH else inspection.remarks_of(base, kind)
     straight = straight_methods(base, kind)
     index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
+    known = bindings.get(id(optimizer))
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
+    binding.by_program = known is not None and known.by_program
     return binding
 
 
@@ -227,6 +274,8 @@ def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
     binding.settled = True
     try:
         _wrap(optimizer)
+        for member in _members(optimizer) if binding.by_program else ():
+            bindings[id(member)].by_program = True
     except UnsupportedOptimizer as error:
         binding.recorder.note(str(error))
     except Exception as error:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
+from msgspec.structs import replace
+
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,
@@ -139,6 +141,9 @@ class Reader:
         self.where = Surroundings("", "", ())
         """The strategy, as the first step that ran under one found it."""
         self._wrapped_at: Baseline | None = None
+        self._until_block: tuple[Baseline, Trace] | None = None
+        """What was counted when a block began to count what the program had unwrapped."""
+        self._counted_unwrapped = False
         self._backend = backend
         self._optimizers = optimizers
         self._variables = variables
@@ -153,9 +158,13 @@ class Reader:
 
     def trace(self) -> Trace:
         """A frozen trace since it was wrapped, up to the last complete step of each replica."""
+        if self._until_block is not None:
+            return self._until_block[1]
         counted = self.data_since(self._wrapped_at, empty=True)
         assert counted is not None, "an empty one is wanted"
         data, objects = counted
+        if self._counted_unwrapped:
+            data = replace(data, complete=False, notes=(*data.notes, _UNWRAPPED))
         return Trace(data, Objects(index_of=finder(objects, self._backend.canonical)))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> Counted | None:
@@ -178,6 +187,17 @@ class Reader:
         """
         if self._wrapped_at is None:
             self._wrapped_at = _THE_BEGINNING if new else self.baseline()
+        if self._until_block is not None:
+            since, _ = self._until_block
+            if self.data_since(since, empty=False) is not None:
+                self._counted_unwrapped = True
+            self._until_block = None
+
+    def unwrapped(self) -> None:
+        """A block traces what the program does not wrap: that is not part of `trace`."""
+        if self._wrapped_at is not None and self._until_block is None:
+            trace = self.trace()
+            self._until_block = self.baseline(), trace
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
@@ -395,6 +415,11 @@ def _known_first(called: _Called) -> Iterator[tuple[tuple[int, int], Sequence[in
     for known in (True, False):
         yield from (each for each in called.items() if (each[0][1] != UNKNOWN) == known)
 
+
+_UNWRAPPED = (
+    "a block of `record` counted steps while the optimizer was unwrapped: they are in this trace, "
+    "too"
+)
 
 _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "

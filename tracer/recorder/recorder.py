@@ -65,6 +65,8 @@ class Recorder:
         self._blocks.counters.stepped = self._turns.step
         self._notes: dict[str, None] = {}
         self.broken = False
+        self.compares_for_program = False
+        """Whether the program asked for effects, not only a block of `record`."""
         self.awaited: Callable[[Recorder], None] | None = None
         """Called with this recorder before a function runs that counts."""
         self.reader = Reader(

@@ -289,8 +289,8 @@ class Slot:
         self.made = made
         self.optimizer = optimizer
         self.wrapped = self.was_wrapped = False
-        self.recorded = False
-        """Whether a block counted steps that came after `unwrap`: `trace_of` has them, too."""
+        self.recorded = self.mixed = False
+        """Whether a block counted steps after `unwrap`, and it was wrapped again after that."""
         self.compiled: Any = None
         self.scheduler: Any = None
         own = BEHAVIOURS[made.behaviour]
@@ -354,12 +354,12 @@ class Run:
         self.inner = Counter(dict(enumerate(moved)))
         self.inner.update(outer)
         logs = [slot.log] if slot.wrapped else []
-        slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
         slot.excused |= failed or "raise" in action.does or action.does == "compiled"
         if not failed or action.does == "raise in post hook":
             for log in logs:
                 log.append(updates)
+            slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
         if slot.scheduler is not None:
             slot.scheduler.step()
 
@@ -370,8 +370,7 @@ class Run:
         """Give gradients; those that were there get the value, too."""
         for place, parameter in enumerate(self.pool):
             if any(parameter is each for each in _parameters(slot.optimizer)):
-                # LBFGS moves what has no gradient, too.
-                wanted = slot.made.is_lbfgs or (flags[place % POOL] and parameter.requires_grad)
+                wanted = flags[place % POOL] and parameter.requires_grad
                 if wanted or parameter.grad is not None:
                     parameter.grad = torch.full_like(parameter, value)
 
@@ -490,9 +489,10 @@ class Run:
     # What they do with the tracer.
 
     def wrap(self, slot: Slot, flags: Sequence[bool]) -> None:
-        if self.traced and not self.blocks:  # the end of a block would unwrap it again
+        if self.traced:
             tracer.wrap(slot.optimizer, effects=flags[0])
             slot.wrapped = slot.was_wrapped = True
+            slot.mixed |= slot.recorded
 
     def unwrap(self, slot: Slot, flags: Sequence[bool]) -> None:
         if slot.wrapped:
@@ -512,7 +512,9 @@ class Run:
             self.compare(block.recording.trace(), block.logs)
 
     def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
-        if slot.was_wrapped and not slot.recorded:
+        if slot.mixed:
+            assert not tracer.trace_of(slot.optimizer).complete
+        elif slot.was_wrapped:
             self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
         if self.blocks:
             self.compare(self.blocks[-1].recording.trace(), self.blocks[-1].logs)

@@ -1099,6 +1099,82 @@ def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
     assert tracer.trace_of(optimizer).steps == since == 7
 
 
+def test_the_trace_is_of_the_time_in_which_the_program_wraps_the_optimizer() -> None:
+    """What it was wrapped for, with a block around, before and after it."""
+
+    def train(steps: int) -> int:
+        before = readings(parameters)[0]
+        for _ in range(steps):
+            give(parameters)
+            optimizer.step()
+        return readings(parameters)[0] - before
+
+    parameters = zeros(1)
+    optimizer = Odometer(parameters)
+    with tracer.record() as recording:
+        train(1)
+        tracer.wrap(optimizer)
+        wrapped = train(1)
+    wrapped += train(2)  # the end of the block leaves it wrapped
+    assert tracer.trace_of(optimizer).steps == wrapped == 3
+    tracer.unwrap(optimizer)
+    assert not optimizer._optimizer_step_pre_hooks
+    with tracer.record() as later:
+        train(4)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
+    assert (recording.trace().steps, later.trace().steps) == (2, 4)
+
+    optimizer = Odometer(parameters)
+    with tracer.record():
+        train(1)
+        tracer.unwrap(tracer.wrap(optimizer))
+        train(2)
+    assert not optimizer._optimizer_step_pre_hooks
+    assert tracer.trace_of(optimizer).steps == 0
+    tracer.wrap(optimizer)
+    train(1)
+    assert not tracer.trace_of(optimizer).complete  # it cannot leave out what is between
+
+
+@pytest.mark.parametrize("kind", ["plain", "own step", "around"])
+def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
+    """Not what never had one, though it writes to all: by what is left of the bits."""
+
+    class Own(torch.optim.LBFGS):  # type: ignore[misc]
+        def step(self, closure: Any) -> Any:
+            return super().step(closure)
+
+    class Around(torch.optim.Optimizer):  # type: ignore[misc]
+        def __init__(self, base: Any) -> None:
+            self.base = base
+            super().__init__(base.param_groups, {})
+
+        def step(self, closure: Any) -> Any:  # type: ignore[override]
+            return self.base.step(closure)
+
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    made = (Own if kind == "own step" else torch.optim.LBFGS)(parameters, lr=0.1, max_iter=2)
+    optimizer = tracer.wrap(Around(made) if kind == "around" else made)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = sum(((each - 3 - i) ** 2).sum() for i, each in enumerate(parameters[:given]))
+        loss.backward()
+        return loss
+
+    moved = [0, 0, 0]
+    for given in (2, 2, 1, 1):
+        before = [each.detach().clone() for each in parameters]
+        optimizer.step(closure)
+        for place, (old, new) in enumerate(zip(before, parameters, strict=True)):
+            moved[place] += not torch.equal(old, new)
+        parameters[1].requires_grad_(given == 2)
+    trace = tracer.trace_of(optimizer)
+    assert [trace.updates(variable=each) for each in parameters] == moved == [4, 4, 0]
+    assert (trace.steps, trace.complete) == (4, True)
+
+
 @pytest.mark.parametrize("cls", ["LBFGS", "SGD"])
 def test_a_hook_that_takes_away_gradients_which_no_version_shows_is_said(cls: str) -> None:
     parameters = zeros()
