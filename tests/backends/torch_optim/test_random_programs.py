@@ -306,6 +306,8 @@ class Block(NamedTuple):
     left: ExitStack
     recording: Any
     logs: dict[Slot, Log]
+    unwrapped: list[Slot]
+    """What was unwrapped in it: its trace is incomplete."""
 
 
 class Run:
@@ -498,18 +500,20 @@ class Run:
         if slot.wrapped:
             tracer.unwrap(slot.optimizer)
             slot.wrapped = False
+            for block in self.blocks:
+                block.unwrapped.append(slot)
 
     def record(self, slot: Slot, flags: Sequence[bool]) -> None:
         if self.traced:
             left = ExitStack()
             recording = left.enter_context(tracer.record(effects=flags[0]))
-            self.blocks.append(Block(left, recording, {}))
+            self.blocks.append(Block(left, recording, {}, []))
 
     def end(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
         if self.blocks:
             block = self.blocks.pop()
             block.left.close()
-            self.compare(block.recording.trace(), block.logs)
+            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
 
     def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
         if slot.mixed:
@@ -517,14 +521,18 @@ class Run:
         elif slot.was_wrapped:
             self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
         if self.blocks:
-            self.compare(self.blocks[-1].recording.trace(), self.blocks[-1].logs)
+            block = self.blocks[-1]
+            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
 
-    def compare(self, trace: CallTrace, happened_to: dict[Slot, Log]) -> None:
+    def compare(
+        self, trace: CallTrace, happened_to: dict[Slot, Log], excused: bool = False
+    ) -> None:
         """What is counted is what the weights say, or the trace says that it is not complete."""
         assert not any("bug in tracer" in each for each in trace.notes), trace.notes
         logs = [log for log in happened_to.values() if log]
         if not trace.complete:
-            assert trace.notes and any(slot.excused for slot in happened_to), trace.notes
+            excused |= any(slot.excused for slot in happened_to)
+            assert trace.notes and excused, trace.notes
             return
         steps = [len(log) for log in logs]
         counted = [each for each in trace.steps_by_replica().values() if each]

@@ -1150,7 +1150,7 @@ def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
             self.base = base
             super().__init__(base.param_groups, {})
 
-        def step(self, closure: Any) -> Any:  # type: ignore[override]
+        def step(self, closure: Any) -> Any:
             return self.base.step(closure)
 
     parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
