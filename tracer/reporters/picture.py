@@ -4,6 +4,7 @@ It has at most 20 rows, in which variables with the same updates are one, and 12
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from itertools import groupby
 
@@ -24,6 +25,7 @@ _WIDTH = 200  # of the cells, so that with the labels they fill a card of Tensor
 _CHARACTERS = 48  # of a line of text, so that it fits
 _SCALE = 2  # so that it is sharp there, and can be made larger
 _TEXT = "#24292f"
+_CROSS = "\N{MULTIPLICATION SIGN}"
 
 
 def picture(summary: Summary) -> bytes | None:
@@ -50,7 +52,7 @@ def picture(summary: Summary) -> bytes | None:
         *((text, color) for text, color in MARKS.items() if color in used),
     ]
     if FIRST in used:
-        texts.append((f"× {FIRST}", ""))
+        texts.append((f"{_CROSS} {FIRST}", ""))
     top = 12 + _HEIGHT * len(texts)
     parts = [
         *_lines(texts),
@@ -88,9 +90,7 @@ def _cells(
 
     for row, pattern in enumerate(rows):
         lane = heat.lanes[view.lanes[pattern]]
-        for color, columns in _joined(
-            lane, view.steps, lambda cell: cells.states[cells.state(cell, lane.never)]
-        ):
+        for color, columns in _joined(lane, view.steps, partial(_color, cells, lane.never)):
             put(color, row, columns, 1)
         for color, columns in _joined(lane, view.steps, lambda cell: MARKS.get(mark_of(cell), "")):
             if color:
@@ -99,9 +99,15 @@ def _cells(
         if since := heat.not_finite_since(view.lanes[pattern]):
             used.add(FIRST)
             x, y = (since - 0.5) * _WIDTH / view.steps, row * _HEIGHT + 14
-            outline = 'stroke="white" stroke-width="3" paint-order="stroke"'
-            drawn.append(f'<text x="{x:.2f}" y="{y}" text-anchor="middle" {outline}>×</text>')
+            drawn.append(
+                f'<text x="{x:.2f}" y="{y}" text-anchor="middle" stroke="white" stroke-width="3" '
+                f'paint-order="stroke">{_CROSS}</text>'
+            )
     return drawn, used
+
+
+def _color(cells: Cells, never: bool, cell: Cell) -> str:
+    return cells.states[cells.state(cell, never)]
 
 
 def _joined(lane: Lane, steps: int, color: Callable[[Cell], str]) -> Iterator[tuple[str, range]]:
