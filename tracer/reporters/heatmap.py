@@ -56,7 +56,8 @@ class Lane:
 
     def __init__(self, timeline: Timeline, total: Timeline | None = None) -> None:
         self.timeline = timeline
-        self._total = total
+        idle = total is not None and any(not any(each[:_COUNTS]) for each in total.spread)
+        self._total = total if idle else None  # the usual case needs no second look
 
     @property
     def size(self) -> int:
