@@ -103,9 +103,7 @@ def screenshot(page: Path, chart: str, top: str = "") -> bytes:
         )
         opened = browser.new_page(viewport={"width": 1000, "height": 1200})
         opened.goto(page.as_uri())
-        for drawn in {"#heat", chart}:
-            opened.wait_for_selector(f"{drawn} canvas")
-        opened.wait_for_timeout(500)  # the charts take their heights
+        opened.wait_for_selector("#heat .cell")
         begin = opened.locator(top).bounding_box() if top else None
         end = opened.locator(chart).bounding_box()
         assert end is not None

@@ -19,7 +19,7 @@ from traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.records import Graph
 from tracer.model.runs import Run, fold
-from tracer.reporters import charts, html
+from tracer.reporters import cells, colors, html
 
 pytestmark = pytest.mark.long
 
@@ -92,8 +92,8 @@ def _check(url: str, path: Path, wrong: list[str]) -> None:
 
 
 def heat(page: Page) -> Any:
-    page.wait_for_selector("#heat canvas")
-    return page.locator("#heat canvas")
+    page.wait_for_selector("#plot .cell")
+    return page.locator("#plot")
 
 
 def readout(page: Page, *keys: str) -> str:
@@ -122,20 +122,17 @@ def show_steps(page: Page, first: int, last: int) -> None:
         " && document.getElementById('cell').textContent.startsWith('Hover')",
         arg=[str(first), str(last)],
     )
-    page.wait_for_timeout(100)
 
 
-def hover(page: Page, row: int, rows: int, right: int = 12) -> dict[str, str]:
+def hover(page: Page, row: int, right: int = 12) -> str:
     """The tooltip over a row, so many pixels from the right end of the steps."""
-    box = heat(page).bounding_box()
+    box = heat(page).locator(".track").nth(row).bounding_box()
     assert box
-    below = 42  # the axis and its title
-    top = box["y"] + box["height"] - below - 20 * (rows - row) + 10
-    page.mouse.move(box["x"] + box["width"] - right - 40, top)
-    page.mouse.move(box["x"] + box["width"] - right, top, steps=3)
-    page.wait_for_selector("#vg-tooltip-element.visible")
-    cells = page.locator("#vg-tooltip-element td").all_inner_texts()
-    return {key.rstrip(":"): value for key, value in zip(cells[::2], cells[1::2], strict=True)}
+    x, y = box["x"] + box["width"] - right, box["y"] + 10
+    page.mouse.move(x - 3, y)
+    page.mouse.move(x, y, steps=3)
+    page.wait_for_selector("#tip", state="visible")
+    return page.inner_text("#tip")
 
 
 def column(page: Page, number: int) -> list[str]:
@@ -159,30 +156,29 @@ def test_every_trace_makes_a_page_without_an_error(name: str, open_page: Open) -
 
 def test_a_cell_says_variable_steps_replica_and_count(open_page: Open) -> None:
     page = open_page(traces.embedding_on_two_replicas())
-    assert hover(page, 0, 5) == {
-        "variable": "embedding/embeddings",
-        "steps": "34-64",
-        "on": "each of 2 replicas",
-        "updates": "1 in each step: 31 in all, sparse",
-    }
-    assert hover(page, 4, 5)["variable"] == "dense_1/bias"
+    assert hover(page, 0) == (
+        "embedding/embeddings, steps 34-64, each of 2 replicas: 1 in each step: 31 in all, sparse"
+    )
+    assert hover(page, 4).startswith("dense_1/bias, ")
     page.select_option("#view", label="all 2 replicas together")
     page.mouse.move(5, 5)
-    page.wait_for_timeout(300)
-    found = hover(page, 1, 5)
-    assert (found["on"], found["updates"]) == (
-        "all 2 replicas together",
-        "2 in each step: 62 in all, dense",
+    assert page.is_hidden("#tip")
+    assert hover(page, 1) == (
+        "dense/kernel, steps 34-64, all 2 replicas together: 2 in each step: 62 in all, dense"
     )
     show_steps(page, 33, 33)
-    assert hover(page, 2, 5)["updates"] == "none: the step updated nothing"
-    assert hover(page, 2, 5)["steps"] == "33"
+    assert hover(page, 2) == (
+        "dense/bias, step 33, all 2 replicas together: none: the step updated nothing"
+    )
 
 
 def test_each_of_a_million_steps_can_be_reached(open_page: Open) -> None:
     page = open_page(traces.accumulation(1_000_000, every=4))
-    assert "in 1,041 of the 4,167 steps" in readout(page, "ArrowRight")  # 4, 8, ... 4164
-    assert "a cell sums up 4,167 of them" in page.inner_text("#honest")
+    # 4 ** 6 steps, the least such that 240 cells show all.
+    assert "steps 1-16,384, the replica: in 4,096 of the 16,384 steps" in readout(
+        page, "ArrowRight"
+    )
+    assert page.is_visible("#sums")
     show_steps(page, 500_001, 500_008)
     texts = [readout(page, "ArrowRight") for _ in range(4)]
     found = [re.findall(r"steps? ([\d,-]+), the replica: (\w+)", each) for each in texts]
@@ -192,7 +188,7 @@ def test_each_of_a_million_steps_can_be_reached(open_page: Open) -> None:
         [("500,005-500,007", "none")],
         [("500,008", "1")],
     ]
-    assert "sums up" not in page.inner_text("#honest")
+    assert page.is_hidden("#sums")
     page.click("#all")
     page.wait_for_function("document.getElementById('to').value == 1000000")
 
@@ -210,7 +206,7 @@ def test_what_is_too_irregular_is_summed_up_exactly(
     trace = traces.keras3(("a", "b"), work, (called(1, (0, 1), tracing=1),))
     page = open_page(trace)
     text = readout(page, "ArrowRight")
-    assert "keeps" in page.inner_text("#honest")
+    assert "keeps" in page.inner_text(".grain")
     first, last = steps_of(text)
     assert f"{trace.updates(variable='a', step=range(first, last + 1))} in all" in text
     for _ in range(9):
@@ -220,7 +216,7 @@ def test_what_is_too_irregular_is_summed_up_exactly(
         page.wait_for_timeout(150)
     text = readout(page, "ArrowRight", "ArrowRight")
     first, last = steps_of(text)
-    assert last - first + 1 in (10, 100, 1000)
+    assert last - first + 1 in (4, 16, 64, 256, 1024)
     assert f"{trace.updates(variable='a', step=range(first, last + 1))} in all" in text
 
 
@@ -228,7 +224,7 @@ def test_dragging_zooms_into_the_steps(open_page: Open) -> None:
     page = open_page(traces.embedding_on_two_replicas())
     box = heat(page).bounding_box()
     assert box
-    y = box["y"] + box["height"] - 70
+    y = box["y"] + 50
     page.mouse.move(box["x"] + box["width"] - 200, y)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] - 100, y, steps=4)
@@ -293,8 +289,8 @@ def test_names_are_shown_and_never_run(open_page: Open) -> None:
     assert names[3:6] == list(HOSTILE[3:6])
     assert page.locator(".notes li").all_inner_texts() == [HOSTILE[0], HOSTILE[3]]
     assert "<b>Adam</b>" in page.inner_text("h2")
-    assert hover(page, 0, len(HOSTILE))["variable"] == HOSTILE[0]
-    assert hover(page, 1, len(HOSTILE))["variable"].startswith("long/xxx")
+    assert hover(page, 0).startswith(f"{HOSTILE[0]}, steps 1-7")
+    assert hover(page, 1).startswith("long/xxx")
     assert readout(page, "ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown").startswith(
         HOSTILE[3] + ", steps 1-7"
     )
@@ -349,7 +345,13 @@ def test_graphs_that_never_ran_are_named(open_page: Open) -> None:
         Graph(0, 0, "train_step", "x: float32[7, 4]", 1, 1, 0, 60, 1),
     )
     page = open_page(traces.changed(traces.never_ran(), graphs=graphs))
-    page.wait_for_selector(".graphs canvas")
+    points = page.locator(".graphs [data-tip]")
+    assert [each.get_attribute("data-tip") for each in points.all()] == [
+        "train_step(x: float32[32, 4]): 2 Python calls",
+        "train_step(x: float32[32, 4]): 60 executions",
+        "train_step(x: float32[7, 4]): 1 Python calls",
+        "train_step(x: float32[7, 4]): never ran",
+    ]
     assert "2 graph tracings never ran" in page.inner_text("main")
     rows = page.locator("table:has(th:text('tracings')) tbody tr").all_inner_texts()
     assert [re.split(r"\s*\t\s*", row) for row in rows] == [
@@ -383,10 +385,8 @@ def test_it_looks_right(look: str, width: int, open_page: Open, tmp_path: Path) 
 
 def test_a_finger_sees_what_a_mouse_does(open_page: Open) -> None:
     page = open_page(traces.embedding_on_two_replicas(), 390, touch=True)
-    canvas = heat(page)
-    box = canvas.bounding_box()
-    assert box
-    canvas.tap(position={"x": box["width"] - 20, "y": box["height"] - 52})
+    last = heat(page).locator(".row").nth(4).locator(".cell").last
+    last.tap()
     page.wait_for_function("document.getElementById('cell').textContent.includes('34-64')")
     assert page.inner_text("#cell").startswith("dense_1/bias, steps 34-64")
 
@@ -430,11 +430,11 @@ def test_what_steps_did_to_the_weights(open_page: Open) -> None:
     assert page.locator("#table thead th").last.inner_text().strip() == "without gradient"
 
 
-def line_of_pixels(page: Page, row: int, rows: int, below: int) -> list[str]:
+def line_of_pixels(page: Page, row: int, below: int) -> list[str]:
     """The colours of the heat map, so many pixels below the top of a row."""
-    picture = Image.open(io.BytesIO(heat(page).screenshot())).convert("RGB")
-    y = picture.height - 39 - 20 * (rows - row) + below  # above the axis and its title
-    pixels = picture.crop((0, y, picture.width, y + 1)).tobytes()
+    track = heat(page).locator(".track").nth(row)
+    picture = Image.open(io.BytesIO(track.screenshot())).convert("RGB")
+    pixels = picture.crop((0, below, picture.width, below + 1)).tobytes()
     return [f"#{pixels[at : at + 3].hex()}" for at in range(0, len(pixels), 3)]
 
 
@@ -442,20 +442,19 @@ def line_of_pixels(page: Page, row: int, rows: int, below: int) -> list[str]:
 def test_marks_say_what_came_of_the_weights(width: int, scheme: str, open_page: Open) -> None:
     """Of 10 steps, 4 to 6 leave the kernel as it is, and the bias is not finite from 8 on."""
     page = open_page(traces.with_effects(), width=width, scheme=scheme)
-    heat(page)
-    page.wait_for_timeout(300)
-    theme = charts.LIGHT if scheme == "light" else charts.DARK
-    (blue, *_) = charts.colors(theme, [(1, 1)])
+    theme = colors.LIGHT if scheme == "light" else colors.DARK
+    blue = theme[cells.states([(1, 1)])["1"]]
     places = {}
-    for row, mark in ((0, theme["marks"][0]), (1, theme["marks"][2])):
-        edge, middle = (line_of_pixels(page, row, 2, below) for below in (4, 10))
+    for row, mark in ((0, theme["unchanged"]), (1, theme["infinite"])):
+        edge, middle = (line_of_pixels(page, row, below) for below in (3, 10))
         plot = [x for x, color in enumerate(edge) if color == blue]
-        bar = [x for x, color in enumerate(middle) if color == mark and plot[0] < x < plot[-1]]
+        bar = [x for x, color in enumerate(middle) if color == mark and plot[0] <= x <= plot[-1]]
         length = plot[-1] - plot[0]
         places[row] = (bar[0] - plot[0]) / length, (bar[-1] - plot[0]) / length
     assert places[0] == pytest.approx((0.3, 0.6), abs=0.02)
     assert places[1] == pytest.approx((0.7, 1.0), abs=0.06)  # the cross is at its begin
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#plot .cross").count() == 1
     assert readout(page, "ArrowRight", "ArrowRight") == (
         "dense/kernel, steps 4-6, the replica: 1 in each step: 3 in all, dense. Weights: "
         "unchanged in each step"
@@ -464,29 +463,19 @@ def test_marks_say_what_came_of_the_weights(width: int, scheme: str, open_page: 
         "dense/bias, step 8, the replica: 1 in each step: 1 in all, dense. Weights: changed; "
         "not finite; not finite for the first time after step 8"
     )
-    assert hover(page, 1, 2)["weights"] == "unchanged in each step; not finite in each step"
+    assert hover(page, 1).endswith("Weights: unchanged in each step; not finite in each step")
 
 
 def test_who_calls_is_drawn_and_told(open_page: Open) -> None:
     page = open_page(traces.several_callers())
-    page.wait_for_selector(".callers canvas")
-    heat(page)
-    page.wait_for_timeout(300)  # the charts above it take their heights
-    page.locator(".callers canvas").scroll_into_view_if_needed()
-    box = page.locator(".callers canvas").bounding_box()
-    assert box
-    page.mouse.move(box["x"] + 300, box["y"] + 100)
-    # The second row of boxes, below the legend: the line that led to most.
-    page.mouse.move(box["x"] + 310, box["y"] + 34 + 26 + 13, steps=3)
-    page.wait_for_selector("#vg-tooltip-element.visible")
-    cells = page.locator("#vg-tooltip-element td").all_inner_texts()
-    told = {key.rstrip(":"): value for key, value in zip(cells[::2], cells[1::2], strict=True)}
-    assert told == {
-        "caller": "train.py:41 main",
-        "executions": "880",
-        "steps": "40",
-        "Python calls": "44",
-    }
+    page.locator(".callers span").nth(1).hover()
+    page.wait_for_selector("#tip", state="visible")
+    assert page.inner_text("#tip") == "train.py:41 main: 880 executions, 40 steps, 44 Python calls"
+    boxes = [each.bounding_box() for each in page.locator(".callers span").all()]
+    first, second = boxes[0], boxes[1]
+    assert first and second
+    assert second["x"] == first["x"] and second["y"] > first["y"]
+    assert second["width"] / first["width"] == pytest.approx(880 / 1386, abs=0.01)
     rows = page.locator("[aria-label=Callers] tbody tr").all_inner_texts()
     assert rows[0].split("\t") == ["train.py:50", "1,386", "63", "110"]
     assert len(rows) == 9
@@ -495,5 +484,5 @@ def test_who_calls_is_drawn_and_told(open_page: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_callers_fit_a_phone(scheme: str, open_page: Open) -> None:
     page = open_page(traces.several_callers(), width=360, scheme=scheme)
-    page.wait_for_selector(".callers canvas")
+    assert page.is_visible(".callers")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

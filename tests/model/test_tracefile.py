@@ -43,7 +43,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
-from tracer.reporters import charts, comparison, formats, html
+from tracer.reporters import comparison, formats, html
 from tracer.testing import expressions, snapshots, verdicts
 
 # A busy machine is no failure.
@@ -745,7 +745,7 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
             texts.append(str(ask()))
         except (UnknownName, MergeError) as error:
             texts.append(str(error))
-    page = html.render(trace).replace(charts.library(), "")
+    page = html.render(trace)
     assert "</script>../../" not in page
     for text in [*texts, page.replace("\t", " ")]:
         assert [char for char in text if char != "\n" and not char.isprintable()] == []

@@ -116,7 +116,7 @@ class Timeline:
         cls, weighted: Iterable[tuple["Train", Values]], steps: int, size: int
     ) -> "Timeline":
         """The same from trains."""
-        return cls(_cycles(_merged(_regions(list(weighted), steps, (0,) * size))))
+        return cls(_cycles(merged(_regions(list(weighted), steps, (0,) * size))))
 
     def times(self, weights: Values) -> "Timeline":
         """A timeline of one count, with several counts that are so many times that one."""
@@ -332,21 +332,21 @@ def added(left: Values, right: Values) -> Values:
     return tuple(a + b for a, b in zip(left, right, strict=True))
 
 
-def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
+def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
     """The same steps, with neighbours that go on in the same way made one."""
-    merged: list[Stretch] = []
+    found: list[Stretch] = []
     for stretch in stretches:
-        before = merged[-1] if merged else None
+        before = found[-1] if found else None
         if before is None or len(before.cycle) != len(stretch.cycle):
-            merged.append(stretch)
+            found.append(stretch)
         elif len(stretch.cycle) == 1 and before.cycle[0][1] == stretch.cycle[0][1]:
             length = before.period + stretch.period
-            merged[-1] = Stretch(before.first, ((length, stretch.cycle[0][1]),))
+            found[-1] = Stretch(before.first, ((length, stretch.cycle[0][1]),))
         elif len(stretch.cycle) > 1 and before.cycle == stretch.cycle:
-            merged[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
+            found[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
         else:
-            merged.append(stretch)
-    return merged
+            found.append(stretch)
+    return found
 
 
 def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:

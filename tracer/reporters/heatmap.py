@@ -5,7 +5,9 @@ lane, so that a model of thousands of variables and a million steps is a handful
 effects were asked for, variables that are alike in those as well do so.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from tracer.model import measures
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_names, replica_noun
 from tracer.model.summary import Summary
-from tracer.model.timeline import Timeline, Values
+from tracer.model.timeline import Part, Stretch, Timeline, Values, merged
 from tracer.reporters.layout import shown
 
 _MOST_VIEWS = 32
@@ -37,6 +39,8 @@ class Cell(NamedTuple):
     ineffective: int = 0
     """In how many of the steps it was updated and unchanged."""
     not_finite: int = 0
+    idle: int = 0
+    """In how many of the steps no variable at all was updated."""
 
 
 _COUNTS = 2
@@ -47,17 +51,18 @@ class Lane:
     """The dense and the sparse updates in each step, from step 1 on.
 
     Where there are effects, also on how many replicas the variable was compared, unchanged, and
-    not finite after the step.
+    not finite after the step. `total` counts the updates of all variables.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, total: Timeline | None = None) -> None:
         self.timeline = timeline
+        idle = total is not None and any(not any(each[:_COUNTS]) for each in total.spread)
+        self._total = total if idle else None  # the usual case needs no second look
 
     @property
     def size(self) -> int:
         """The numbers that it takes to write it down."""
-        stretches = self.timeline.stretches
-        return sum(2 + sum(1 + len(values) for _, values in each.cycle) for each in stretches)
+        return sum(2 + 2 * len(each.cycle) for each in self.timeline.stretches)
 
     @property
     def has_effects(self) -> bool:
@@ -65,10 +70,15 @@ class Lane:
         stretches = self.timeline.stretches
         return bool(stretches) and len(stretches[0].cycle[0][1]) > _COUNTS
 
-    @property
+    @cached_property
     def counts(self) -> set[int]:
         """The numbers of updates that occur in a step."""
         return {sum(values[:_COUNTS]) for values in self.timeline.spread}
+
+    @property
+    def never(self) -> bool:
+        """Whether no step updated the variable."""
+        return self.counts <= {0}
 
     @property
     def first_not_finite(self) -> int:
@@ -76,40 +86,133 @@ class Lane:
         parts = self.timeline.parts() if self.has_effects else ()
         return next((steps.first for steps, values in parts if values[-1]), 0)
 
+    @property
+    def exact(self) -> tuple[Stretch, ...]:
+        """Equal steps in a row; the last count of each is 1 if no variable at all was updated."""
+        if self._total is None or 0 not in self.counts or self.never:
+            return tuple(
+                Stretch(
+                    each.first,
+                    tuple((length, (*values, 0)) for length, values in each.cycle),
+                    each.turns,
+                )
+                for each in self.timeline.stretches
+            )
+        return tuple(merged(_joined(self.timeline.stretches, self._total.stretches)))
+
     def within(self, first: int, last: int) -> Cell:
         """The steps from `first` to `last` together.
 
-        >>> from tracer.model.timeline import Stretch
         >>> lane = Lane(Timeline([Stretch(1, ((3, (0, 0)), (1, (2, 1))), turns=4)]))
         >>> lane.within(3, 8)[:6]
         (6, 4, 4, 2, 0, 3)
         """
-        cell = Cell()
-        for steps, values in self.timeline.within(first, last):
-            cell = _more(cell, steps, values)
-        return cell
+        return together(self.timeline.within(first, last))
+
+    def cell(self, first: int, last: int) -> Cell:
+        """The same, with the steps that updated no variable at all."""
+        cell = self.within(first, last)
+        if not cell.without or self._total is None:
+            return cell
+        return cell._replace(idle=together(self._total.within(first, last)).without)
 
     def runs(self) -> Iterator[tuple[int, int, Values]]:
         """Runs of equal steps, as `(first, last, (dense, sparse))`; a lane without effects."""
         return self.timeline.spans(lambda values: True)
 
 
-def _more(cell: Cell, number: int, values: Values) -> Cell:
-    dense, sparse, *seen = values
-    compared, unchanged, not_finite = seen or (0, 0, 0)
+def together(parts: Iterable[tuple[int, Sequence[int]]]) -> Cell:
+    """Numbers of steps that count the same, each with its counts, as one cell."""
+    return added_up([_cell(number, *values) for number, values in parts])
+
+
+def _cell(
+    steps: int, dense: int, sparse: int, compared: int = 0, unchanged: int = 0, not_finite: int = 0
+) -> Cell:
     updates = dense + sparse
     return Cell(
-        cell.steps + number,
-        cell.without + (0 if updates else number),
-        cell.dense + number * dense,
-        cell.sparse + number * sparse,
-        min(cell.least, updates) if cell.steps else updates,
-        max(cell.most, updates),
-        cell.compared + number * bool(compared),
-        cell.unchanged + number * bool(unchanged),
-        cell.ineffective + number * bool(unchanged and updates),
-        cell.not_finite + number * bool(not_finite),
+        steps,
+        0 if updates else steps,
+        steps * dense,
+        steps * sparse,
+        updates,
+        updates,
+        steps * bool(compared),
+        steps * bool(unchanged),
+        steps * bool(unchanged and updates),
+        steps * bool(not_finite),
     )
+
+
+def added_up(cells: Sequence[Cell]) -> Cell:
+    """The cells as one."""
+    if len(cells) < 2:
+        return cells[0] if cells else Cell()
+    sums = [sum(column) for column in zip(*cells, strict=True)]
+    least, most = min(each.least for each in cells), max(each.most for each in cells)
+    return Cell(*sums)._replace(least=least, most=most)
+
+
+def _joined(lane: Sequence[Stretch], total: Sequence[Stretch]) -> Iterator[Stretch]:
+    """The stretches of a lane, in each step with whether `total` has no update."""
+    at = 0
+    for stretch in lane:
+        while at < len(total):
+            first = max(stretch.first, total[at].first)
+            last = min(stretch.last, total[at].last)
+            yield from _overlap(stretch, total[at], first, last)
+            if total[at].last >= stretch.last:
+                break
+            at += 1
+
+
+def _overlap(lane: Stretch, total: Stretch, first: int, last: int) -> Iterator[Stretch]:
+    unit = math.lcm(*(each.period for each in (lane, total) if len(each.cycle) > 1))
+    if unit > 1 and last + 1 - first >= 3 * unit:
+        cycle = _parts(lane, total, first, first + unit - 1)
+        if len(cycle) > 1 and cycle[0][1] == cycle[-1][1]:  # it begins amid equal steps
+            yield Stretch(first, cycle[:1])
+            first += cycle[0][0]
+            cycle = _parts(lane, total, first, first + unit - 1)
+        turns = (last + 1 - first) // unit
+        alike = len(cycle) == 1
+        yield (
+            Stretch(first, ((unit * turns, cycle[0][1]),))
+            if alike
+            else Stretch(first, cycle, turns)
+        )
+        first += unit * turns
+    for length, values in _parts(lane, total, first, last):
+        yield Stretch(first, ((length, values),))
+        first += length
+
+
+def _parts(lane: Stretch, total: Stretch, first: int, last: int) -> tuple[Part, ...]:
+    """The steps from `first` to `last`, equal ones in a row together."""
+    found: list[Part] = []
+    ours, others = _from(lane, first), _from(total, first)
+    end, values = next(ours)
+    end_of_total, updates = next(others)
+    while first <= last:
+        until = min(end, end_of_total, last)
+        counts = (*values, int(not any(values[:_COUNTS]) and not any(updates[:_COUNTS])))
+        before = found.pop()[0] if found and found[-1][1] == counts else 0
+        found.append((before + until + 1 - first, counts))
+        first = until + 1
+        if end < first:
+            end, values = next(ours)
+        if end_of_total < first:
+            end_of_total, updates = next(others)
+    return tuple(found)
+
+
+def _from(stretch: Stretch, first: int) -> Iterator[Part]:
+    """The last step of each part of the cycle from step `first` on, without end."""
+    end = first - (first - stretch.first) % stretch.period - 1
+    for length, values in itertools.cycle(stretch.cycle):
+        end += length
+        if end >= first:
+            yield end, values
 
 
 class View(NamedTuple):
@@ -131,7 +234,7 @@ class HeatMap:
 
     def __init__(self, summary: Summary) -> None:
         self.lanes: list[Lane] = []
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
         self._summary = summary
         self._replica_names = replica_names(summary.trace)
         self.left_off = 0
@@ -188,19 +291,20 @@ class HeatMap:
         """The lane of all variables together, then that of each pattern."""
         summary, kinds = self._summary, (measures.dense, measures.sparse)
         seen = OBSERVATIONS if summary.effects else ()
-        all_together = summary.timeline(*kinds, replica=replica, observations=seen)
+        total = summary.timeline(*kinds, replica=replica, observations=seen)
         each = (
             pattern.timeline(*kinds, replica=replica, observations=seen)
             for pattern in summary.patterns
         )
-        return [self._lane(timeline) for timeline in (all_together, *each)]
+        return [self._lane(timeline, total) for timeline in (total, *each)]
 
-    def _lane(self, timeline: Timeline) -> int:
+    def _lane(self, timeline: Timeline, total: Timeline) -> int:
         """The number of the lane of a timeline."""
-        if id(timeline) not in self._numbers:
-            self._numbers[id(timeline)] = len(self.lanes)
-            self.lanes.append(Lane(timeline))
-        return self._numbers[id(timeline)]
+        key = id(timeline), id(total)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.lanes)
+            self.lanes.append(Lane(timeline, total))
+        return self._numbers[key]
 
     def _name(self, replicas: Sequence[int]) -> str:
         summary = self._summary

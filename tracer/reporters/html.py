@@ -1,12 +1,14 @@
 """The report as one HTML page that needs nothing else: no server, no network, no other file.
 
-What it draws are folded runs of steps, so that its size depends on how irregular a training was,
-not on how long. Where it would still be too large, it leaves details off and says so.
+Everything in it is worked out here; the script only draws the heat map and the table. What it draws
+are folded runs of steps, so that its size depends on how irregular a training was, not on how long.
+Where it would still be too large, it leaves details off and says so.
 """
 
 import base64
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -23,13 +25,12 @@ from tracer.model.dialects import dialect_of
 from tracer.model.labels import FIRST_TRACING, replica_ids, replica_names, replica_noun, why_idle
 from tracer.model.programs import endings, runs
 from tracer.model.records import Graph
-from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
-from tracer.reporters import caller_tree, charts, layer_tree
+from tracer.reporters import caller_tree, cells, colors, layer_tree, tracks
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.heatmap import HeatMap, Lane
+from tracer.reporters.heatmap import HeatMap, View
 from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
 from tracer.reporters.text import headline
@@ -37,7 +38,7 @@ from tracer.reporters.tracings import tracings
 from tracer.reporters.trees import Node, in_order
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
-_DIGITS = 6  # that a number of a lane takes, with its comma
+_DIGITS = 4  # that a number of a lane takes, with its comma
 _OPTIMIZERS = 50
 _ROWS = 500  # of each other table, of all optimizers together
 _LONGEST = 1_000  # characters of a note or of the name of a graph
@@ -47,7 +48,26 @@ _BARS = 40  # of a chart
 _NAME = 120  # characters of a box
 _CHAIN = 400  # characters of a row of a tree
 _NOTES = 200
-_THEMES = {"light": charts.LIGHT, "dark": charts.DARK}
+_CALLERS = {
+    "your program": "program",
+    "framework": "framework",
+    "graph": "graph",
+    "method": "method",
+}
+"""What a box of the chart of callers can be, with its colour."""
+_COLUMNS = (
+    "shape",
+    "dtype",
+    "updates",
+    "dense",
+    "sparse",
+    "least per step",
+    "most per step",
+    "without gradient",
+    "unchanged",
+    "not finite",
+)
+"""The headers of the fields of a `VariableRow` behind the name."""
 
 
 def render(trace: Trace, by: None = None) -> str:
@@ -59,31 +79,21 @@ def render(trace: Trace, by: None = None) -> str:
     boxes = max(_FEWEST, _BOXES // max(1, len(drawn)))
     variable = dialect_of(trace).variable
     found = findings(trace)
+    columns = [variable, *_COLUMNS[: None if trace.has_effects else -2]]
+    optimizers = [
+        {**_heat(summary, heat, share), **_variables(summary, heat, share)}
+        for summary, heat in drawn
+    ]
     data = {
         "first": trace.first_step,
-        "themes": {
-            n: {**finding, "config": charts.config(finding)} for n, finding in _THEMES.items()
-        },
-        "charts": {
-            "heat": charts.heat_map(variable, effects=trace.has_effects),
-            "bars": charts.bars(),
-            "points": charts.points(),
-            "icicle": charts.icicle(),
-        },
-        "words": {
-            "never": charts.NEVER,
-            "skipped": charts.SKIPPED,
-            "part": charts.PART,
-            "idle": charts.IDLE,
-            "others": charts.OTHERS,
-            "some": charts.SOME,
-            **({"marks": charts.MARKS, "first": charts.FIRST} if trace.has_effects else {}),
-        },
-        "effects": trace.has_effects,
+        "columns": columns,
         "variable": variable,
-        "optimizers": [_optimizer(summary, heat, share, boxes) for summary, heat in drawn],
+        "never": cells.NEVER,
+        "first_not_finite": cells.FIRST,
+        "most": tracks.COLUMNS,
+        "optimizers": optimizers,
     }
-    scripts = [charts.library(), _resource("report.js")]
+    script = _resource("report.js")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracer.reporters"),
         autoescape=True,
@@ -107,14 +117,22 @@ def render(trace: Trace, by: None = None) -> str:
         noun=replica_noun(trace),
         variable=variable,
         first_tracing=FIRST_TRACING,
+        kinds=_CALLERS,
+        first_not_finite=cells.FIRST,
         optimizers_left=len(summaries) - len(drawn),
         optimizers=[
-            _tables(summary, heat, most, boxes, named=len(drawn) > 1) for summary, heat in drawn
+            {
+                **_tables(summary, heat, most, boxes, named=len(drawn) > 1),
+                "number": number,
+                "drawn": each,
+            }
+            for number, (each, (summary, heat)) in enumerate(zip(optimizers, drawn, strict=True))
         ],
+        columns=columns,
         environment=trace.environment,
-        style=Markup(_resource("report.css")),
-        scripts=[Markup(finding) for finding in scripts],
-        hashes=[_hash(finding) for finding in scripts],
+        style=Markup(colors.css() + _resource("report.css")),
+        script=Markup(script),
+        hash=_hash(script),
         data=Markup(_inert(data)),
     )
 
@@ -181,9 +199,6 @@ def _tables(
     methods, replicas, workers = by_method(summary), by_replica(summary), by_worker(summary)
     return {
         "headline": headline(summary, named=named),
-        "name": shown(summary.optimizers[0].name),
-        "steps": summary.steps,
-        "variables": len(summary.variables),
         "lost": lost,
         "noun": copy,
         "program": summary.dialect.program,
@@ -200,6 +215,8 @@ def _tables(
         ],
         "of_workers": len(summary.trace.workers) > 1,
         "graphs_left": max(0, len(graphs) - most),
+        "points": _points(graphs),
+        "bars": _bars(summary),
         "idle": 0 if summary.idle_as_usual else sum(each.idle for each in graphs),
         "usual": summary.idle_as_usual,
         "why_idle": why_idle(summary) if not graphs or summary.idle_parts else "",
@@ -221,6 +238,7 @@ def _trees(summary: Summary, most: int) -> dict[str, Any]:
         "callers_left": max(0, len(callers) - most),
         "layers": layers[:most],
         "layers_left": max(0, len(layers) - most),
+        "boxes": _boxes(summary, most),
     }
 
 
@@ -248,77 +266,141 @@ def _events(summary: Summary, most: int) -> dict[str, Any]:
     }
 
 
-def _boxes(summary: Summary, most: int) -> list[list[Any]]:
-    """The callers as boxes with their left and right edges in executions, the widest first."""
-    whole = caller_tree.tree(summary)
+def _boxes(summary: Summary, most: int) -> list[dict[str, Any]]:
+    """The callers as boxes with their edges in percent of all executions, the widest first."""
     if not known(summary.trace.data):
         return []
-    boxes = sorted(_placed(whole, 0, 0), key=lambda box: (box[1] - box[2], box[0]))
-    return boxes[:most]
+    whole = caller_tree.tree(summary)
+    total = sum(child.executions for child in whole.children)
+    boxes = sorted(_placed(whole, 0, 0), key=lambda box: (box[1] - box[2], box[0]))[:most]
+    return [
+        {
+            "depth": depth,
+            "left": 100 * begin / total,
+            "width": 100 * (end - begin) / total,
+            "color": _kind(caller),
+            "name": cut(caller_tree.label(caller), _NAME, _NAME // 2),
+            "tip": _tip(caller),
+        }
+        for depth, begin, end, caller in boxes
+    ]
 
 
-def _placed(caller: Caller, depth: int, begin: int) -> Iterator[list[Any]]:
+def _tip(caller: Caller) -> str:
+    """What a box says of a caller."""
+    name = cut(caller_tree.label(caller), _NAME, _NAME // 2)
+    steps = f"{some(caller.steps, 'step')}, " if caller_tree.has_steps(caller) else ""
+    executions, calls = some(caller.executions, "execution"), some(caller.calls, "Python call")
+    return f"{name}: {executions}, {steps}{calls}"
+
+
+def _placed(caller: Caller, depth: int, begin: int) -> Iterator[tuple[int, int, int, Caller]]:
     for child in caller.children:
         if child.executions:
             end = begin + child.executions
-            name = cut(caller_tree.label(child), _NAME, _NAME // 2)
-            steps = f"{child.steps:,}" if caller_tree.has_steps(child) else ""
-            yield [depth, begin, end, _kind(child), name, steps, f"{child.calls:,}"]
+            yield depth, begin, end, child
             yield from _placed(child, depth + 1, begin)
             begin = end
 
 
 def _kind(caller: Caller) -> str:
-    """Which of `charts.CALLERS` it is."""
-    program, framework, graph, method = charts.CALLERS
+    """Which colour of `_CALLERS` it has."""
     if caller.method or caller.line is None:
-        return method
+        return "method"
     if caller.line.graph:
-        return graph
-    return program if caller.line.file else framework
+        return "graph"
+    return "program" if caller.line.file else "framework"
 
 
-def _optimizer(summary: Summary, heat: HeatMap, share: int, boxes: int) -> dict[str, Any]:
-    """What the script of the page draws of an optimizer, in about `share` characters each."""
+def _bars(summary: Summary) -> list[tuple[str, int, int, float]]:
+    """The name of each replica, its dense and sparse updates, and the percent that one takes."""
+    names, rows = replica_names(summary.trace), by_replica(summary)[:_BARS]
+    most = max((row.dense + row.sparse for row in rows), default=0)
+    return [
+        (shown(names[index]), row.dense, row.sparse, 100 / (most or 1))
+        for index, row in zip(summary.replicas, rows, strict=False)
+    ]
+
+
+def _points(graphs: Sequence[Graph]) -> dict[str, Any]:
+    """Calls and executions of each graph on an axis of logarithms, with the axis, in percent."""
+    counts = [(each.tracings * each.step_calls, each.steps) for each in graphs[:_BARS]]
+    most = max((max(each) for each in counts), default=0)
+    whole = math.log1p(most) or 1
+    ticks = [10**power for power in range(len(str(most))) if 10**power <= most]
+    return {
+        "rows": [
+            (_graph(graph), *((n, 100 * math.log1p(n) / whole) for n in numbers))
+            for graph, numbers in zip(graphs, counts, strict=False)
+        ],
+        "ticks": [(n, 100 * math.log1p(n) / whole) for n in (0, *ticks)],
+    }
+
+
+def _variables(summary: Summary, heat: HeatMap, share: int) -> dict[str, Any]:
+    """The rows of the table of variables, each with its pattern, in at most `share` characters."""
     table: list[list[Any]] = []
     taken = 0
     for index, row in zip(summary.variables, by_variable(summary), strict=True):
         values = [shown(value) if isinstance(value, str) else value for value in row]
+        values[0] = values[0] or "(no name)"
         taken += len(json.dumps(values)) + 8
         if taken > share:
             break
         table.append([*values, heat.patterns[index]])
-    grain = _grain(heat.lanes, summary.steps, share)
-    names = replica_names(summary.trace)
-    why = reason(summary)
-    calm = why.expected
     return {
-        "views": [graph._asdict() for graph in heat.views],
-        "levels": heat.levels,
-        "calm": calm,
-        "cause": why.text if why.everywhere else "",
-        "updated": bool(heat.levels),
-        "states": charts.states(heat.levels, calm),
-        "colors": {n: charts.colors(theme, heat.levels, calm) for n, theme in _THEMES.items()},
-        "grain": grain,
-        "lanes": [_lane(graph, summary.steps, grain) for graph in heat.lanes],
-        **(
-            {"firsts": [heat.not_finite_since(each) for each in range(len(heat.lanes))]}
-            if summary.effects
-            else {}
-        ),
         "variables": table,
         "left": len(summary.variables) - len(table),
-        "replicas": [
-            [shown(names[index]), row.dense, row.sparse]
-            for index, row in zip(summary.replicas[:_BARS], by_replica(summary), strict=False)
-        ],
-        "graphs": [
-            [_graph(graph), graph.tracings * graph.step_calls, graph.steps]
-            for graph in _graphs(summary)[:_BARS]
-        ],
-        "callers": _boxes(summary, boxes),
+        "most": max([1, *(row[3] for row in table)]),
     }
+
+
+def _heat(summary: Summary, heat: HeatMap, share: int) -> dict[str, Any]:
+    """The heat map: its cells at each size, the finest such that they fit."""
+    grain = 1
+    while True:
+        described = cells.Cells(summary, heat)
+        found = _tracks(summary, heat, described, grain, share)
+        if found is not None:
+            break
+        grain *= tracks.FACTOR
+    states, marks = described.legend()
+    return {
+        "views": [_view(view, heat, described) for view in heat.views],
+        "states": states,
+        "marks": marks,
+        "crosses": any(each["since"] for each in found),
+        "grain": grain,
+        "tracks": found,
+        "cells": described.table,
+    }
+
+
+def _tracks(
+    summary: Summary, heat: HeatMap, described: cells.Cells, grain: int, share: int
+) -> list[dict[str, Any]] | None:
+    """The track of each lane; None if they would take more than `share` characters."""
+    steps, found = summary.steps, list[dict[str, Any]]()
+    drawn = {lane for view in heat.views for lane in view.lanes}
+    least = sum(min(lane.size, 2 * steps // grain) for lane in heat.lanes)
+    left = share if least * _DIGITS <= share else -1
+    for number, lane in enumerate(heat.lanes):
+        if left < 0 and grain < steps:
+            return None
+        track = tracks.track(lane, steps, described, grain) if number in drawn else []
+        found.append({"sizes": track, "since": heat.not_finite_since(number)})
+        left -= len(json.dumps(track, separators=(",", ":")))
+    too_large = left < len(json.dumps(described.table)) and grain < steps
+    return None if too_large else found
+
+
+def _view(view: View, heat: HeatMap, described: cells.Cells) -> dict[str, Any]:
+    """A view, with the states that must never be too thin to see."""
+    odd = {cells.SKIPPED, cells.OTHERS}
+    if view.steps and heat.lanes[view.total].within(1, view.steps).without * 2 < view.steps:
+        odd.add(described.expected)
+    colors = [color for state, color in described.states.items() if state in odd]
+    return {**view._asdict(), "odd": colors}
 
 
 def _graphs(summary: Summary) -> list[Graph]:
@@ -328,38 +410,3 @@ def _graphs(summary: Summary) -> list[Graph]:
 def _graph(graph: Graph) -> str:
     name = shown(f"{graph.function}({graph.signature})")
     return cut(name, _LONGEST, _LONGEST // 2)
-
-
-def _grain(lanes: Sequence[Lane], steps: int, share: int) -> int:
-    """The fewest steps that the page can tell apart: 1, or a power of ten."""
-    grain = 1
-    while sum(_numbers(lane, steps, grain) for lane in lanes) * _DIGITS > share:
-        grain *= 10
-    return grain
-
-
-def _numbers(lane: Lane, steps: int, grain: int) -> int:
-    return lane.size if grain == 1 else min(lane.size, _coarse(lane, steps, grain))
-
-
-def _coarse(lane: Lane, steps: int, grain: int) -> int:
-    """The numbers that a lane takes if it is written down for each `grain` steps."""
-    return -(-steps // grain) * (9 if lane.has_effects else 5)
-
-
-def _lane(lane: Lane, steps: int, grain: int) -> list[Any] | dict[str, Any]:
-    """The stretches of a lane or, if they would take more, a cell for each `grain` steps."""
-    if grain > 1 and lane.size > _coarse(lane, steps, grain):
-        cells = (
-            lane.within(first, min(first + grain - 1, steps))
-            for first in range(1, steps + 1, grain)
-        )
-        return {"cells": [each[1:] if lane.has_effects else each[1:6] for each in cells]}
-    return [
-        [
-            stretch.first,
-            stretch.turns,
-            *(n for length, values in stretch.cycle for n in (length, *values)),
-        ]
-        for stretch in lane.timeline.stretches
-    ]

@@ -20,9 +20,9 @@ from tracer.model import measures
 from tracer.model.records import Observation
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters import charts
 from tracer.reporters.heatmap import Cell, Lane
 from tracer.reporters.layout import shown
+from tracer.reporters.picture import picture
 from tracer.reporters.text import render
 
 MOST_POINTS = 2_000
@@ -70,11 +70,11 @@ def _summaries(trace: Trace, summaries: list[Summary]) -> Iterator[tuple[int, Su
                 folded[f"{tag}: a point is the mean of {size:,} steps"] = None
             for step, cell in points:
                 yield step + before, _scalars(tag, names, cell)
-        picture = charts.picture(summary)
-        if picture is not None:
-            width, height = struct.unpack(">II", picture[16:24])  # as a PNG begins
+        drawn = picture(summary)
+        if drawn is not None:
+            width, height = struct.unpack(">II", drawn[16:24])  # as a PNG begins
             image = SummaryProto.Image(
-                height=height, width=width, colorspace=4, encoded_image_string=picture
+                height=height, width=width, colorspace=4, encoded_image_string=drawn
             )
             value = SummaryProto.Value(tag=f"{tag}/heat map", image=image)
             yield last, SummaryProto(value=[value])
