@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import libraries
 import numpy as np
-import odometers
 import pytest
 import tensorflow as tf
-import traces
+from support import libraries, odometers, traces
 
 import tracer
 import tracer.keras

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
+from support import forked
 
 import tracer
 

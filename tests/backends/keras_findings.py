@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from findings_of import of_workers, traced
+from support.findings_of import of_workers, traced
 
 import tracer
 from tracer.findings.catalogue import Finding

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import traces
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
-from traces import block, called, request, step, update
+from support import traces
+from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Graph

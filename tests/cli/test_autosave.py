@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import traces
-from patience import wait_until
+from support import traces
+from support.patience import wait_until
 
 import tracer
 from tracer.api import CallTrace

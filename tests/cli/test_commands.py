@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-import golden
 import msgspec
 import pytest
-import traces
-from golden import assert_golden
-from traces import block, called, request, step, update
+from support import golden, traces
+from support.golden import assert_golden
+from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.cli.commands import app, main

@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from scripts import output_of
+from support.scripts import output_of
 
 from tracer.cli import commands
 

@@ -1,7 +1,7 @@
 """After `kill -9` at any moment the trace file loads, and lacks no more than the last interval."""
 
 import pytest
-from kills import kill
+from support.kills import kill
 
 
 @pytest.mark.parametrize(

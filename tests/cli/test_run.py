@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import traces
-from libraries import needs_keras3
+from support import traces
+from support.libraries import needs_keras3
 
 import tracer
 from tracer.cli.launch import FILE, Launch
@@ -423,7 +423,7 @@ def test_the_rate_is_that_of_the_steps(tmp_path: Path) -> None:
 RANKS = """
 import sys, torch
 import torch.distributed as dist
-from torch_odometers import Odometer, readings
+from support.torch_odometers import Odometer, readings
 
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))

@@ -5,9 +5,9 @@ import threading
 from pathlib import Path
 
 import pytest
-import traces
-from patience import LONGEST, wait_until
 from rich.console import Console
+from support import traces
+from support.patience import LONGEST, wait_until
 
 from tracer.cli.watch import progress, watch
 from tracer.errors import TraceFileError

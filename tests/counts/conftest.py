@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from odometers import FailingCalls
+    from support.odometers import FailingCalls
 
 
 @pytest.fixture(params=("legacy", "keras2", "keras3", "v1"))
@@ -19,7 +19,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def calls() -> "FailingCalls":
-    from odometers import FailingCalls
+    from support.odometers import FailingCalls
 
     return FailingCalls()
 
@@ -27,14 +27,14 @@ def calls() -> "FailingCalls":
 @pytest.fixture
 def optimizer(kind: str, calls: "FailingCalls") -> Any:
     """An odometer that is not yet traced."""
-    from odometers import ODOMETERS
+    from support.odometers import ODOMETERS
 
     return ODOMETERS[kind](calls=calls)
 
 
 @pytest.fixture
 def variables(kind: str) -> dict[str, Any]:
-    from odometers import make_variables
+    from support.odometers import make_variables
 
     return make_variables(kind)
 
@@ -42,7 +42,7 @@ def variables(kind: str) -> dict[str, Any]:
 @pytest.fixture
 def apply(optimizer: Any, variables: dict[str, Any]) -> Callable[[], None]:
     """Apply a gradient to each variable."""
-    from odometers import gradients
+    from support.odometers import gradients
 
     def apply_all() -> None:
         optimizer.apply_gradients(gradients(variables))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from against_odometers import counted, readings
-from odometers import ODOMETERS, Reading, gradients, make_variables, read
+from support.against_odometers import counted, readings
+from support.odometers import ODOMETERS, Reading, gradients, make_variables, read
 
 import tracer
 

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cluster
 import pytest
+from support import cluster
 
 import tracer
 

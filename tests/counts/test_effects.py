@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from counts.test_truth_table import REFUSED, SKIPPED, WAYS, Rig, check, needs, replicas
-from libraries import keras2, keras3, needs_keras3
-from odometers import KINDS, ODOMETERS
+from support.libraries import keras2, keras3, needs_keras3
+from support.odometers import KINDS, ODOMETERS
 
 import tracer
 from tracer.model.summary import summaries_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from against_odometers import (
+from support.against_odometers import (
     assert_calls,
     assert_readings,
     assert_right,
@@ -15,7 +15,7 @@ from against_odometers import (
     minus,
     readings,
 )
-from odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients, make_variables
+from support.odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients, make_variables
 
 import tracer
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import Keras3Optimizer, keras2, keras3, library_of
+from support.libraries import Keras3Optimizer, keras2, keras3, library_of
 
 import tracer
 

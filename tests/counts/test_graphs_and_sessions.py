@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from against_odometers import (
+from support.against_odometers import (
     assert_calls,
     assert_right_or_incomplete,
     assert_totals,
     counted,
     readings,
 )
-from odometers import ODOMETERS, FailingCalls, Reading, reading
+from support.odometers import ODOMETERS, FailingCalls, Reading, reading
 
 import tracer
 from tracer.model.summary import summaries_of

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from against_odometers import (
+from support.against_odometers import (
     assert_right,
     assert_right_or_incomplete,
     counted,
     minus,
     readings,
 )
-from libraries import library_of
-from odometers import ODOMETERS, Reading, read, reading
-from twins import slots
+from support.libraries import library_of
+from support.odometers import ODOMETERS, Reading, read, reading
+from support.twins import slots
 
 import tracer
 

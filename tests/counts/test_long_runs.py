@@ -3,8 +3,8 @@
 `tests/support/endurance.py` has the lengths that count.
 """
 
-import endurance
 import pytest
+from support import endurance
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import libraries
 import msgspec
 import numpy as np
-import odometers
 import pytest
 import tensorflow as tf
+from support import libraries, odometers
 
 import tracer
 import tracer.keras

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from libraries import BROKEN, keras3
+from support.libraries import BROKEN, keras3
 
 pytestmark = pytest.mark.long
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, library_of, with_loss_scale
+from support.libraries import keras2, keras3, library_of, with_loss_scale
+from support.twins import STEPS, assert_twins
 from tensorflow.python.framework import config
-from twins import STEPS, assert_twins
 
 import tracer
 

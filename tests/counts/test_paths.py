@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, library_of
-from odometers import ODOMETERS, PythonCalls, read
-from scripts import ROOT
+from support.libraries import keras2, library_of
+from support.odometers import ODOMETERS, PythonCalls, read
+from support.scripts import ROOT
 
 import tracer
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import odometers
 import pytest
 import tensorflow as tf
-from libraries import with_loss_scale
+from support import odometers
+from support.libraries import with_loss_scale
 
 import tracer
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from against_odometers import assert_readings, assert_totals, counted, readings
-from odometers import ODOMETERS, Reading, gradients, make_variables, read
+from support.against_odometers import assert_readings, assert_totals, counted, readings
+from support.odometers import ODOMETERS, Reading, gradients, make_variables, read
 
 import tracer
 
 pytestmark = pytest.mark.wide
 
-SUPPORT = Path(__file__).parents[1] / "support"
-ROOT = SUPPORT.parents[1]
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
 
 
 # Threads.
@@ -170,7 +170,7 @@ def test_one_optimizer_shared_by_eight_threads(kind: str) -> None:
 CHILD = """
     import json, os, signal, sys
     import tensorflow as tf
-    from odometers import ODOMETERS, gradients, make_variables, read
+    from support.odometers import ODOMETERS, gradients, make_variables, read
     import tracer
 
     kind = sys.argv[1]
@@ -209,7 +209,7 @@ def test_a_fork_counts_for_itself(kind: str) -> None:
     """A child trains in eager mode; what TensorFlow cannot do in one is to run a graph."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD), kind],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), str(ROOT)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(ROOT)])},
         stdout=subprocess.PIPE,
         check=True,
         text=True,

@@ -59,8 +59,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import is_keras3, keras3, library_of, with_loss_scale
-from odometers import (
+from support.libraries import is_keras3, keras3, library_of, with_loss_scale
+from support.odometers import (
     KINDS,
     ODOMETERS,
     SHAPES,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from against_odometers import assert_three_steps, counted, readings, three_steps
-from odometers import (
+from support.against_odometers import assert_three_steps, counted, readings, three_steps
+from support.odometers import (
     DENSE_METHOD,
     KINDS,
     ODOMETERS,

@@ -8,10 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import odometers
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, needs_keras3
+from support import odometers
+from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.recorder.tensorflow import writes

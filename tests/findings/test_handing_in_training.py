@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, library_of, needs_keras3
+from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace

@@ -3,10 +3,10 @@
 import warnings
 from typing import Any
 
-import healthy_optimizers
 import pytest
 import tensorflow as tf
-from libraries import Keras3Optimizer, keras3
+from support import healthy_optimizers
+from support.libraries import Keras3Optimizer, keras3
 
 import tracer
 from tracer.hooks import inspection

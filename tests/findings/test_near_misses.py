@@ -7,10 +7,10 @@ same with optimizers.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import healthy_loops
 import pytest
-from healthy_loops import Kit
-from libraries import needs_keras3
+from support import healthy_loops
+from support.healthy_loops import Kit
+from support.libraries import needs_keras3
 
 import tracer
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import forked
 import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
 from cli.test_run import ENVIRONMENT
-from libraries import keras2, keras3, library_of, needs_keras3
+from support import forked
+from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace

@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-import rules_by_backend
-import traces
-from golden import assert_golden
 from hypothesis import given, settings, strategies as st
-from traces import block, called, request, step, update
+from support import rules_by_backend, traces
+from support.golden import assert_golden
+from support.traces import block, called, request, step, update
 
 from tracer import keras
 from tracer.api import CallTrace

@@ -16,11 +16,11 @@ from weakref import ref
 
 import msgspec
 import numpy as np
-import odometers
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, library_of, needs_keras3, with_loss_scale
-from odometers import KINDS, ODOMETERS, make_variables
+from support import odometers
+from support.libraries import keras2, keras3, library_of, needs_keras3, with_loss_scale
+from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
 from tracer.api import CallTrace

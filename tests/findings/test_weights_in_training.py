@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, needs_keras3
+from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 

@@ -383,8 +383,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "16")
 
 import tensorflow as tf
-from libraries import keras3, with_loss_scale
-from odometers import ODOMETERS, raw, read, reading
+from support.libraries import keras3, with_loss_scale
+from support.odometers import ODOMETERS, raw, read, reading
 
 import tracer
 from tracer.recorder.tensorflow import ledger

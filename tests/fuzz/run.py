@@ -78,7 +78,7 @@ def _of_process(seed: int, count: int, end: float, options: list[str]) -> Iterat
     """The results of one process; the last one may be of a program that hung or ended it."""
     command = [sys.executable, "-W", "ignore", "-m", "fuzz.run", "--worker", *options]
     command += ["--seed", str(seed), "--programs", str(count)]
-    paths = [*map(str, (TESTS.parent, TESTS, TESTS / "support")), os.environ.get("PYTHONPATH", "")]
+    paths = [*map(str, (TESTS.parent, TESTS)), os.environ.get("PYTHONPATH", "")]
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_NUM_INTEROP_THREADS": "16"}
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -212,7 +212,7 @@ def _plain(text: str) -> str:
 
 def _clean() -> None:
     """Give the next programs a Keras and a memory that are nearly new."""
-    from libraries import keras2, keras3
+    from support.libraries import keras2, keras3
 
     if keras3 is not None:
         keras3.backend.clear_session(free_memory=False)

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from libraries import keras2, keras3, library_of, needs_keras3
-from odometers import KINDS, ODOMETERS, gradients, make_variables
+from support.libraries import keras2, keras3, library_of, needs_keras3
+from support.odometers import KINDS, ODOMETERS, gradients, make_variables
 
 import tracer
 from tracer.api import CallTrace

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import is_keras3, keras2, keras3, needs_keras3
+from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
 from tracer import kinds

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import BROKEN, is_keras3, keras2, keras3, library_of
-from odometers import KINDS, ODOMETERS, gradients, make_variables, read
+from support.libraries import BROKEN, is_keras3, keras2, keras3, library_of
+from support.odometers import KINDS, ODOMETERS, gradients, make_variables, read
 
 import tracer
 

@@ -13,8 +13,8 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from against_odometers import assert_three_steps, three_steps
-from odometers import DENSE_METHOD, KINDS, ODOMETERS, gradients, make_variables
+from support.against_odometers import assert_three_steps, three_steps
+from support.odometers import DENSE_METHOD, KINDS, ODOMETERS, gradients, make_variables
 
 import tracer
 

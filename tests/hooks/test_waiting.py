@@ -10,8 +10,8 @@ from weakref import ref
 
 import pytest
 import tensorflow as tf
-from libraries import is_keras3, keras2, keras3, needs_keras3
-from odometers import ODOMETERS, Reading, read
+from support.libraries import is_keras3, keras2, keras3, needs_keras3
+from support.odometers import ODOMETERS, Reading, read
 
 import tracer
 from tracer.hooks import registry, waiting, wrapping

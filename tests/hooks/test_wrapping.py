@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import pytest
 import tensorflow as tf
-from libraries import keras2, needs_keras3
+from support.libraries import keras2, needs_keras3
 
 import tracer
 from tracer.recorder import recorder

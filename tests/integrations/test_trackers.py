@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import odometers
 import pytest
-from libraries import keras3
+from support import odometers
+from support.libraries import keras3
 
 import tracer.keras
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-import traces
+from support import traces
 
 from tracer.errors import UnknownName
 from tracer.model import callers

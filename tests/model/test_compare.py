@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-import traces
-from traces import block, request, step, update
+from support import traces
+from support.traces import block, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.compare import Change, differences, executions

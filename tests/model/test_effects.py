@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-import traces
+from support import traces
 
 import tracer
 from tracer.api import CallTrace

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import traces
+from support import traces
 
 from tracer.errors import UnknownName
 from tracer.model.excerpt import select

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import traces
+from support import traces
 
 import tracer
 from tracer import CallTrace

@@ -4,7 +4,7 @@ import shlex
 
 import msgspec
 import pytest
-import traces
+from support import traces
 
 from tracer.model.records import Line, Program, Remark
 from tracer.model.redaction import command_line, message

@@ -4,9 +4,9 @@ import time
 from collections import Counter
 
 import pytest
-import traces
 from hypothesis import given, strategies as st
-from traces import block, request, step, update
+from support import traces
+from support.traces import block, request, step, update
 
 from tracer.model.measures import updates
 from tracer.model.runs import Run

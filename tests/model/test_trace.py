@@ -8,8 +8,8 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import pytest
-import traces
 from hypothesis import given, settings, strategies as st
+from support import traces
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
-import traces
 from hypothesis import HealthCheck, given, settings, strategies as st
+from support import traces
 
 import tracer
 from tracer.api import CallTrace

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tensorflow as tf
-from odometers import ODOMETERS, gradients, make_variables, read
+from support.odometers import ODOMETERS, gradients, make_variables, read
 
 import tracer
 
@@ -93,7 +93,7 @@ def _functions(optimizer: Any, kind: str, number: int, **options: bool) -> Truth
 def variables_of_a_model(optimizer: Any, kind: str, number: int) -> Truth:
     """Two steps, eager and in a function, over so many variables."""
     if kind == "keras3":
-        from libraries import keras3
+        from support.libraries import keras3
 
         make = keras3.Variable
     else:

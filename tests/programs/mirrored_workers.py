@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import odometers
 import tensorflow as tf
 import tf_keras
+from support import odometers
 
 import tracer
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import odometers
 import tensorflow as tf
+from support import odometers
 
 import tracer
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch_odometers import Odometer, readings
+from support.torch_odometers import Odometer, readings
 
 import tracer
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-import traces
 from hypothesis import given, settings, strategies as st
-from traces import block, called, request, step, update
+from support import traces
+from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.effects import OBSERVATIONS

@@ -1,7 +1,7 @@
 """How a notebook shows a trace."""
 
 import pytest
-import traces
+from support import traces
 
 BAD = "<script>alert(1)</script>"
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-import traces
+from support import traces
 
 from tracer.model import callers
 from tracer.model.records import Line

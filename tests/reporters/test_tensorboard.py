@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import traces
+from support import traces
+from support.traces import block, called, request, step, update
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from traces import block, called, request, step, update
 
 from tracer.model.excerpt import select
 from tracer.model.runs import Run

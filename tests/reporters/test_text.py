@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-import traces
-from golden import assert_golden
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
-from traces import block, called, request, step, update
+from support import traces
+from support.golden import assert_golden
+from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName

@@ -3,9 +3,9 @@
 import io
 
 import msgspec
-import traces
 from rich.cells import cell_len
-from traces import block, called, request, step, update
+from support import traces
+from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Graph, Line

@@ -6,7 +6,7 @@ from pathlib import Path
 import files
 import pytest
 from files import MOST, cost
-from scripts import output_of
+from support.scripts import output_of
 
 from tracer.model import tracefile
 from tracer.model.runs import Run

@@ -15,8 +15,8 @@ import keras
 import pytest
 import tensorflow  # noqa: F401, so that `conftest.py` makes the devices
 import tf_keras
-from code_blocks import ROOT, BadPage, Page
-from libraries import needs_keras3
+from support.code_blocks import ROOT, BadPage, Page
+from support.libraries import needs_keras3
 from sybil.example import SybilFailure
 
 OF_PYTORCH = ROOT / "docs" / "how-to" / "pytorch.md"

@@ -15,8 +15,8 @@ import python_body
 import without_tensorflow
 import wrappers
 from how_often import CASES, Case
-from odometers import ODOMETERS, Reading, read
-from scripts import ROOT, output_of
+from support.odometers import ODOMETERS, Reading, read
+from support.scripts import ROOT, output_of
 
 REPORTS = ROOT / "reports"
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import tensorflow as tf
-from odometers import PythonCalls, Reading, gradients, make_variables, read
+from support.odometers import PythonCalls, Reading, gradients, make_variables, read
 
 import tracer
 

@@ -12,8 +12,7 @@ from pathlib import Path
 LIMIT = 150
 """Seconds after which a process of a cluster is ended."""
 
-_SUPPORT = Path(__file__).parent
-_TESTS = _SUPPORT.parent
+_TESTS = Path(__file__).parents[1]
 
 
 class Task:
@@ -38,7 +37,7 @@ class Task:
                     "TF_NUM_INTEROP_THREADS": "16",
                     "CUDA_VISIBLE_DEVICES": "-1",
                     "GRPC_FAIL_FAST": "use_caller",
-                    "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_SUPPORT)]),
+                    "PYTHONPATH": os.pathsep.join([str(_TESTS.parent), str(_TESTS)]),
                 },
             )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import msgspec
-from rules_by_backend import OF_EFFECTS
+from support.rules_by_backend import OF_EFFECTS
 
 import tracer
 from tracer.api import CallTrace

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from libraries import keras2, keras3
+from support.libraries import keras2, keras3
 
 
 @dataclass(frozen=True)

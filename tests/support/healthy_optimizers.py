@@ -8,7 +8,7 @@ Each does something that looks like a fault which a rule looks for.
 import functools
 
 import tensorflow as tf
-from libraries import keras2 as tf_keras, keras3 as keras
+from support.libraries import keras2 as tf_keras, keras3 as keras
 
 ops = getattr(keras, "ops", None)
 L = tf_keras.optimizers.legacy.Optimizer

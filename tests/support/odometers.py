@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from libraries import Keras3Optimizer, is_keras3, keras2, keras3
+from support.libraries import Keras3Optimizer, is_keras3, keras2, keras3
 
 KINDS = ("legacy", "keras2", "keras3", "v1")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from libraries import is_keras3, keras3
+from support.libraries import is_keras3, keras3
 
 import tracer
 

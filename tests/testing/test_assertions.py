@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-import traces
-from golden import assert_golden
-from traces import block, called, request, step, update
+from support import traces
+from support.golden import assert_golden
+from support.traces import block, called, request, step, update
 
 import tracer
 from tracer.api import CallTrace

@@ -6,10 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import odometers
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, needs_keras3
+from support import odometers
+from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.hooks import registry

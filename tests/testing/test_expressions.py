@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-import traces
+from support import traces
 
 import tracer
 from tracer.api import CallTrace

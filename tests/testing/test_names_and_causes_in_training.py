@@ -5,10 +5,10 @@ import re
 from typing import Any
 
 import numpy as np
-import odometers
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3, needs_keras3
+from support import odometers
+from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 

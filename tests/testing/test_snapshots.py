@@ -4,9 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import traces
-from golden import assert_golden
-from traces import block, step, update
+from support import traces
+from support.golden import assert_golden
+from support.traces import block, step, update
 
 from tracer.api import CallTrace
 from tracer.model.records import Variable

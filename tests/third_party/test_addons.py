@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from odometers import LegacyOdometer, read
-from twins import STEPS, assert_twins
+from support.odometers import LegacyOdometer, read
+from support.twins import STEPS, assert_twins
 
 import tracer
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from libraries import keras2, library_of, needs_keras3
-from odometers import ODOMETERS, read
-from twins import assert_twins
+from support.libraries import keras2, library_of, needs_keras3
+from support.odometers import ODOMETERS, read
+from support.twins import assert_twins
 
 import tracer
 

@@ -4,7 +4,7 @@ import importlib.util
 import json
 
 import pytest
-from scripts import output_of
+from support.scripts import output_of
 
 EPOCHS, BATCHES = 3, 6
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import keras
 import pytest
 from backends.jax.keras_on_jax import Odometer
-from scripts import output_of
+from support.scripts import output_of
 
 import tracer
 from tracer.recorder.jax.programs import Program

@@ -12,8 +12,8 @@ from backends.keras_findings import (
     check_workers_that_differ,
     model,
 )
-from findings_of import check
-from rules_by_backend import rules_of
+from support.findings_of import check
+from support.rules_by_backend import rules_of
 
 import tracer
 from tracer.findings.catalogue import Finding

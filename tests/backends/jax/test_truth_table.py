@@ -14,8 +14,8 @@ import keras
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, OwnOdometer, X, Y, model
-from by_step import check_by_step
 from jax import lax
+from support.by_step import check_by_step
 
 import tracer
 

@@ -19,8 +19,8 @@ from backends.keras_torch.keras_on_torch import (
     ones,
 )
 from backends.keras_torch.test_truth_table import RUNS, Run
+from support.torch_bytes import ByBytes
 from torch._dynamo.utils import counters
-from torch_bytes import ByBytes
 
 import tracer
 from tracer.recorder.torch import operators

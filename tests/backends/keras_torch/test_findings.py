@@ -10,8 +10,8 @@ from backends.keras_findings import (
     fit,
     model,
 )
-from findings_of import check, traced
-from rules_by_backend import rules_of
+from support.findings_of import check, traced
+from support.rules_by_backend import rules_of
 
 import tracer
 

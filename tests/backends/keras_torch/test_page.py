@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import keras_torch
 import pytest
-from printed_pages import assert_prints
+from support.printed_pages import assert_prints
 
 
 def test_the_page_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The report on Keras on PyTorch: measured again, it is what is kept, and what others counted."""
 
-from report_again import assert_measured_again
+from support.report_again import assert_measured_again
 
 
 def test_measured_again_it_is_the_same() -> None:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from findings_of import check
 from jax import lax
-from rules_by_backend import rules_of
+from support.findings_of import check
+from support.rules_by_backend import rules_of
 
 import tracer
 

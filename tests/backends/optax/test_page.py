@@ -3,7 +3,7 @@
 `tests/repository/test_code_blocks.py` runs all pages, but where optax may be missing.
 """
 
-from printed_pages import assert_prints
+from support.printed_pages import assert_prints
 
 
 def test_the_blocks_print_what_the_page_says() -> None:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from by_step import check_by_step
 from jax import lax
+from support.by_step import check_by_step
 
 import tracer
 

@@ -1,7 +1,7 @@
 """The benchmarks of PyTorch's own optimizers start, and what they count is right."""
 
 import pytest
-from scripts import output_of
+from support.scripts import output_of
 
 pytest.importorskip("torch")  # which another process imports
 

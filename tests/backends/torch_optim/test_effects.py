@@ -17,8 +17,8 @@ import pytest
 import torch
 from backends.torch_optim.test_transparency import CLASSES, VARIANTS, options, trained
 from backends.torch_optim.test_truth_table import ROWS, by_step
-from torch_bytes import ByBytes
-from torch_odometers import Odometer, give, readings, zeros
+from support.torch_bytes import ByBytes
+from support.torch_odometers import Odometer, give, readings, zeros
 
 import tracer
 from tracer.recorder.torch import effects as torch_effects

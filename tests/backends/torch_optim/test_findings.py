@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from findings_of import check, of_workers, traced
-from rules_by_backend import rules_of
+from support.findings_of import check, of_workers, traced
+from support.rules_by_backend import rules_of
 
 import tracer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_odometers import Odometer, give, readings, zeros
+from support.torch_odometers import Odometer, give, readings, zeros
 
 import tracer
 from tracer.api import CallTrace

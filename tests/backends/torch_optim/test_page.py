@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("sybil")  # what finds the code in a page
 
-from code_blocks import ROOT, Page
+from support.code_blocks import ROOT, Page
 
 torch.set_num_threads(1)
 

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 import torch
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
-from torch_odometers import Odometer as PlainOdometer
+from support.torch_odometers import Odometer as PlainOdometer
 
 import tracer
 from tracer.api import CallTrace

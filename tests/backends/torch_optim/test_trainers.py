@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from support.torch_odometers import Odometer, readings
 from torch.utils.data import DataLoader, TensorDataset
-from torch_odometers import Odometer, readings
 
 import tracer
 

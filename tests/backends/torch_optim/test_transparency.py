@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_odometers import Moves, Odometer, give, readings, zeros
+from support.torch_odometers import Moves, Odometer, give, readings, zeros
 
 import tracer
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch_odometers import Moves, Odometer, give, readings, zeros
+from support.torch_odometers import Moves, Odometer, give, readings, zeros
 
 import tracer
 from tracer.api import CallTrace

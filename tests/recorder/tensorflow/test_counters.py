@@ -3,10 +3,10 @@
 from typing import Any
 
 import keras
-import odometers
 import pytest
 import tensorflow as tf
-from libraries import is_keras3, keras2, keras3, needs_keras3
+from support import odometers
+from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
 

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 import tensorflow as tf
-from libraries import keras2, keras3
-from odometers import ODOMETERS
+from support.libraries import keras2, keras3
+from support.odometers import ODOMETERS
 
 import tracer
 from tracer.model.records import Graph
