@@ -364,7 +364,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not rows:
         terminalreporter.line(f"no test was traced that used an optimizer: {_WHOM}")
         return
-    from tracer.reporters.layout import Column, Row, Table
+    from tracer.layout import Column, Row, Table
 
     names = ("steps", "updates", "dense", "sparse")
     table = Table("test", [Column(name) for name in names], cut_names=False)

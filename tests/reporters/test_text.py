@@ -18,6 +18,7 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import catalogue
+from tracer.layout import distinct, shown
 from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.records import Block, Graph, Line, Replica
@@ -28,7 +29,6 @@ from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.reporters import console, csvreport
 from tracer.reporters.answer import answer, question
-from tracer.reporters.layout import distinct, shown
 from tracer.reporters.rows import TREES, By, by_variable
 from tracer.reporters.text import render
 

@@ -8,11 +8,11 @@ from support import traces
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
+from tracer.layout import Column
 from tracer.model.records import Graph, Line
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.reporters import caller_tree, console, layer_tree, trees
-from tracer.reporters.layout import Column
 from tracer.reporters.text import render
 from tracer.reporters.trees import Node, folded
 

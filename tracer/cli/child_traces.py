@@ -18,9 +18,9 @@ import wrapt
 
 from tracer.cli.autosave import Autosave
 from tracer.cli.process import Process
+from tracer.layout import cut, shown
 from tracer.model.redaction import command_line, without_secrets
 from tracer.model.wording import listed
-from tracer.reporters.layout import cut, shown
 
 _VARIABLE = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"

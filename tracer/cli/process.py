@@ -15,9 +15,9 @@ import msgspec
 
 from tracer.api import CallTrace, recording_aloud
 from tracer.cli.autosave import Autosave
+from tracer.layout import cut
 from tracer.model.records import Program, TraceData
 from tracer.model.redaction import message
-from tracer.reporters.layout import cut
 
 _LONGEST = 200  # cells of what an exception says
 _VARIABLES = (

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer.errors import TraceFileError
+from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.labels import replica_names
 from tracer.model.programs import endings
@@ -20,7 +21,6 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.model.wording import some
-from tracer.reporters.layout import shown
 
 _POLL = 0.25  # seconds
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
+from tracer.layout import Column, Row, Table, paragraph, shown
 from tracer.model.compare import Change, Difference
 from tracer.model.programs import endings
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters.layout import Column, Row, Table, paragraph, shown
 from tracer.reporters.text import printed
 from tracer.reporters.text_tables import ODD
 

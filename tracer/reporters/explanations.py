@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from tracer.findings.rule import Rule
-from tracer.reporters.layout import paragraph
+from tracer.layout import paragraph
 from tracer.reporters.text import printed
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_names, replica_noun
 from tracer.model.summary import Summary
 from tracer.model.timeline import Part, Stretch, Timeline, Values, merged
-from tracer.reporters.layout import shown
 
 _MOST_VIEWS = 32
 _MOST_CELLS = 100_000  # patterns times views

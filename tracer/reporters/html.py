@@ -19,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracer.findings.catalogue import Finding, findings
+from tracer.layout import cut, shown
 from tracer.model import measures
 from tracer.model.callers import LACKING, Caller, known
 from tracer.model.dialects import dialect_of
@@ -31,7 +32,6 @@ from tracer.model.wording import listed, some
 from tracer.reporters import caller_tree, cells, colors, layer_tree, tracks
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.heatmap import HeatMap, View
-from tracer.reporters.layout import cut, shown
 from tracer.reporters.rows import by_method, by_replica, by_variable, by_worker
 from tracer.reporters.text import headline
 from tracer.reporters.tracings import tracings

@@ -10,12 +10,12 @@ from itertools import groupby
 
 import vl_convert
 
+from tracer.layout import distinct, shown
 from tracer.model.summary import Summary
 from tracer.model.wording import some
 from tracer.reporters.cells import FIRST, MARKS, Cells, mark_of
 from tracer.reporters.colors import LIGHT
 from tracer.reporters.heatmap import Cell, HeatMap, Lane, View
-from tracer.reporters.layout import distinct, shown
 
 _COLUMNS = 120
 _ROWS = 20

@@ -16,12 +16,12 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.records import Observation
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters.heatmap import Cell, Lane
-from tracer.reporters.layout import shown
 from tracer.reporters.picture import picture
 from tracer.reporters.text import render
 

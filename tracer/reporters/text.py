@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tracer.errors import UnknownName, shown
 from tracer.findings.catalogue import to_report
+from tracer.layout import paragraph
 from tracer.model.apply_methods import never_reached
 from tracer.model.labels import (
     brand_of,
@@ -22,7 +23,6 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.layout import paragraph
 from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
 from tracer.reporters.text_trees import TREES

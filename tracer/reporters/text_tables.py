@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.errors import shown
+from tracer.layout import Column, Row, Table, cut
 from tracer.model import measures
 from tracer.model.apply_methods import apply_methods
 from tracer.model.labels import (
@@ -24,7 +25,6 @@ from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import dash, some
 from tracer.reporters import rows
-from tracer.reporters.layout import Column, Row, Table, cut
 from tracer.reporters.rows import By, StepRow, VariableRow
 
 ODD = "bold yellow"

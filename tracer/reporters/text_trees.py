@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
+from tracer.layout import Column, paragraph
 from tracer.model.callers import LACKING, known
 from tracer.model.summary import Summary
 from tracer.model.wording import some
 from tracer.reporters import caller_tree, layer_tree, trees
-from tracer.reporters.layout import Column, paragraph
 from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, WRONG, Asked
 from tracer.reporters.trees import Node

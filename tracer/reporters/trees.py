@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from tracer.reporters.layout import Column, Row, Table, paragraph
+from tracer.layout import Column, Row, Table, paragraph
 
 _INDENT = 4  # cells of a guide of `rich.tree`
 MIN_NAME = 16  # cells of a name, however deep it is

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Se
 
 from tracer.findings.cases import of_optimizer
 from tracer.findings.catalogue import Finding, findings
+from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
@@ -15,7 +16,6 @@ from tracer.model.records import Block, Kind
 from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
 from tracer.model.wording import some
-from tracer.reporters.layout import shown
 from tracer.testing import frozen_layers
 from tracer.testing.expected import Claim, Wanted, of_kinds
 from tracer.testing.failure_rows import MAX_NAMES, Differences, Span, label, length, listed

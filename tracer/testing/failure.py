@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tracer.errors import UnknownName, unknown_name
+from tracer.layout import paragraph, shown
 from tracer.model.effects import require_effects
 from tracer.model.labels import replica_names
 from tracer.model.names import near_patterns
@@ -16,7 +17,6 @@ from tracer.model.summary import Summary
 from tracer.model.timeline import Values
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters.layout import paragraph, shown
 from tracer.testing import causes, failure_rows, frozen_layers
 from tracer.testing.expected import Claim, Expected, Target, Wanted, claim_of
 from tracer.testing.failure_rows import MAX_NAMES, WIDTH, length, listed

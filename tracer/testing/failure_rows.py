@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
 
+from tracer.layout import Column, Row, Table, shown
 from tracer.model.dialects import dialect_of
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_ids, steps_label
@@ -17,7 +18,6 @@ from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Values
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters.layout import Column, Row, Table, shown
 from tracer.testing.expected import Claim, Target, Wanted, of_kinds
 
 WIDTH = 76  # pytest indents a message by 4

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from tracer.layout import shown
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
-from tracer.reporters.layout import shown
 from tracer.testing.expected import Claim
 
 _MAX_NAMES = 3

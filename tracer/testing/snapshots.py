@@ -1,8 +1,8 @@
 """How the counts of two traces differ, as a text that git and people can read."""
 
+from tracer.layout import shown
 from tracer.model.compare import Change, Difference, executions
 from tracer.model.trace import Trace
-from tracer.reporters.layout import shown
 
 
 def difference(expected: Trace, actual: Trace) -> str:

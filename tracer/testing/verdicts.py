@@ -6,9 +6,9 @@ from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
 from tracer.findings.cases import Severity
+from tracer.layout import shown
 from tracer.model.trace import Trace
 from tracer.reporters import console
-from tracer.reporters.layout import shown
 from tracer.testing.expressions import Verdict
 
 _COMMANDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
