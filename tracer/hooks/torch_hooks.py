@@ -13,7 +13,6 @@ from typing import Any
 from tracer.hooks.torch_programs import Handed
 from tracer.recorder.torch import dynamo
 from tracer.recorder.torch.operators import BEGIN, END, MOVED, told_by
-from tracer.recorder.torch_optim.compat import found_inf
 from tracer.recorder.torch_optim.under_way import here, known_by, take_off
 
 
@@ -78,6 +77,16 @@ NO_HOOK = getattr, (nullcontext(), "__exit__")
 Who unpickles it need not have the tracer. It is for classes that say themselves what is pickled of
 them: PyTorch leaves out the hooks.
 """
+
+
+def found_inf(optimizer: Any) -> Any:
+    """The tensor with which a `GradScaler` tells a fused step whether to skip; None if none does.
+
+    Where no parameter has a gradient, the `GradScaler` sets the number 0 instead. It stands here
+    because Dynamo inlines it: what is in `tracer.recorder` it does not follow.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return None if isinstance(found, int) else found
 
 
 def handed_to(optimizer: Any) -> Handed:

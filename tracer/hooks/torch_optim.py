@@ -15,7 +15,7 @@ from weakref import finalize
 
 from tracer.hooks.family import nested_in
 from tracer.hooks.registry import Binding, bindings
-from tracer.hooks.torch_hooks import After, handed_to
+from tracer.hooks.torch_hooks import After, found_inf, handed_to
 from tracer.hooks.torch_programs import Handed, Program, ask
 from tracer.hooks.torch_steps import Watch
 from tracer.recorder.instances import instances
@@ -130,7 +130,7 @@ def _met(optimizer: Any, given: Any, named: Any) -> None:
         handed = _begins.handed
         if handed is None:
             handed = handed_to(optimizer)
-        skipped = compat.found_inf(optimizer)
+        skipped = found_inf(optimizer)
         END(MOVED, _program_of(id(optimizer), handed), [], skipped)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import ref
 
 from tracer.hooks.registry import Binding
-from tracer.hooks.torch_hooks import After, Before
+from tracer.hooks.torch_hooks import After, Before, found_inf
 from tracer.hooks.torch_programs import Handed, Program
 from tracer.recorder.frames import Frame
 from tracer.recorder.torch import dynamo, effects
@@ -214,7 +214,7 @@ class Watch:
             return
         try:
             step = self._begun(python, compiled)
-            found = compat.found_inf(optimizer)
+            found = found_inf(optimizer)
             if found is not None and effects.is_held_back(found):
                 step.skipped = found
             elif found is None and "grad_scaler" in named:

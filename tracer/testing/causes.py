@@ -124,6 +124,11 @@ def of_executions(claim: Claim, differences: Differences) -> Iterator[str]:
         yield from _slips(claim, wanted, called)
 
 
+def of_effects(claim: Claim) -> Iterator[str]:
+    """Why effects are not as expected."""
+    yield from _texts(found(claim))
+
+
 def of_calls(claim: Claim) -> Iterator[str]:
     """Why Python calls are not as expected."""
     if not calls_by_name(claim):

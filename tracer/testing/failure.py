@@ -70,7 +70,7 @@ def judge(trace: Trace, expected: Expected, selection: Selection | None = None) 
     if expected.what == "calls":
         return Failure(heads, failure_rows.table_of_calls(calls), causes.of_calls(claim))
     if expected.observation is not None:
-        return Failure(heads, failure_rows.table_of_effects(claim), causes.found(claim))
+        return Failure(heads, failure_rows.table_of_effects(claim), causes.of_effects(claim))
     differences = failure_rows.differences(claim)
     if all(row.counts.executed for row in differences.rows) and (
         culprits := frozen_layers.explaining(claim)

@@ -22,7 +22,6 @@ __all__ = [
     "HookPlace",
     "Module",
     "Optimizer",
-    "found_inf",
     "global_hooks",
     "has_hooks",
     "has_moved",
@@ -116,15 +115,6 @@ def is_optimizer(given: Any) -> bool:
 def is_parameter(tensor: Any) -> bool:
     """Whether a module may hold it: a plain tensor is no parameter of any."""
     return isinstance(tensor, torch.nn.Parameter)
-
-
-def found_inf(optimizer: Any) -> Any:
-    """The tensor with which a `GradScaler` tells a fused step whether to skip; None if none does.
-
-    Where no parameter has a gradient, the `GradScaler` sets the number 0 instead.
-    """
-    found = getattr(optimizer, "found_inf", None)
-    return found if isinstance(found, torch.Tensor) else None
 
 
 def versions_of(parameters: list[Any]) -> dict[int, int] | None:
