@@ -46,6 +46,9 @@ class Cell(NamedTuple):
 _COUNTS = 2
 """The numbers of a step in a lane without effects."""
 
+MAX_STRETCHES = 5_000
+"""In a run that is more irregular, no cell says that its steps updated no variable at all."""
+
 
 class Lane:
     """The dense and the sparse updates in each step, from step 1 on.
@@ -56,8 +59,10 @@ class Lane:
 
     def __init__(self, timeline: Timeline, total: Timeline | None = None) -> None:
         self.timeline = timeline
-        idle = total is not None and any(not any(each[:_COUNTS]) for each in total.spread)
-        self._total = total if idle else None  # the usual case needs no second look
+        self._total: Timeline | None = None  # the usual case needs no second look
+        if total is not None and len(total.stretches) <= MAX_STRETCHES:
+            idle = any(not any(each[:_COUNTS]) for each in total.spread)
+            self._total = total if idle else None
 
     @property
     def size(self) -> int:
