@@ -135,7 +135,8 @@ def _met(optimizer: Any, given: Any, named: Any) -> None:
 
 
 def _has_hooks(optimizer: Any) -> bool:
-    for hook in optimizer._optimizer_step_post_hooks.values():  # noqa: SIM110, for Dynamo
+    # Another thread may change them: the list is made in one instruction. A loop is for Dynamo.
+    for hook in list(optimizer._optimizer_step_post_hooks.values()):  # noqa: SIM110
         if type(hook) is After:
             return True
     return False

@@ -251,10 +251,11 @@ class Reader:
         return calls
 
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
+        called_so_far = self._called_so_far()  # first: other threads go on adding sites
         ran = self._ran(counts, baseline)
         calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
         known = set()
-        for (number, path), (eager, tracing) in _known_first(self._called_so_far()):
+        for (number, path), (eager, tracing) in _known_first(called_so_far):
             old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
             new = eager - old_eager, tracing - old_tracing
             if any(new) or (path == UNKNOWN and number not in known):

@@ -1053,6 +1053,41 @@ def test_a_thread_that_steps_while_blocks_begin_and_end() -> None:
     assert readings(parameters) == [steps]
 
 
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+def test_a_block_ends_while_a_thread_is_in_a_hook_of_the_program(register: str) -> None:
+    parameters = zeros(1)
+    give(parameters)
+    optimizer = Odometer(parameters)
+    reached, goes_on, called = threading.Event(), threading.Event(), []
+
+    def wait(*given: Any) -> None:
+        reached.set()
+        assert goes_on.wait(60)
+
+    handles = [getattr(optimizer, register)(each) for each in (wait, lambda *_: called.append(1))]
+    raised = []
+
+    def train() -> None:
+        try:
+            optimizer.step()
+        except Exception as error:
+            raised.append(error)
+
+    worker = threading.Thread(target=train)
+    with tracer.record():
+        worker.start()
+        assert reached.wait(60)
+    goes_on.set()
+    worker.join()
+    assert (raised, called, readings(parameters)) == ([], [1], [1])
+    for handle in handles:
+        handle.remove()
+    with tracer.record() as counted:
+        optimizer.step()
+    assert counted.trace().steps == 1
+    assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+
+
 def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:
     class Raising(Odometer):
         def step(self, closure: Any = None) -> Any:

@@ -6,9 +6,10 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 """
 
 import inspect
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -59,8 +60,19 @@ class HookPlace:
         hooks[self.key] = self.hook
 
     def take_out(self, hooks: dict[int, Any]) -> None:
-        """Have it called no more."""
-        hooks.pop(self.key, None)
+        """Have it called no more.
+
+        Another thread may be in a hook of the program's, and iterate over them: an OrderedDict
+        that loses a key meanwhile raises there, and one that holds another value does not.
+        """
+        if self.key in hooks and len(hooks) > 1 and threading.active_count() > 1:
+            hooks[self.key] = _NOTHING
+        else:
+            hooks.pop(self.key, None)
+
+
+_NOTHING = nullcontext().__exit__
+"""A hook that does nothing, and can be copied and pickled."""
 
 
 GradScaler: Any = torch.amp.GradScaler
