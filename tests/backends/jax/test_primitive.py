@@ -35,6 +35,9 @@ class Counted:
     def doubt(self, reason: str) -> None:
         self.doubts.add(reason)
 
+    def ran_pass(self, passes: primitive.Passes, number: int) -> None:
+        """The passes are counted in tests of optax."""
+
     def left_out(self, why: str) -> None:
         self.left.append(why)
 

@@ -478,6 +478,35 @@ def test_a_step_that_is_the_same_in_each_pass(around: Callable[[Any], Any]) -> N
     assert trace.steps == 5 or not trace.complete  # JAX 0.6 cannot keep it there
 
 
+@pytest.mark.parametrize("way", ["plain", "scan", "cond", "jit"])
+@pytest.mark.parametrize("first", ["value_and_grad", "grad"])
+@pytest.mark.parametrize("second", ["value_and_grad", "grad"])
+def test_two_derivatives_of_what_is_computed_again(first: str, second: str, way: str) -> None:
+    """If JAX drops the first pass of one of them alone, not all steps are told, or some twice."""
+    tx = tracer.wrap(optax.sgd(1.0))
+
+    def step(x: Any, _: Any = None) -> Any:
+        return (x + tx.update(x * x, tx.init(x))[0]) ** 2, None
+
+    def loss(x: Any) -> Any:
+        if way == "scan":
+            return lax.scan(step, x, None, length=1)[0].sum()
+        if way == "cond":
+            return lax.cond(x[0] > 0, lambda x: step(x)[0], lambda x: x, x).sum()
+        return (jax.jit(step) if way == "jit" else step)(x)[0].sum()
+
+    derivatives = [getattr(jax, each)(jax.checkpoint(loss)) for each in (first, second)]
+    both = jax.jit(lambda x, y: [derivatives[0](x), derivatives[1](y)])
+    for _ in range(5):
+        both(jnp.ones(2), jnp.ones(2))
+    trace = tracer.trace_of(tx)
+    assert trace.complete == (first == second or way == "plain")
+    if trace.complete:
+        assert (trace.steps, trace.notes) == (10, ())
+    else:
+        assert "jax.checkpoint computes again" in trace.notes[0]
+
+
 @pytest.mark.parametrize("function", [jax.jit, lambda f: lambda g: lax.cond(True, f, jnp.cos, g)])
 def test_a_function_that_is_the_same_in_each_pass(function: Callable[[Any], Any]) -> None:
     """JAX runs it once."""

@@ -38,7 +38,7 @@ from tracer.recorder.jax import compat, primitive
 from tracer.recorder.jax.arrays import number_in
 from tracer.recorder.jax.effects import Effects
 from tracer.recorder.jax.older import forget, functions_with
-from tracer.recorder.jax.programs import Program, Programs, Work
+from tracer.recorder.jax.programs import DOUBTS, Program, Programs, Work
 from tracer.recorder.jax.tracings import Tracings
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.sites import SiteTable
@@ -323,6 +323,8 @@ class Blocks(host.Blocks):
                     "count was set, as by a checkpoint; wrap the optimizer before its steps are "
                     "compiled"
                 )
+        if any(program.ran_again_uncounted() for program in self.programs.all):
+            yield DOUBTS["recomputed"]
         if self.programs.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"
         number = jax.process_index()

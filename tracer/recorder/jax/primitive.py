@@ -44,6 +44,9 @@ class Counted(Hashable, Protocol):
     def doubt(self, reason: "Doubt") -> None:
         """What it tells is not what ran."""
 
+    def ran_pass(self, passes: "Passes", number: int) -> None:
+        """One pass under `jax.checkpoint` was executed, whether or not it counts."""
+
 
 Doubt = Literal[
     "not compiled",
@@ -68,10 +71,14 @@ class Passes:
     function if a program uses nothing but the gradient. A pass that was dropped is not lowered, and
     a program is lowered in the order of its passes. JAX keeps what it made of a function, so one
     object stands for the passes of all programs that differentiate this function.
+
+    JAX lowers a recomputation once for all calls in a program, and may drop the forward pass of
+    some of them alone: so a recomputation that does not count tells that it runs, and the count is
+    in doubt if it ran more often than the pass that counts (`Counted.ran_pass`).
     """
 
     def __init__(self) -> None:
-        self._first: float = math.inf
+        self.first: float = math.inf
 
     def counts(self, number: int, counted: Counted, context: Any = None) -> bool:
         """Whether the pass counts that is lowered now; without a `context` it runs in eager mode.
@@ -87,11 +94,11 @@ class Passes:
             if lowered[number] > lowered[first]:
                 counted.doubt("recomputed")
             return False
-        if self._first < number:
+        if self.first < number:
             if context is None or compat.is_differentiated_eagerly():
                 return False
             counted.doubt("recomputed")
-        self._first = min(self._first, number)
+        self.first = min(self.first, number)
         return True
 
 
@@ -238,8 +245,7 @@ def _run(*operands: Any, counted: Counted, handed: int, turn: Turn) -> Sequence[
 def _lower(
     context: Any, *operands: Any, counted: Counted, handed: int, turn: Turn
 ) -> Sequence[Any]:
-    if turn is not None and not turn[0].counts(turn[1], counted, context):
-        return []
+    counts = turn is None or turn[0].counts(turn[1], counted, context)
     if why := compat.why_not(context):
         counted.left_out(why)
         return []
@@ -250,10 +256,13 @@ def _lower(
     counted.lowered(compat.platforms(context)[0])
 
     def ran(*numbers: Any) -> tuple[()]:
-        counted.ran(*numbers)
+        if turn is not None:
+            counted.ran_pass(*turn)
+        if counts:
+            counted.ran(*numbers)
         return ()
 
-    result: Sequence[Any] = compat.call_python(context, ran, operands[:handed])
+    result: Sequence[Any] = compat.call_python(context, ran, operands[: handed if counts else 0])
     return result
 
 

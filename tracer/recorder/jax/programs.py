@@ -27,7 +27,7 @@ import numpy as np
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.jax.effects import sources
-from tracer.recorder.jax.primitive import Doubt
+from tracer.recorder.jax.primitive import Doubt, Passes
 from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import UNIT, WITHIN
 
@@ -38,7 +38,7 @@ _MOST_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
 
 
-_DOUBTS: dict[Doubt, str] = {
+DOUBTS: dict[Doubt, str] = {
     "not compiled": (
         "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
     ),
@@ -120,6 +120,8 @@ class Program:
         self.total = 0
         self.told: Counter[int] = Counter()
         """How often it was executed on each replica, however many members that has."""
+        self.passes: Counter[tuple[Passes, int]] = Counter()
+        """How often each pass under `jax.checkpoint` was executed."""
         self.logs: dict[tuple[int, tuple[tuple[int, ...], ...]], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
@@ -180,7 +182,18 @@ class Program:
     def doubt(self, reason: Doubt) -> None:
         """What it tells is not what ran."""
         if not (reason == "all members" and self.work.role == "part" and self.work.stepped):
-            self._programs.note(_DOUBTS[reason])
+            self._programs.note(DOUBTS[reason])
+
+    def ran_pass(self, passes: Passes, number: int) -> None:
+        """One pass under `jax.checkpoint` was executed, whether or not it counts."""
+        with self._programs.lock:
+            self.passes[passes, number] += 1
+
+    def ran_again_uncounted(self) -> bool:
+        """Whether something was computed again more often than it was counted."""
+        with self._programs.lock:
+            counted = {passes: self.passes[passes, int(passes.first)] for passes, _ in self.passes}
+            return any(times > counted[passes] for (passes, _), times in self.passes.items())
 
     def left_out(self, why: str) -> None:
         """It is compiled, and cannot be counted there."""
