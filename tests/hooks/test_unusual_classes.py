@@ -3,6 +3,7 @@
 import abc
 import functools
 import gc
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -296,6 +297,7 @@ def test_a_refused_optimizer_matters_only_if_it_is_used(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gc.collect()  # of one of another test that goes in the block nobody would know what it did
+    monkeypatch.delitem(sys.modules, "optax", raising=False)  # an idle trace mentions its import
     optimizer = _final(TypeError)(ODOMETERS[kind])()
     variables = make_variables(kind)
     with tracer.record() as idle:
