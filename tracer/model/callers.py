@@ -1,11 +1,11 @@
 """Who calls: the paths of calls as a tree, with what was executed below each. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
-from tracer.model.records import Block, Calls, Line, TraceData
-from tracer.model.selection import Selection
+from tracer.model.records import Block, Line, TraceData, contribution
+from tracer.model.selection import EXECUTIONS, ROLES, Selection, counted
 
 UNKNOWN = Line("caller not known")
 """Stands in the tree for the path of what was executed or called and of which no path is known."""
@@ -98,52 +98,36 @@ class _Node:
 
 
 def tree(data: TraceData, selection: Selection, root: int | None = None) -> Caller:
-    """The callers of what is selected, of one root optimizer or of all.
+    """The callers of the executions that are selected, of one root optimizer or of all.
 
     Each path ends in the methods that were executed or called there. What has no path is below a
-    line of its own, `UNKNOWN`.
+    line of its own, `UNKNOWN`. Python calls have no step, so those of the whole run count.
     """
     whole = _Node()
-    for block in data.blocks:
-        if root is None or block.root == root:
-            _add_block(whole, data, block, selection)
-    for calls in data.calls:
-        if root is None or data.optimizers[calls.optimizer].root == root:
-            _add_calls(whole, data, calls, selection)
+    selection = replace(selection, roles=(selection.roles or EXECUTIONS) | ROLES["calls"])
+    for block in counted(data):
+        if root in (None, block.root) and selection.holds_replica(block.replica):
+            _add(whole, data, block, selection)
     whole.add_up()
     return whole.frozen()
 
 
-def _add_block(whole: _Node, data: TraceData, block: Block, selection: Selection) -> None:
-    if selection.replicas is not None and block.replica not in selection.replicas:
+def _add(whole: _Node, data: TraceData, block: Block, selection: Selection) -> None:
+    called = not ROLES["calls"].isdisjoint(entry.role for entry in block.entries)
+    if called and not (block.total and selection.count(block)):
         return
-    times = selection.executions(block)
+    times = block.total if called else selection.executions(block)
     at = _end_of(whole, data, block.path)
     if block.step and _steps_count(block, selection):
         at.steps[block.root, block.replica] += times
-    for entry in block.entries:
-        if selection.holds(entry):
-            variables = _kept(entry.variables, selection)
-            if not variables and selection.variables is not None:
-                continue
-            number = times * entry.times * max(1, len(variables))
+    for entry in filter(selection.holds, block.entries):
+        if each := contribution(entry, selection.variables):
             node = _method(at, data.methods[entry.method].name)
-            node.executions += number
-            node.updates += number if entry.role == "update" else 0
-            node.variables.update(variables)
+            node.calls += times * each if called else 0
+            node.executions += 0 if called else times * each
+            node.updates += times * each if entry.role == "update" else 0
+            node.variables.update(selection.kept(entry.variables))
             node.replicas.add(block.replica)
-
-
-def _add_calls(whole: _Node, data: TraceData, calls: Calls, selection: Selection) -> None:
-    variables = _kept(calls.variables, selection)
-    if not selection.holds_calls(calls) or (not variables and selection.variables is not None):
-        return
-    number = (calls.eager + calls.tracing) * max(1, len(variables))
-    if number:
-        node = _method(_end_of(whole, data, calls.path), data.methods[calls.method].name)
-        node.calls += number
-        node.variables.update(variables)
-        node.replicas.add(calls.replica)
 
 
 def _end_of(whole: _Node, data: TraceData, path: int | None) -> _Node:
@@ -162,12 +146,6 @@ def _method(node: _Node, method: str) -> _Node:
     if line is not None and not line.file and line.function.rpartition(".")[2] == method:
         return node
     return node.child(Line(method), method)
-
-
-def _kept(variables: Sequence[int], selection: Selection) -> Sequence[int]:
-    if selection.variables is None:
-        return variables
-    return [index for index in variables if index in selection.variables]
 
 
 def _steps_count(block: Block, selection: Selection) -> bool:

@@ -3,19 +3,14 @@
 No TensorFlow. A trace has no effects unless they were asked for, and then says so.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from tracer.errors import UnknownName, is_mistake
-from tracer.model.records import Effect, Observation, TraceData
-from tracer.model.runs import Run
-from tracer.model.selection import Selection
+from tracer.model.records import Block, Effect, Entry, Observation, TraceData
 
 __tracebackhide__ = is_mistake
 
 OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
-FILTERS = ("variable", "step", "replica", "worker", "optimizer")
-"""What a question about effects can be limited to, and split by."""
 
 
 def require_effects(data: TraceData, what: object, steps: int) -> None:
@@ -34,57 +29,9 @@ def require_effects(data: TraceData, what: object, steps: int) -> None:
         )
 
 
-def selected(
-    data: TraceData, what: object, selection: Selection
-) -> Iterator[tuple[Effect, tuple[int, ...]]]:
-    """The records that count, each with those of its variables that do."""
-    roots = None
-    if selection.optimizers is not None:
-        roots = {data.optimizers[index].root for index in selection.optimizers}
-    for effect in data.effects:
-        if (
-            effect.what == what
-            and (roots is None or effect.root in roots)
-            and (selection.replicas is None or effect.replica in selection.replicas)
-        ):
-            variables = tuple(
-                index
-                for index in effect.variables
-                if selection.variables is None or index in selection.variables
-            )
-            if variables:
-                yield effect, variables
-
-
-def runs_in(effect: Effect, steps: range | None) -> Iterable[Run]:
-    """The runs of a record, as far as they are in these steps."""
-    if steps is None:
-        return effect.runs
-    return [within for run in effect.runs if (within := run.only(steps)) is not None]
-
-
-def rows(
-    data: TraceData, what: object, selection: Selection, by_step: bool
-) -> Iterator[tuple[dict[str, Any], int]]:
-    """What can be split by, for each count that is added up."""
-    for effect, variables in selected(data, what, selection):
-        runs = runs_in(effect, selection.steps)
-        if by_step:
-            counts = [
-                (step, run.times)
-                for run in runs
-                for step in range(run.first, run.last + 1, run.stride)
-            ]
-        elif selection.steps is None:
-            counts = [(0, effect.total)]
-        else:
-            counts = [(0, sum(run.total for run in runs))]
-        replica = data.replicas[effect.replica]
-        keys = {
-            "optimizer": data.optimizers[effect.root].name,
-            "replica": replica.id,
-            "worker": replica.worker,
-        }
-        for index in variables:
-            for step, number in counts:
-                yield {**keys, "variable": data.variables[index].name, "step": step}, number
+def as_block(effect: Effect) -> Block:
+    """The effect as what executes in these steps, to be counted as the work of an optimizer is."""
+    role: Any = effect.what
+    entry = Entry(effect.root, -1, role, None, effect.variables)
+    parts = effect.total, effect.runs
+    return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)

@@ -13,7 +13,7 @@ from tracer.model.merge import Places, renumbered
 from tracer.model.names import named
 from tracer.model.records import INDICES, Block, Effect, Entry, Graph, Optimizer, TraceData
 from tracer.model.runs import Run
-from tracer.model.selection import Filters, Selection
+from tracer.model.selection import Selection
 from tracer.model.trace import Trace
 
 
@@ -41,7 +41,7 @@ def select(
         held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
         raise UnknownName(f"no such step: the trace holds {held}")
     data = trace.data
-    kept = trace.selection(filters=Filters(method=method, variable=variable, replica=replica))
+    kept = trace.selection(method=method, variable=variable, replica=replica)
     if method is not None:  # a variable that the method never gets is not in the excerpt
         variables = set(_variables(data, kept))
         kept = replace(
@@ -61,10 +61,11 @@ def select(
     ):
         blocks = [_promoted(block) for block in blocks]
     calls = [
-        msgspec.structs.replace(calls_of_method, variables=_kept(calls_of_method.variables, kept))
+        msgspec.structs.replace(calls_of_method, variables=kept.kept(calls_of_method.variables))
         for calls_of_method in data.calls
-        if kept.holds_calls(calls_of_method)
-        and (_kept(calls_of_method.variables, kept) or not calls_of_method.variables)
+        if kept.holds_replica(calls_of_method.replica)
+        and (kept.methods is None or calls_of_method.method in kept.methods)
+        and (kept.kept(calls_of_method.variables) or not calls_of_method.variables)
     ]
     excerpt = msgspec.structs.replace(
         data,
@@ -121,17 +122,11 @@ def _variables(data: TraceData, kept: Selection) -> Iterator[int]:
             yield from calls.variables
 
 
-def _kept(variables: tuple[int, ...], kept: Selection) -> tuple[int, ...]:
-    if kept.variables is None:
-        return variables
-    return tuple(index for index in variables if index in kept.variables)
-
-
 def _entries(block: Block, kept: Selection) -> Iterator[Entry]:
     """The entries that are kept; gradients were handed to no method, so they always are."""
     for entry in block.entries:
         if entry.role == "request" or kept.methods is None or entry.method in kept.methods:
-            variables = _kept(entry.variables, kept)
+            variables = kept.kept(entry.variables)
             if variables or not entry.variables:
                 yield msgspec.structs.replace(entry, variables=variables)
 
@@ -139,7 +134,7 @@ def _entries(block: Block, kept: Selection) -> Iterator[Entry]:
 def _effects(data: TraceData, kept: Selection, steps: range | None) -> Iterator[Effect]:
     """The effects on the variables that are kept; in some steps, which are numbered from 1 then."""
     for effect in data.effects:
-        variables = _kept(effect.variables, kept)
+        variables = kept.kept(effect.variables)
         if not variables or (kept.replicas is not None and effect.replica not in kept.replicas):
             continue
         runs, total = effect.runs, effect.total

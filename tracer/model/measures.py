@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable
 
-from tracer.model.records import Block, Kind, Role
-from tracer.model.selection import EXECUTIONS, Selection
+from tracer.model.records import Block, Kind
+from tracer.model.selection import EXECUTIONS, Counted, Selection
 
 Measure = Callable[[Block], int]
 """What one execution of a block counts."""
 
 
 def counting(
-    roles: Iterable[Role],
+    roles: Iterable[Counted],
     kinds: Iterable[Kind | None] | None = ("dense", "sparse"),
     methods: Iterable[int] | None = None,
     variable: int | None = None,

@@ -4,44 +4,57 @@
 expected of a run count by it. A filter that is not given lets everything through.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, cast
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
+from tracer.model.effects import OBSERVATIONS, as_block
 from tracer.model.names import Objects, named, variables_meant
-from tracer.model.records import Block, Calls, Entry, Kind, Role, TraceData, contribution
+from tracer.model.records import (
+    Block,
+    Entry,
+    Kind,
+    Observation,
+    Role,
+    TraceData,
+    contribution,
+)
 from tracer.model.runs import Run
 
 __tracebackhide__ = is_mistake
 
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
-UPDATES: frozenset[Role] = frozenset({"update"})
-EXECUTIONS: frozenset[Role] = frozenset({"step", "update", "vain", "discarded", "apply"})
-DISCARDED: frozenset[Role] = frozenset({"discarded"})
-REQUESTS: frozenset[Role] = frozenset({"request"})
-
-
-class Filters(NamedTuple):
-    """What a question to a trace is limited to: see `tracer.CallTrace`. None is no limit."""
-
-    kind: Kind | None = None
-    variable: object = None
-    step: int | range | None = None
-    replica: int | None = None
-    worker: str | None = None
-    optimizer: str | None = None
-    method: str | None = None
-
-
-ALL = Filters()
+What = Literal[
+    "updates",
+    "executions",
+    "discarded",
+    "calls",
+    "requests",
+    "compared",
+    "unchanged",
+    "not_finite",
+]
+"""What a trace counts."""
+Counted = Role | Observation | Literal["call"]
+"""What an entry counts, be it one that `counted` makes of calls or effects."""
+EXECUTIONS: frozenset[Counted] = frozenset({"step", "update", "vain", "discarded", "apply"})
+ROLES: dict[str, frozenset[Counted]] = {
+    "updates": frozenset({"update"}),
+    "executions": EXECUTIONS,
+    "discarded": frozenset({"discarded"}),
+    "requests": frozenset({"request"}),
+    "calls": frozenset({"call"}),
+    **{each: frozenset({each}) for each in OBSERVATIONS},
+}
+"""Which entries count, by what is counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
     """The entries that count: sets of indices, and None where everything does."""
 
-    roles: frozenset[Role] | None = None
+    roles: frozenset[Counted] | None = None
     kinds: frozenset[Kind | None] | None = None
     methods: frozenset[int] | None = None
     variables: frozenset[int] | None = None
@@ -51,22 +64,26 @@ class Selection:
 
     def holds(self, entry: Entry) -> bool:
         """Whether an entry counts, for those of its variables that do."""
-        return (self.roles is None or entry.role in self.roles) and self._holds(entry)
-
-    def holds_calls(self, calls: Calls) -> bool:
-        """Whether calls count, for those of their variables that do; they have no role, no step."""
-        return (self.replicas is None or calls.replica in self.replicas) and self._holds(calls)
-
-    def _holds(self, entry: Entry | Calls) -> bool:
         return (
-            (self.kinds is None or entry.kind in self.kinds)
+            (self.roles is None or entry.role in self.roles)
+            and (self.kinds is None or entry.kind in self.kinds)
             and (self.methods is None or entry.method in self.methods)
             and (self.optimizers is None or entry.optimizer in self.optimizers)
         )
 
+    def holds_replica(self, replica: int) -> bool:
+        """Whether what is done on this replica counts."""
+        return self.replicas is None or replica in self.replicas
+
+    def kept(self, variables: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the variables that count."""
+        if self.variables is None:
+            return variables
+        return tuple(index for index in variables if index in self.variables)
+
     def count(self, block: Block) -> int:
         """What one execution of `block` counts, whatever step it is in."""
-        if self.replicas is not None and block.replica not in self.replicas:
+        if not self.holds_replica(block.replica):
             return 0
         return sum(
             contribution(entry, self.variables) for entry in block.entries if self.holds(entry)
@@ -85,26 +102,50 @@ class Selection:
         return block.total if self.steps is None else sum(run.total for run in self.runs(block))
 
 
+def counted(data: TraceData) -> Iterator[Block]:
+    """What a trace counts: its blocks, then its Python calls and its effects as blocks, too.
+
+    Calls have the context `eager` or `tracing`.
+    """
+    yield from data.blocks
+    for each in data.calls:
+        root, role = data.optimizers[each.optimizer].root, cast(Any, "call")
+        entries = (Entry(each.optimizer, each.method, role, each.kind, each.variables),)
+        for context, number in (("eager", each.eager), ("tracing", each.tracing)):
+            place = root, each.replica, cast(Any, context)
+            yield Block(*place, "", False, entries, number, (), path=each.path)
+    yield from map(as_block, data.effects)
+
+
 def select_entries(
-    data: TraceData, objects: Objects, roles: frozenset[Role] | None, filters: Filters
+    data: TraceData,
+    objects: Objects,
+    what: What,
+    kind: Kind | None = None,
+    variable: object = None,
+    step: int | range | None = None,
+    replica: int | None = None,
+    worker: str | None = None,
+    optimizer: str | None = None,
+    method: str | None = None,
 ) -> Selection:
-    """What the filters leave of a trace with these records and objects.
+    """The entries of `what` that the filters leave, as `tracer.CallTrace` explains them.
 
     Raises `tracer.UnknownName` with the near names for what the trace does not hold.
     """
-    kind, variable, step, replica, worker, optimizer, method = filters
     if kind is not None and kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
     methods = optimizers = replicas = variables = None
     if method is not None:
-        methods = named("method", method, [method.name for method in data.methods])
+        methods = named("method", method, [each.name for each in data.methods])
     if optimizer is not None:
-        names = [optimizer.name for optimizer in data.optimizers]
-        optimizers = named("optimizer", optimizer, names)
+        optimizers = named("optimizer", optimizer, [each.name for each in data.optimizers])
+        if what in OBSERVATIONS:  # they are of the root, whatever did it
+            optimizers = frozenset(data.optimizers[index].root for index in optimizers)
     if worker is not None:
-        replicas = named("worker", worker, [replica.worker for replica in data.replicas])
+        replicas = named("worker", worker, [each.worker for each in data.replicas])
     if replica is not None:
-        ids = [replica.id for replica in data.replicas]
+        ids = [each.id for each in data.replicas]
         if replica not in ids:
             raise unknown_name("replica", replica, sorted(set(ids)))
         with_id = frozenset(index for index, id in enumerate(ids) if id == replica)
@@ -112,7 +153,7 @@ def select_entries(
     if variable is not None:
         variables = variables_meant(variable, data.variables, objects)
     return Selection(
-        roles=roles,
+        roles=ROLES[what],
         kinds=None if kind is None else frozenset({kind}),
         methods=methods,
         variables=variables,

@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Any, Literal, TypeVar
 
 from tracer.errors import is_mistake, shown, unknown_name
-from tracer.model import callers, effects, records
+from tracer.model import callers
 from tracer.model.callers import Caller
+from tracer.model.effects import OBSERVATIONS, require_effects
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     Block,
@@ -24,47 +25,29 @@ from tracer.model.records import (
     Optimizer,
     Program,
     Replica,
-    Role,
     TraceData,
     Variable,
 )
 from tracer.model.runs import Run, segments, woven
-from tracer.model.selection import (
-    ALL,
-    DISCARDED,
-    EXECUTIONS,
-    REQUESTS,
-    UPDATES,
-    Filters,
-    Selection,
-    select_entries,
-)
+from tracer.model.selection import ROLES, Selection, What, counted, select_entries
 from tracer.model.wording import some
 
 T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
-What = Literal[
-    "updates",
-    "executions",
-    "discarded",
-    "calls",
-    "requests",
-    "compared",
-    "unchanged",
-    "not_finite",
-]
 SplitBy = Literal[
     "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
 ]
 
 _FEW = 10  # items of a text
-_ROLES: dict[str, frozenset[Role]] = {
-    "updates": UPDATES,
-    "executions": EXECUTIONS,
-    "discarded": DISCARDED,
-    "requests": REQUESTS,
+_COMMON = ("kind", "variable", "replica", "worker", "optimizer")
+_FILTERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(ROLES, (*_COMMON, "step")),
+    "executions": (*_COMMON, "method", "step"),
+    "calls": (*_COMMON, "method"),
+    **dict.fromkeys(OBSERVATIONS, ("variable", "step", "replica", "worker", "optimizer")),
 }
+"""What a question can be limited to."""
 
 
 class PerStep(Iterator[tuple[int, int, int]]):
@@ -82,6 +65,11 @@ class PerStep(Iterator[tuple[int, int, int]]):
             f"{a:,}{'' if a == b else f'-{b:,}'}: {n:,}" for a, b, n in islice(self._begin(), _FEW)
         ]
         return f"<in each step: {', '.join(first)}{', ...' if len(first) == _FEW else ''}>"
+
+
+def _of_data(name: str) -> Any:
+    """A field of the records, as an attribute that cannot be set."""
+    return property(lambda trace: getattr(trace.data, name))
 
 
 class Trace:
@@ -119,50 +107,37 @@ class Trace:
         """All of it, as the plain records that a trace file holds."""
         return self._data
 
-    @property
-    def optimizers(self) -> tuple[Optimizer, ...]:
-        """The optimizers traced, nested ones after their root."""
-        return self._data.optimizers
+    optimizers: tuple[Optimizer, ...] = _of_data("optimizers")
+    """The optimizers traced, nested ones after their root."""
+    variables: tuple[Variable, ...] = _of_data("variables")
+    """The variables that an optimizer was asked to update, in the order it was asked."""
+    methods: tuple[Method, ...] = _of_data("methods")
+    """The intercepted methods that were called."""
+    replicas: tuple[Replica, ...] = _of_data("replicas")
+    """The replicas that took part, by worker and id."""
+    blocks: tuple[Block, ...] = _of_data("blocks")
+    """What executed as a whole: one graph's body or an eager step, each on one replica."""
+    graphs: tuple[Graph, ...] = _of_data("graphs")
+    """What was traced to graphs: each function with each signature, by replica."""
+    graph_tracings: tuple[GraphTracing, ...] = _of_data("graph_tracings")
+    """The graph tracings as events, in the order in which they began; of many the first."""
+    environment: Mapping[str, str] = _of_data("environment")
+    """The versions and the strategy of the run."""
+    finished: bool = _of_data("finished")
+    """False for the file of a run that still went on, or that was killed: see `tracer run`."""
+    programs: tuple[Program, ...] = _of_data("programs")
+    """The processes that ran under `tracer run`, and how they ended."""
+    notes: tuple[str, ...] = _of_data("notes")
+    """What a reader must know beside the counts, one sentence each."""
+    only: str = _of_data("only")
+    """What an excerpt is limited to, for people; empty for a whole trace."""
+    first_step: int = _of_data("first_step")
+    """The number that the first step has in the run; only an excerpt begins later."""
 
     @property
-    def variables(self) -> tuple[Variable, ...]:
-        """The variables that an optimizer was asked to update, in the order it was asked."""
-        return self._data.variables
-
-    @property
-    def methods(self) -> tuple[Method, ...]:
-        """The intercepted methods that were called."""
-        return self._data.methods
-
-    @property
-    def replicas(self) -> tuple[Replica, ...]:
-        """The replicas that took part, by worker and id."""
-        return self._data.replicas
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        """The names of the workers; `("",)` for a local run."""
-        return tuple(sorted({replica.worker for replica in self._data.replicas}))
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """What executed as a whole: one graph's body or an eager step, each on one replica."""
-        return self._data.blocks
-
-    @property
-    def graphs(self) -> tuple[Graph, ...]:
-        """What was traced to graphs: each function with each signature, by replica."""
-        return self._data.graphs
-
-    @property
-    def graph_tracings(self) -> tuple[GraphTracing, ...]:
-        """The graph tracings as events, in the order in which they began; of many the first."""
-        return self._data.graph_tracings
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The versions and the strategy of the run."""
-        return self._data.environment
+    def objects(self) -> Objects:
+        """How the trace tells which of its variables an object is."""
+        return self._objects
 
     @property
     def complete(self) -> bool:
@@ -170,34 +145,9 @@ class Trace:
         return self._data.complete
 
     @property
-    def finished(self) -> bool:
-        """False for the file of a run that still went on, or that was killed: see `tracer run`."""
-        return self._data.finished
-
-    @property
-    def programs(self) -> tuple[Program, ...]:
-        """The processes that ran under `tracer run`, and how they ended."""
-        return self._data.programs
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know beside the counts, one sentence each."""
-        return self._data.notes
-
-    @property
-    def only(self) -> str:
-        """What an excerpt is limited to, for people; empty for a whole trace."""
-        return self._data.only
-
-    @property
-    def first_step(self) -> int:
-        """The number that the first step has in the run; only an excerpt begins later."""
-        return self._data.first_step
-
-    @property
-    def objects(self) -> Objects:
-        """How the trace tells which of its variables an object is."""
-        return self._objects
+    def workers(self) -> tuple[str, ...]:
+        """The names of the workers; `("",)` for a local run."""
+        return tuple(sorted({replica.worker for replica in self._data.replicas}))
 
     @cached_property
     def steps(self) -> int:
@@ -219,13 +169,9 @@ class Trace:
 
     # Questions.
 
-    def selection(
-        self,
-        what: What = "executions",
-        filters: Filters = ALL,
-    ) -> Selection:
+    def selection(self, what: What = "executions", **filters: Any) -> Selection:
         """The entries of `what` that the filters leave, with what one execution of each counts."""
-        return select_entries(self._data, self._objects, _ROLES.get(what), filters)
+        return select_entries(self._data, self._objects, what, **filters)
 
     def updates(
         self,
@@ -237,8 +183,7 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many updates really ran: executions of the outermost apply method on a variable."""
-        filters = Filters(kind, variable, step, replica, worker, optimizer)
-        return self._total("updates", filters)
+        return self._total("updates", kind, variable, step, replica, worker, optimizer)
 
     def executions(
         self,
@@ -251,8 +196,7 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How often the work of a method really ran; of all intercepted ones if none is named."""
-        filters = Filters(kind, variable, step, replica, worker, optimizer, method)
-        return self._total("executions", filters)
+        return self._total("executions", kind, variable, step, replica, worker, optimizer, method)
 
     def requests(
         self,
@@ -264,8 +208,7 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many gradients the outermost `apply_gradients` got; kind `"none"` is no gradient."""
-        filters = Filters(kind, variable, step, replica, worker, optimizer)
-        return self._total("requests", filters)
+        return self._total("requests", kind, variable, step, replica, worker, optimizer)
 
     def calls(
         self,
@@ -280,9 +223,8 @@ class Trace:
         """How often Python called a method; `context` is `"eager"` or `"tracing"` (a graph)."""
         if context not in (None, "eager", "tracing"):
             raise unknown_name("context", context, ("eager", "tracing"))
-        filters = Filters(kind, variable, None, replica, worker, optimizer, method)
-        rows = self._call_rows(self.selection("calls", filters))
-        return sum(number for keys, number in rows if context in (None, keys["context"]))
+        filters = kind, variable, None, replica, worker, optimizer, method
+        return self._total("calls", *filters, context=context)
 
     def count(
         self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
@@ -306,18 +248,27 @@ class Trace:
         kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
-        if what != "calls" and what not in _ROLES and what not in effects.OBSERVATIONS:
-            raise unknown_name("count", what, [*_ROLES, "calls", *effects.OBSERVATIONS])
-        keys = {"variable", "replica", "worker", "optimizer", "method", "kind", "caller"}
-        keys |= {"context"} if what == "calls" else {"step"}
-        if what in effects.OBSERVATIONS:
-            keys = set(effects.FILTERS)
+        if what not in ROLES:
+            raise unknown_name("count", what, ROLES)
+        known = {"variable", "step", *_KEYS} - {"step" if what == "calls" else "context"}
+        known = set(_FILTERS[what]) if what in OBSERVATIONS else known
         for name in names:
-            if name not in keys:
-                raise unknown_name(f"key to split {what} by:", name, sorted(keys))
+            if name not in known:
+                raise unknown_name(f"key to split {what} by:", name, sorted(known))
+        selection = self._selection_from(what, filters)
         counts: dict[tuple[Any, ...], int] = defaultdict(int)
-        for keys_of_row, number in self._rows(what, filters, by_step="step" in names):
-            counts[tuple(keys_of_row[name] for name in names)] += number
+        for block, _ in self._blocks_with(selection):
+            steps = [(0, selection.executions(block))]
+            if "step" in names:
+                runs = selection.runs(block)
+                steps = [(n, r.times) for r in runs for n in range(r.first, r.last + 1, r.stride)]
+            for entry in filter(selection.holds, block.entries):
+                key = {name: _KEYS[name](self, block, entry) for name in names if name in _KEYS}
+                none = [None] if selection.variables is None else []
+                for index in selection.kept(entry.variables) or none:
+                    key["variable"] = None if index is None else self.variables[index].name
+                    for key["step"], number in steps:
+                        counts[tuple(key[name] for name in names)] += number * entry.times
         return dict(counts)
 
     def per_step(
@@ -338,14 +289,11 @@ class Trace:
         The runs cover every step from 1 to `steps` without a gap, those that a filter leaves out
         with 0; memory does not grow with steps.
         """
-        if what not in _ROLES and what not in effects.OBSERVATIONS:
-            raise unknown_name("count per step", what, [*_ROLES, *effects.OBSERVATIONS])
+        if what not in (known := [each for each in ROLES if each != "calls"]):
+            raise unknown_name("count per step", what, known)
         selection = self._selection_from(what, filters)
         counted: dict[int, list[Run]] = defaultdict(list)
-        if what in effects.OBSERVATIONS:
-            for effect, variables in effects.selected(self._data, what, selection):
-                counted[len(variables)] += effects.runs_in(effect, selection.steps)
-        for block, number in self._blocks_with(selection) if what in _ROLES else ():
+        for block, number in self._blocks_with(selection):
             counted[number] += selection.runs(block)
         weighted = [
             (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
@@ -368,8 +316,10 @@ class Trace:
         filters, and its `calls` what `calls` gives; Python calls have no step. Each `Caller` has a
         `line`, its counts, and as `children` what it called, the widest branch first.
         """
-        filters = Filters(kind, variable, step, replica, worker, optimizer, method)
-        return callers.tree(self._data, self.selection("executions", filters))
+        filters = kind, variable, step, replica, worker, optimizer, method
+        return callers.tree(
+            self._data, select_entries(self._data, self._objects, "executions", *filters)
+        )
 
     def __repr__(self) -> str:
         names = ", ".join(shown(each.name) for each in self.optimizers) or "no optimizer"
@@ -385,80 +335,40 @@ class Trace:
     # How they are answered.
 
     def _selection_from(self, what: What, filters: Mapping[str, Any]) -> Selection:
-        allowed: tuple[str, ...] = ("kind", "variable", "replica", "worker", "optimizer")
-        allowed += ("method",) if what in ("executions", "calls") else ()
-        allowed += ("step",) if what != "calls" else ()
-        if what in effects.OBSERVATIONS:
-            effects.require_effects(self._data, what, self.steps)
-            allowed = effects.FILTERS
+        if what in OBSERVATIONS:
+            require_effects(self._data, what, self.steps)
         for name in filters:
-            if name not in allowed:
-                raise TypeError(f"{what} has no filter {name!r}; it has {', '.join(allowed)}")
-        return self.selection(what, Filters(**filters))
+            if name not in _FILTERS[what]:
+                known = ", ".join(_FILTERS[what])
+                raise TypeError(f"{what} has no filter {name!r}; it has {known}")
+        return self.selection(what, **filters)
+
+    @cached_property
+    def _counted(self) -> tuple[Block, ...]:
+        return tuple(counted(self._data))
 
     def _blocks_with(self, selection: Selection) -> Iterator[tuple[Block, int]]:
         """The blocks that hold what is selected, with what one execution of each counts."""
-        for block in self._data.blocks:
-            number = selection.count(block)
-            if number:
+        for block in self._counted:
+            if number := selection.count(block):
                 yield block, number
 
-    def _total(self, what: What, filters: Filters) -> int:
-        selection = self.selection(what, filters)
+    def _total(self, what: What, *filters: Any, context: str | None = None) -> int:
+        selection = select_entries(self._data, self._objects, what, *filters)
         return sum(
-            number * selection.executions(block) for block, number in self._blocks_with(selection)
+            number * selection.executions(block)
+            for block, number in self._blocks_with(selection)
+            if context in (None, block.context)
         )
 
-    def _rows(
-        self, what: What, filters: Mapping[str, Any], by_step: bool
-    ) -> Iterator[tuple[dict[str, Any], int]]:
-        """What can be split by, for each count that is added up."""
-        selection = self._selection_from(what, filters)
-        if what == "calls":
-            yield from self._call_rows(selection)
-            return
-        if what in effects.OBSERVATIONS:
-            yield from effects.rows(self._data, what, selection, by_step)
-            return
-        for block, _ in self._blocks_with(selection):
-            if by_step:
-                executions = [
-                    (step, run.times)
-                    for run in selection.runs(block)
-                    for step in range(run.first, run.last + 1, run.stride)
-                ]
-            else:
-                executions = [(0, selection.executions(block))]
-            caller = callers.path_text(self._data, block.path)
-            for entry in block.entries:
-                if selection.holds(entry):
-                    for keys in self._keys(entry, block.replica, selection.variables):
-                        keys["caller"] = caller
-                        for step, number in executions:
-                            yield {**keys, "step": step}, number * entry.times
 
-    def _call_rows(self, selection: Selection) -> Iterator[tuple[dict[str, Any], int]]:
-        for calls in self._data.calls:
-            if selection.holds_calls(calls):
-                caller = callers.path_text(self._data, calls.path)
-                for keys in self._keys(calls, calls.replica, selection.variables):
-                    keys["caller"] = caller
-                    yield {**keys, "context": "eager"}, calls.eager
-                    yield {**keys, "context": "tracing"}, calls.tracing
-
-    def _keys(
-        self, entry: Entry | records.Calls, replica: int, only: frozenset[int] | None
-    ) -> Iterator[dict[str, Any]]:
-        """One dict of names for each variable of `entry`, or one for an entry without variables."""
-        keys = {
-            "optimizer": self.optimizers[entry.optimizer].name,
-            "method": self.methods[entry.method].name,
-            "kind": entry.kind,
-            "replica": self.replicas[replica].id,
-            "worker": self.replicas[replica].worker,
-        }
-        if not entry.variables and only is None:
-            yield {**keys, "variable": None}
-        for index in entry.variables:
-            if only is None or index in only:
-                yield {**keys, "variable": self.variables[index].name}
+_KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
+    "replica": lambda trace, block, entry: trace.replicas[block.replica].id,
+    "worker": lambda trace, block, entry: trace.replicas[block.replica].worker,
+    "optimizer": lambda trace, block, entry: trace.optimizers[entry.optimizer].name,
+    "method": lambda trace, block, entry: trace.methods[entry.method].name,
+    "kind": lambda trace, block, entry: entry.kind,
+    "context": lambda trace, block, entry: block.context,
+    "caller": lambda trace, block, entry: callers.path_text(trace.data, block.path),
+}
+"""What a count can be split by beside variables and steps."""

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 from tracer.kinds import KINDS
 from tracer.model.names import with_namesakes
 from tracer.model.records import Kind, Observation
-from tracer.model.selection import Filters, Selection
+from tracer.model.selection import Selection, What
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline, Values
-from tracer.model.trace import Trace, What
+from tracer.model.trace import Trace
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
@@ -106,7 +106,7 @@ class Expected:
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
         what: What = "updates" if self.what == "updates" else "executions"
-        selection = trace.selection(what, Filters(variable=self.variable))
+        selection = trace.selection(what, variable=self.variable)
         if isinstance(self.variable, str) and selection.variables is not None:
             meant = with_namesakes(selection.variables, trace.variables)
             selection = replace(selection, variables=meant)
