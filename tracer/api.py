@@ -71,7 +71,7 @@ class CallTrace(Trace):
         name; commands lose all arguments of the program. Functions, line numbers, names of
         variables and all counts stay.
         """
-        from tracer.model.sharing import without_paths
+        from tracer.model.redaction import without_paths
 
         shared = without_paths(self)
         return CallTrace(shared.data, shared.objects)

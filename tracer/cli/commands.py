@@ -244,7 +244,7 @@ def report(
     A CSV file holds one table, that of the variables if --by names no other.
     """
     from tracer.model.excerpt import select
-    from tracer.model.sharing import without_paths
+    from tracer.model.redaction import without_paths
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 

@@ -3,18 +3,17 @@
 The records say that it is one (`TraceData.only`), and which step of the run its first one is.
 """
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from tracer.errors import UnknownName
-from tracer.model.merge import Places, renumbered
 from tracer.model.names import named
-from tracer.model.records import INDICES, Block, Effect, Entry, Graph, Optimizer, TraceData
-from tracer.model.runs import Run
-from tracer.model.selection import Selection
+from tracer.model.records import Block, Effect, Entry, Role, TraceData, with_indices
 from tracer.model.trace import Trace
+
+_Ran = TypeVar("_Ran", Block, Effect)
 
 
 def select(
@@ -33,163 +32,121 @@ def select(
 
     Raises `tracer.UnknownName` for what the trace does not hold.
     """
-    if all(given is None for given in (variable, steps, replica, method, optimizer)):
+    limits: dict[str, object] = {
+        "optimizer": optimizer,
+        "variable": variable,
+        "steps": steps,
+        "replica": replica,
+        "method": method,
+    }
+    if all(limit is None for limit in limits.values()):
         return trace
     if optimizer is not None:
-        trace = _of_optimizers(trace, optimizer)
-    if steps is not None and not range(max(1, steps.start), min(trace.steps + 1, steps.stop)):
+        trace = Trace(_of_optimizers(trace.data, optimizer), trace.objects)
+    if steps is not None:
+        steps = limits["steps"] = _known_steps(trace, steps)
+    kept = trace.selection(method=method, variable=variable, replica=replica)
+    data = trace.data
+    if kept.replicas is not None:
+        data = _cut(data, {"replicas": {index: index for index in kept.replicas}.get})
+    if kept.variables is not None:
+        data = _of_variables(data, kept.variables)
+    if kept.methods is not None:
+        data = _of_methods(data, kept.methods)
+    if steps is not None:
+        data = _in_steps(data, steps)
+    return Trace(replace(data, only=_sentence(limits)), trace.objects)
+
+
+def _known_steps(trace: Trace, steps: range) -> range:
+    """Those of the steps that the trace holds.
+
+    Raises `tracer.UnknownName` if there is none.
+    """
+    found = range(max(1, steps.start), min(trace.steps + 1, steps.stop))
+    if not found:
         held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
         raise UnknownName(f"no such step: the trace holds {held}")
-    data = trace.data
-    kept = trace.selection(method=method, variable=variable, replica=replica)
-    if method is not None:  # a variable that the method never gets is not in the excerpt
-        variables = set(_variables(data, kept))
-        kept = replace(
-            kept,
-            variables=frozenset(
-                variables if kept.variables is None else variables & kept.variables
-            ),
-        )
-    blocks = [
-        msgspec.structs.replace(cut, entries=tuple(_entries(block, kept)))
-        for block in data.blocks
-        if kept.replicas is None or block.replica in kept.replicas
-        for cut in _within(block, steps)
-    ]
-    if method is not None and not any(
-        e.role in ("update", "vain", "discarded") for block in blocks for e in block.entries
-    ):
-        blocks = [_promoted(block) for block in blocks]
-    calls = [
-        msgspec.structs.replace(calls_of_method, variables=kept.kept(calls_of_method.variables))
-        for calls_of_method in data.calls
-        if kept.holds_replica(calls_of_method.replica)
-        and (kept.methods is None or calls_of_method.method in kept.methods)
-        and (kept.kept(calls_of_method.variables) or not calls_of_method.variables)
-    ]
-    excerpt = msgspec.structs.replace(
-        data,
-        blocks=tuple(blocks),
-        calls=tuple(calls),
-        effects=tuple(_effects(data, kept, steps)),
-        only=_only(variable, steps, replica, method, optimizer, trace.steps),
-        first_step=1 if steps is None else max(1, steps.start),
-    )
-    return Trace(excerpt, trace.objects)
+    return found
 
 
-def _of_optimizers(trace: Trace, wanted: str) -> Trace:
+def _cut(
+    data: TraceData,
+    change: Mapping[str, Callable[[Any], Any]],
+    tables: Sequence[str] = ("blocks", "calls", "effects"),
+) -> TraceData:
+    """The trace without the records that `change` leaves out: see `with_indices`."""
+    parts = {table: tuple(with_indices(getattr(data, table), change)) for table in tables}
+    return replace(data, **parts)
+
+
+def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
     """The trace without other optimizers; those that are nested in one another stay together."""
-    data = trace.data
     names = [each.name for each in data.optimizers]
     roots = {data.optimizers[index].root for index in named("optimizer", wanted, names)}
-    places = {
-        table: {old: new for new, old in enumerate(_of_roots(getattr(data, table), roots))}
-        for table in ("optimizers", "graphs")
-    }
-    tables = ("optimizers", "blocks", "calls", "graphs", "graph_tracings", "effects")
-    parts = {table: _in_places(getattr(data, table), places) for table in tables}
-    chosen = msgspec.structs.replace(data, **parts)
-    return Trace(chosen, trace.objects)
+    change = {}
+    for table in ("optimizers", "graphs"):
+        kept = [n for n, record in enumerate(getattr(data, table)) if record.root in roots]
+        change[table] = {old: new for new, old in enumerate(kept)}.get
+    every = ("optimizers", "blocks", "calls", "graphs", "graph_tracings", "effects")
+    return _cut(data, change, every)
 
 
-def _of_roots(records: Iterable[Optimizer | Graph], roots: Collection[int]) -> Iterator[int]:
-    return (index for index, record in enumerate(records) if record.root in roots)
+def _of_variables(data: TraceData, variables: frozenset[int]) -> TraceData:
+    return _cut(data, {"variables": lambda old: tuple(each for each in old if each in variables)})
 
 
-def _in_places(records: Iterable[msgspec.Struct], places: Places) -> tuple[msgspec.Struct, ...]:
-    """The records of what is kept, renumbered."""
-    return tuple(
-        renumbered(record, places)
-        for record in records
-        if all(
-            getattr(record, field) in places[table]
-            for field, table in INDICES[type(record)].items()
-            if table in places
+def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
+    """The trace of some methods, with the variables that they got.
+
+    Gradients were handed to no method, so they stay. If no method is left whose executions are
+    updates, those inside other methods are.
+    """
+    entries = [entry for block in data.blocks for entry in block.entries if entry.method in methods]
+    calls = tuple(each for each in data.calls if each.method in methods)
+    updates = any(entry.role in ("update", "vain", "discarded") for entry in entries)
+
+    def role_of(entry: Entry) -> Role:
+        return "update" if entry.role == "apply" and not updates else entry.role
+
+    blocks = tuple(
+        replace(
+            block,
+            entries=tuple(
+                replace(entry, role=role_of(entry))
+                for entry in block.entries
+                if entry.role == "request" or entry.method in methods
+            ),
         )
+        for block in data.blocks
+    )
+    variables = {index for entry in entries for index in entry.variables}
+    variables |= {index for each in calls for index in each.variables}
+    return _of_variables(replace(data, blocks=blocks, calls=calls), frozenset(variables))
+
+
+def _in_steps(data: TraceData, steps: range) -> TraceData:
+    """The trace in those steps, of which the first is step 1 then."""
+
+    def within(record: _Ran) -> _Ran:
+        found = (run.only(steps) for run in record.runs)
+        runs = tuple(run.moved(1 - steps.start) for run in found if run is not None)
+        return replace(record, runs=runs, total=sum(run.total for run in runs))
+
+    return replace(
+        data,
+        blocks=tuple(within(block) for block in data.blocks if not block.outside),
+        effects=tuple(effect for effect in map(within, data.effects) if effect.total),
+        first_step=data.first_step + steps.start - 1,
     )
 
 
-def _variables(data: TraceData, kept: Selection) -> Iterator[int]:
-    """The variables that the methods got, on the replicas."""
-    for block in data.blocks:
-        if kept.replicas is None or block.replica in kept.replicas:
-            for entry in block.entries:
-                if kept.methods is None or entry.method in kept.methods:
-                    yield from entry.variables
-    for calls in data.calls:
-        if kept.methods is None or calls.method in kept.methods:
-            yield from calls.variables
-
-
-def _entries(block: Block, kept: Selection) -> Iterator[Entry]:
-    """The entries that are kept; gradients were handed to no method, so they always are."""
-    for entry in block.entries:
-        if entry.role == "request" or kept.methods is None or entry.method in kept.methods:
-            variables = kept.kept(entry.variables)
-            if variables or not entry.variables:
-                yield msgspec.structs.replace(entry, variables=variables)
-
-
-def _effects(data: TraceData, kept: Selection, steps: range | None) -> Iterator[Effect]:
-    """The effects on the variables that are kept; in some steps, which are numbered from 1 then."""
-    for effect in data.effects:
-        variables = kept.kept(effect.variables)
-        if not variables or (kept.replicas is not None and effect.replica not in kept.replicas):
-            continue
-        runs, total = effect.runs, effect.total
-        if steps is not None:
-            runs = tuple(_from_one(effect.runs, steps))
-            total = sum(run.total for run in runs)
-        if total:
-            yield msgspec.structs.replace(effect, variables=variables, runs=runs, total=total)
-
-
-def _promoted(block: Block) -> Block:
-    """The block with executions inside other methods as updates."""
-    entries = tuple(
-        msgspec.structs.replace(entry, role="update") if entry.role == "apply" else entry
-        for entry in block.entries
-    )
-    return msgspec.structs.replace(block, entries=entries)
-
-
-def _within(block: Block, steps: range | None) -> Iterator[Block]:
-    """The block in those steps, which are numbered from 1 then."""
-    if steps is None:
-        yield block
-    elif not block.outside:
-        runs = tuple(_from_one(block.runs, steps))
-        total = sum(run.total for run in runs)
-        yield msgspec.structs.replace(block, runs=runs, total=total)
-
-
-def _from_one(runs: Iterable[Run], steps: range) -> Iterator[Run]:
-    """The runs in those steps, of which the first is step 1 then."""
-    before = max(1, steps.start) - 1
-    for run in runs:
-        within = run.only(steps)
-        if within is not None:
-            yield within.moved(-before)
-
-
-def _only(
-    variable: str | None,
-    steps: range | None,
-    replica: int | None,
-    method: str | None,
-    optimizer: str | None,
-    last: int,
-) -> str:
-    parts = [] if optimizer is None else [f"optimizer {optimizer}"]
-    if variable is not None:
-        parts.append(f"variable {variable}")
-    if steps is not None:
-        first, last = max(1, steps.start), min(last, steps.stop - 1)
-        parts.append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
-    if replica is not None:
-        parts.append(f"replica {replica}")
-    if method is not None:
-        parts.append(f"method {method}")
-    calls = "; Python calls have no step and are those of the whole run" if steps else ""
-    return f"Only {', '.join(parts)}{calls}."
+def _sentence(limits: Mapping[str, object]) -> str:
+    """What the excerpt is limited to: `Only variable dense/kernel, step 3; ...`."""
+    parts = {name: f"{name} {limit}" for name, limit in limits.items() if limit is not None}
+    calls = ""
+    if isinstance(steps := limits["steps"], range):
+        first, last = steps[0], steps[-1]
+        parts["steps"] = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        calls = "; Python calls have no step and are those of the whole run"
+    return f"Only {', '.join(parts.values())}{calls}."

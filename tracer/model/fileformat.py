@@ -25,7 +25,7 @@ know. Any other change takes a new number, and `decode` refuses numbers above it
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, groupby, pairwise, starmap
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ from tracer.model.records import (
     Replica,
     TraceData,
     Variable,
+    with_indices,
 )
 from tracer.model.runs import Run
 from tracer.model.wording import some
@@ -120,23 +121,13 @@ def encode(data: TraceData) -> bytes:
     ('nothing happened',)
     """
     lists: dict[tuple[int, ...], int] = {}
-
-    def listed(record: Entry | Calls | Effect) -> msgspec.Struct:
-        """The record with the number of its list in the place of the list."""
-        number = lists.setdefault(record.variables, len(lists))
-        return msgspec.structs.replace(record, variables=number)
-
-    records = msgspec.structs.replace(
-        data,
-        blocks=[
-            msgspec.structs.replace(block, entries=[*map(listed, block.entries)])
-            for block in data.blocks
-        ],
-        calls=[*map(listed, data.calls)],
-        effects=[*map(listed, data.effects)],
-    )
-    body = msgspec.json.encode(records)
-    ranges = [_to_ranges(variables) for variables in lists]
+    number = {"variables": lambda indices: lists.setdefault(indices, len(lists))}
+    tables = {
+        table: tuple(with_indices(getattr(data, table), number))
+        for table in ("blocks", "calls", "effects")
+    }
+    body = msgspec.json.encode(msgspec.structs.replace(data, **tables))
+    ranges = [_to_ranges(indices) for indices in lists]
     head = msgspec.json.encode({"format": FORMAT, "version": VERSION, "lists": ranges})
     content = b"".join((head[:-1], b",", memoryview(body)[1:], b"\n"))
     _read(content)  # what is written can be read
@@ -195,23 +186,18 @@ def _read(content: bytes) -> TraceData:
         return lists[number]
 
     data = msgspec.json.decode(content, type=TraceData, dec_hook=list_of)
-    for fault in _faults(data):
-        raise msgspec.ValidationError(fault)
+    sizes = {table: len(getattr(data, table)) for table in _PARTS[TraceData]}
+    for fault in _faults(data, sizes):
+        raise msgspec.ValidationError(fault[1:])
+    for number, path in enumerate(data.paths):
+        if any(not 0 <= line < sizes["lines"] for line in path):
+            table = f"a table of {some(sizes['lines'], 'line')}"
+            raise msgspec.ValidationError(f"paths[{number}] holds {list(path)}, outside {table}")
     return data
 
 
-def _faults(data: TraceData) -> Iterator[str]:
-    """What cannot be, as `blocks[0].entries[0].times holds 0, less than 1`."""
-    sizes = {table: len(getattr(data, table)) for table in _PARTS[TraceData]}
-    yield from (fault[1:] for fault in _faults_of(data, sizes))
-    for number, path in enumerate(data.paths):
-        for line in path:
-            if not 0 <= line < len(data.lines):
-                yield f"paths[{number}] is {line}, outside a table of {len(data.lines)}"
-
-
-def _faults_of(record: msgspec.Struct, sizes: Mapping[str, int]) -> Iterator[str]:
-    """The same of one record: `.entries[0].times holds 0, less than 1`."""
+def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
+    """What cannot be, as `.blocks[0].entries[0].times holds 0, less than 1`."""
     kind = type(record)
     for field, table in INDICES.get(kind, {}).items():
         index = getattr(record, field)
@@ -226,19 +212,16 @@ def _faults_of(record: msgspec.Struct, sizes: Mapping[str, int]) -> Iterator[str
                 yield f".{field} holds {number}, {bound}"
     for field in _PARTS.get(kind, ()):
         for number, part in enumerate(getattr(record, field)):
-            for fault in _faults_of(part, sizes):
+            for fault in _faults(part, sizes):
                 yield f".{field}[{number}]{fault}"
-    if isinstance(record, Graph) and record.tracings < record.idle:
+    if kind is Graph and record.tracings < record.idle:
         yield f".tracings holds {record.tracings}, less than {record.idle}"
-    if isinstance(record, Block | Effect):
-        yield from _faults_of_runs(record.runs, record.total)
-
-
-def _faults_of_runs(runs: Sequence[Run], total: int) -> Iterator[str]:
-    if any(before.last >= after.first for before, after in pairwise(runs)):
-        yield ".runs hold steps that do not rise"
-    if (placed := sum(run.total for run in runs)) > total:
-        yield f".runs hold {placed:,}, more than the total, {total:,}"
+    if kind is Block or kind is Effect:
+        placed = sum(run.total for run in record.runs)
+        if any(before.last >= after.first for before, after in pairwise(record.runs)):
+            yield ".runs hold steps that do not rise"
+        if placed > record.total:
+            yield f".runs hold {placed:,}, more than the total, {record.total:,}"
 
 
 def _to_ranges(indices: Iterable[int]) -> _Ranges:
@@ -247,30 +230,20 @@ def _to_ranges(indices: Iterable[int]) -> _Ranges:
     >>> _to_ranges([0, 1, 2, 5, 9, 8])
     ((0, 3), (5, 6), (9, 10), (8, 9))
     """
-    ranges: list[tuple[int, int]] = []
-    for index in indices:
-        if ranges and ranges[-1][1] == index:
-            ranges[-1] = (ranges[-1][0], index + 1)
-        else:
-            ranges.append((index, index + 1))
-    return tuple(ranges)
+    rises = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+    parts = [[index for _, index in rise] for _, rise in rises]
+    return tuple((part[0], part[-1] + 1) for part in parts)
 
 
 def _expand(lists: Sequence[_Ranges], variables: int) -> list[Indices]:
     """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
-    expanded = []
-    held = 0
     for number, ranges in enumerate(lists):
-        indices: list[int] = []
         for start, stop in ranges:
             if not 0 <= start < stop <= variables:
                 raise msgspec.ValidationError(
                     f"lists[{number}] holds [{start}, {stop}], "
                     f"outside a table of {some(variables, 'variable')}"
                 )
-            held += stop - start
-            if held > MAX_INDICES:
-                raise msgspec.ValidationError(f"lists hold more than {MAX_INDICES:,} variables")
-            indices.extend(range(start, stop))
-        expanded.append(Indices(indices))
-    return expanded
+    if sum(stop - start for ranges in lists for start, stop in ranges) > MAX_INDICES:
+        raise msgspec.ValidationError(f"lists hold more than {MAX_INDICES:,} variables")
+    return [Indices(chain.from_iterable(starmap(range, ranges))) for ranges in lists]

@@ -1,25 +1,18 @@
 """One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 from weakref import ref
 
-import msgspec
+from msgspec.structs import replace
 
 from tracer.errors import MergeError
 from tracer.model.labels import replica_name
 from tracer.model.names import distinct
-from tracer.model.records import (
-    INDICES,
-    Block,
-    Entry,
-    Failure,
-    Optimizer,
-    Replica,
-    TraceData,
-    Variable,
-)
+from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variable, with_indices
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
 
@@ -43,49 +36,37 @@ def of_whole_run(trace: Trace) -> Trace:
     notes = _missing([trace.data])
     if not notes:
         return trace
-    data = msgspec.structs.replace(trace.data, complete=False, notes=(*trace.data.notes, *notes))
+    data = replace(trace.data, complete=False, notes=(*trace.data.notes, *notes))
     return Trace(data, trace.objects)
 
 
-def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
-    every = parts
-    parts = sorted((data for data in every if data.optimizers), key=_workers) or every
-    first = parts[0]
+# The workers of one run.
+
+
+def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
+    """One trace of several workers, whose optimizers and variables are known by their names."""
+    parts = sorted((data for data in every if data.optimizers), key=_workers)
     for other in parts[1:]:
-        _same_run(first, other)
-    whole = _Whole()
-    replicas: list[Replica] = []
-    known: set[tuple[str, int]] = set()
-    of_variable = {variable.name: index for index, variable in enumerate(first.variables)}
-    for data in parts:
-        own = {(each.worker, each.id) for each in data.replicas}
-        if twice := known & own:
-            name = replica_name(Replica(*min(twice), ""))
-            raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
-        known |= own
-        begin = len(replicas)
-        replicas += data.replicas
-        whole.add(
-            data,
-            optimizers=range(len(first.optimizers)),
-            variables=[of_variable[variable.name] for variable in data.variables],
-            replicas=range(begin, len(replicas)),
-        )
-    optimizers = tuple(_of_all_workers(index, parts) for index in range(len(first.optimizers)))
+        if difference := _difference(parts[0], other):
+            raise MergeError(f"not one run: {difference}")
+        _require_same_part(parts[0], other)
+    replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
+    if twice := [key for key, number in replicas.items() if number > 1]:
+        name = replica_name(Replica(*min(twice), ""))
+        raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
+    parts += [data for data in every if not data.optimizers]
+    whole = _joined([(data, _names(data.optimizers), _names(data.variables)) for data in parts])
     unknown = [*_missing(every), *_not_together(every)]
-    notes = dict.fromkeys(_of_worker(note, data) for data in every for note in data.notes)
-    notes |= dict.fromkeys([*_of_some_workers(parts), *unknown])
-    return whole.data(
-        optimizers=optimizers,
-        variables=tuple(msgspec.structs.replace(v, shape=_shape(v)) for v in first.variables),
-        replicas=tuple(replicas),
-        complete=not unknown and all(data.complete for data in every),
-        notes=tuple(notes),
-        environment={key: text for d in parts[::-1] for key, text in d.environment.items()},
-        finished=all(data.finished for data in every),
-        programs=tuple(program for data in every for program in data.programs),
-        only=first.only,
-        first_step=first.first_step,
+    notes = [_of_worker(note, data) for data in every for note in data.notes]
+    return replace(
+        whole,
+        optimizers=tuple(
+            _of_all_workers(index, [data for data in parts if data.optimizers])
+            for index in range(len(whole.optimizers))
+        ),
+        variables=tuple(replace(each, shape=_shape(each)) for each in whole.variables),
+        complete=whole.complete and not unknown,
+        notes=tuple(dict.fromkeys([*notes, *_seen_by_some(parts), *unknown])),
     )
 
 
@@ -96,37 +77,38 @@ def _of_all_workers(index: int, parts: Sequence[TraceData]) -> Optimizer:
     the first worker.
     """
     own = [data.optimizers[index] for data in parts]
-    failures: dict[Failure, list[Failure]] = {}
-    for failure in (failure for each in own for failure in each.failures):
-        alike = msgspec.structs.replace(failure, after=0, last=True)
-        failures.setdefault(alike, []).append(failure)
-    moved = [each.iterations for each in own if each.iterations is not None]
-    astray = [each for each, data in zip(own, parts, strict=True) if _astray(index, data)]
+    astray = [data.optimizers[index] for data in parts if _is_astray(index, data)]
+    failures: dict[Failure, Failure] = {}
+    for failure in chain.from_iterable(each.failures for each in own):
+        known = failures.setdefault(replace(failure, after=0, last=True), failure)
+        failures[replace(failure, after=0, last=True)] = replace(
+            known, after=min(known.after, failure.after), last=known.last or failure.last
+        )
     settings = {name: value for each in own[::-1] for name, value in each.settings.items()}
     scales = [each.settings.get("dynamic_scale") for each in own]
-    if known := [scale for scale in scales if isinstance(scale, int | float)]:
-        settings["dynamic_scale"] = min(known)
-    return msgspec.structs.replace(
+    if known_scales := [scale for scale in scales if isinstance(scale, int | float)]:
+        settings["dynamic_scale"] = min(known_scales)
+    seen: dict[str, Any] = {
+        name: tuple(dict.fromkeys(chain.from_iterable(getattr(each, name) for each in own)))
+        for name in ("remarks", "never_handed", "frozen")
+    }
+    moved = [each.iterations for each in (*astray, *own) if each.iterations is not None]
+    return replace(
         own[0],
         settings=settings,
-        iterations=astray[0].iterations if astray else next(iter(moved), None),
-        remarks=tuple(dict.fromkeys(remark for each in own for remark in each.remarks)),
-        never_handed=tuple(dict.fromkeys(name for each in own for name in each.never_handed)),
-        frozen=tuple(dict.fromkeys(name for each in own for name in each.frozen)),
-        failures=tuple(
-            msgspec.structs.replace(
-                alike,
-                after=min(failure.after for failure in same),
-                last=any(failure.last for failure in same),
-            )
-            for alike, same in failures.items()
-        ),
+        iterations=next(iter(moved), None),
+        failures=tuple(failures.values()),
         decay=max((e.decay for e in own if e.decay), key=lambda d: len(d.unmatched), default=None),
         slots=max((each.slots for each in own if each.slots is not None), default=None),
+        **seen,
     )
 
 
-def _astray(index: int, data: TraceData) -> bool:
+def _names(records: Iterable[Optimizer | Variable]) -> list[str]:
+    return [record.name for record in records]
+
+
+def _is_astray(index: int, data: TraceData) -> bool:
     """Whether an optimizer's own count stayed at 0, or moved more often than it made steps."""
     optimizer = data.optimizers[index]
     steps: Counter[int] = Counter()
@@ -137,24 +119,25 @@ def _astray(index: int, data: TraceData) -> bool:
     return moved is not None and (moved == 0 < made or moved > made)
 
 
-_SEEN: Mapping[str, str] = {
-    "failures": "a step raised",
-    "frozen": "frozen variables were updated",
-    "never_handed": "trainable variables were never handed over",
+_SEEN: Mapping[str, Callable[[int, TraceData], object]] = {
+    "a step raised": lambda index, data: data.optimizers[index].failures,
+    "frozen variables were updated": lambda index, data: data.optimizers[index].frozen,
+    "trainable variables were never handed over": (
+        lambda index, data: data.optimizers[index].never_handed
+    ),
+    "iterations are not the steps": _is_astray,
 }
+"""What is said where some workers alone saw it of an optimizer, and how to tell."""
 
 
-def _of_some_workers(parts: Sequence[TraceData]) -> Iterator[str]:
+def _seen_by_some(parts: Sequence[TraceData]) -> Iterator[str]:
     """Which workers alone saw what an optimizer of all workers says."""
-    for index, optimizer in enumerate(parts[0].optimizers):
-        seen = {
-            said: [data for data in parts if getattr(data.optimizers[index], name)]
-            for name, said in _SEEN.items()
-        }
-        seen["iterations are not the steps"] = [data for data in parts if _astray(index, data)]
-        for said, having in seen.items():
+    parts = [data for data in parts if data.optimizers]
+    for index, optimizer in enumerate(parts[0].optimizers if parts else ()):
+        for said, saw in _SEEN.items():
+            having = [_named(data) for data in parts if saw(index, data)]
             if 0 < len(having) < len(parts):
-                yield f"{optimizer.name}: {said} in {listed([*map(_named, having)])} alone"
+                yield f"{optimizer.name}: {said} in {listed(having)} alone"
 
 
 def _workers(data: TraceData) -> list[tuple[str, int]]:
@@ -167,18 +150,12 @@ def _number(worker: str) -> tuple[str, int]:
     return kind, int(number) if number.isdigit() else 0
 
 
-def _cluster(parts: Sequence[TraceData]) -> set[str]:
-    """The workers that take part in the run, as TensorFlow told each of them."""
-    return {
-        worker for data in parts for worker in data.environment.get("cluster", "").split(", ")
-    } - {""}
-
-
 def _missing(parts: Sequence[TraceData]) -> list[str]:
     """A note for each worker of the cluster of which there is no trace."""
+    cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
     traced = {replica.worker for data in parts for replica in data.replicas}
     traced |= {program.worker for data in parts for program in data.programs}
-    missing = sorted(_cluster(parts) - traced, key=_number)
+    missing = sorted(cluster - traced - {""}, key=_number)
     notes = [
         f"{worker}: there is no trace of this worker, so what it ran is not counted"
         for worker in missing[:_NAMED]
@@ -191,45 +168,48 @@ def _missing(parts: Sequence[TraceData]) -> list[str]:
 def _not_together(parts: Sequence[TraceData]) -> list[str]:
     """A note on a program that had ended when another one began: they are of different runs."""
     programs = [program for data in parts for program in data.programs]
-    ends = [program.started + program.seconds for program in programs]
-    if not programs or min(ends) >= max(program.started for program in programs):
+    if not programs:
         return []
-    first = programs[ends.index(min(ends))].worker or "one"
-    last = max(programs, key=lambda program: program.started).worker or "another"
+    first = min(programs, key=lambda program: program.started + program.seconds)
+    last = max(programs, key=lambda program: program.started)
+    if first.started + first.seconds >= last.started:
+        return []
     return [
-        f"the program of {first} had ended when that of {last} began: a file is left of an earlier "
-        "run, so the counts are of several"
+        f"the program of {first.worker or 'one'} had ended when that of {last.worker or 'another'} "
+        "began: a file is left of an earlier run, so the counts are of several"
     ]
 
 
 def _of_worker(note: str, data: TraceData) -> str:
-    workers = ", ".join(dict.fromkeys(replica.worker for replica in data.replicas))
-    return f"{workers}: {note}" if workers else note
+    return f"{_named(data)}: {note}" if any(each.worker for each in data.replicas) else note
 
 
-def _same_run(first: TraceData, other: TraceData) -> None:
-    if difference := _difference(first, other):
-        raise MergeError(f"not one run: {difference}")
-    _same_part(first, other)
+def _named(data: TraceData) -> str:
+    return ", ".join(dict.fromkeys(r.worker for r in data.replicas if r.worker)) or "one trace"
 
 
 def _difference(first: TraceData, other: TraceData) -> str:
     """What one of them trains and the other does not; empty if they train the same."""
-    here, there = (_named(data) for data in (first, other))
-    ours, theirs = ([(o.name, o.class_name) for o in data.optimizers] for data in (first, other))
-    if ours != theirs:
-        return f"{here} has the optimizers {_listed(ours)}, {there} has {_listed(theirs)}"
-    mine, its = (
-        {v.name: f"{v.name} {v.dtype}{list(_shape(v))}" for v in data.variables}
-        for data in (first, other)
-    )
-    for name in sorted(mine.keys() ^ its.keys()):
-        has, lacks = (here, there) if name in mine else (there, here)
+    one, two = _named(first), _named(other)
+    optimizers = [_optimizers(data) for data in (first, other)]
+    if optimizers[0] != optimizers[1]:
+        return f"{one} has the optimizers {optimizers[0]}, {two} has {optimizers[1]}"
+    before, after = ({each.name: each for each in data.variables} for data in (first, other))
+    for name in sorted(before.keys() ^ after.keys()):
+        has, lacks = (one, two) if name in before else (two, one)
         return f"{has} has the variable {name}, {lacks} has not"
-    for name, described in mine.items():
-        if its[name] != described:
-            return f"{described} in {here} is {its[name]} in {there}"
+    for name, variable in before.items():
+        if variable != after[name] and _described(variable) != _described(after[name]):
+            return f"{_described(variable)} in {one} is {_described(after[name])} in {two}"
     return ""
+
+
+def _optimizers(data: TraceData) -> str:
+    return ", ".join(f"{each.name} ({each.class_name})" for each in data.optimizers) or "none"
+
+
+def _described(variable: Variable) -> str:
+    return f"{variable.name} {variable.dtype}{[*_shape(variable)]}"
 
 
 def _shape(variable: Variable) -> tuple[int | None, ...]:
@@ -237,7 +217,7 @@ def _shape(variable: Variable) -> tuple[int | None, ...]:
     return (None,) if variable.part_of == variable.name else variable.shape
 
 
-def _same_part(first: TraceData, other: TraceData) -> None:
+def _require_same_part(first: TraceData, other: TraceData) -> None:
     if (first.only, first.first_step) != (other.only, other.first_step):
         raise MergeError(
             f"not the same part of a run: {_named(first)} holds {_extent(first)}, "
@@ -249,14 +229,6 @@ def _extent(data: TraceData) -> str:
     """What of its run a trace holds: `only steps 3 to 7`."""
     only = data.only.partition(";")[0].rstrip(".")
     return f"{only[0].lower()}{only[1:]}" if only else "all of it"
-
-
-def _named(data: TraceData) -> str:
-    return ", ".join(dict.fromkeys(r.worker for r in data.replicas if r.worker)) or "one trace"
-
-
-def _listed(optimizers: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} ({cls})" for name, cls in optimizers) or "none"
 
 
 # The processes that one program started.
@@ -275,45 +247,34 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
     has the same model as another one: nothing tells whether they exchange their gradients.
     """
     for other in parts[1:]:
-        _same_part(parts[0], other)
+        _require_same_part(parts[0], other)
     parts = sorted(parts, key=lambda data: data.programs[0].started)
-    trained = [data for data in parts if data.replicas]
+    several = sum(bool(data.replicas) for data in parts) > 1
     clusters: dict[str, list[TraceData]] = {}
-    alone = []
+    trainings: list[TraceData] = []
     taken: set[str] = set()
     for number, data in enumerate(parts, 1):
         workers = {replica.worker for replica in data.replicas} - {""}
         if workers and not workers & taken:
             taken |= workers
             clusters.setdefault(data.environment.get("cluster", ""), []).append(data)
-        elif data.replicas and len(trained) > 1:
-            alone.append(_as_worker(data, f"process:{number}"))
         else:
-            alone.append(data)
-    trainings = alone
-    for workers_of in clusters.values():
-        if any(_difference(workers_of[0], other) for other in workers_of[1:]):
-            trainings += workers_of
-        else:
-            trainings.append(_workers_of_one_run(workers_of))
-    programs = [program for data in trainings for program in data.programs]
-    combined, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
-    return msgspec.structs.replace(
-        combined,
-        complete=all(data.complete for data in trainings),
-        only=parts[0].only,
-        first_step=parts[0].first_step,
-        programs=tuple(sorted(programs, key=lambda program: program.started)),
-    )
+            alone = data.replicas and several
+            trainings.append(_as_worker(data, f"process:{number}") if alone else data)
+    for cluster in clusters.values():
+        differ = any(_difference(cluster[0], other) for other in cluster[1:])
+        trainings += cluster if differ else [_workers_of_one_run(cluster)]
+    whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
+    return replace(whole, programs=tuple(sorted(whole.programs, key=lambda each: each.started)))
 
 
 def _as_worker(data: TraceData, name: str) -> TraceData:
     """The trace, with `name` for the process that it is of."""
-    renamed = [msgspec.structs.replace(each, worker=name) for each in data.replicas]
-    programs = [msgspec.structs.replace(each, worker=name) for each in data.programs]
-    notes = tuple(f"{name}: {note}" for note in data.notes)
-    return msgspec.structs.replace(
-        data, replicas=tuple(renamed), programs=tuple(programs), notes=notes
+    return replace(
+        data,
+        replicas=tuple(replace(each, worker=name) for each in data.replicas),
+        programs=tuple(replace(each, worker=name) for each in data.programs),
+        notes=tuple(f"{name}: {note}" for note in data.notes),
     )
 
 
@@ -327,149 +288,110 @@ def combine(
 
     With each trace come its variables' objects: a variable that several optimizers update is one.
     """
-    whole = _Whole()
-    replicas = _all_replicas(data for data, _ in parts)
-    number_of = {key: index for index, key in enumerate(replicas)}
-    variables = _Variables()
-    optimizers: list[Optimizer] = []
-    for data, references in parts:
-        places = whole.add(
-            data,
-            optimizers=range(len(optimizers), len(optimizers) + len(data.optimizers)),
-            variables=variables.add(data.variables, references),
-            replicas=[number_of[each.worker, each.id] for each in data.replicas],
-        )
-        names = {each.name for each in data.optimizers}
-        for optimizer in data.optimizers:
-            plain = msgspec.structs.replace(optimizer, name=_plain(optimizer.name, names))
-            optimizers.append(renumbered(plain, places))
-    every_note = [*dict.fromkeys(note for data, _ in parts for note in data.notes), *notes]
-    combined = whole.data(
-        optimizers=_distinct(optimizers),
-        variables=_distinct(variables.all),
-        replicas=tuple(replicas.values()),
-        complete=not notes and all(data.complete for data, _ in parts),
-        notes=tuple(every_note),
-        environment={key: text for data, _ in parts for key, text in data.environment.items()},
-        finished=all(data.finished for data, _ in parts),
+    reference_of: dict[Hashable, Reference] = {}
+    keyed = []
+    for number, (data, references) in enumerate(parts):
+        keys = [_key_of(reference, (number, i)) for i, reference in enumerate(references)]
+        for key, reference in zip(keys, references, strict=True):
+            reference_of.setdefault(key, reference)
+        keyed.append((data, [(number, i) for i in range(len(data.optimizers))], keys))
+    whole = _joined(keyed)
+    whole = replace(
+        whole, complete=whole.complete and not notes, notes=tuple([*whole.notes, *notes])
     )
-    return combined, variables.references
+    return whole, [*reference_of.values()]
+
+
+def _key_of(reference: Reference, place: tuple[int, int]) -> Hashable:
+    """What tells a variable apart: its object, or its place in its trace if it has none."""
+    if reference is None:
+        return place
+    held = reference()
+    # Of what is gone by now Python had one weak reference, whoever asked for it.
+    return id(reference if held is None else held)
+
+
+# Putting records together.
+
+_RECORDS = ("optimizers", "variables", "graphs", "blocks", "calls", "graph_tracings", "effects")
+
+
+def _joined(
+    parts: Sequence[tuple[TraceData, Sequence[Hashable], Sequence[Hashable]]],
+) -> TraceData:
+    """One trace of several, with each line, path, method and replica once.
+
+    With each trace come the keys of its optimizers and those of its variables: what has the same
+    key in several traces is one, as the first of them has it.
+    """
+    every = [data for data, _, _ in parts]
+    replicas = _all_replicas(every)
+    tables: dict[str, list[Any]] = {table: [] for table in _RECORDS}
+    numbers: dict[str, dict[Any, int]] = defaultdict(dict)
+    numbers["replicas"] |= {key: number for number, key in enumerate(replicas)}
+    for part, (data, optimizers, variables) in enumerate(parts):
+        keys: dict[str, Iterable[Hashable]] = {
+            "optimizers": optimizers,
+            "variables": variables,
+            "graphs": [(part, number) for number in range(len(data.graphs))],
+            "replicas": [(each.worker, each.id) for each in data.replicas],
+            "methods": data.methods,
+            "lines": data.lines,
+            "paths": (tuple(numbers["lines"][data.lines[i]] for i in path) for path in data.paths),
+        }
+        new: dict[str, Sequence[Any]] = {table: getattr(data, table) for table in _RECORDS}
+        change: dict[str, Callable[[Any], Any]] = {}
+        for table, own in keys.items():
+            known, before = numbers[table], len(numbers[table])
+            places = [known.setdefault(key, len(known)) for key in own]
+            if places != [*range(len(places))]:
+                several = table == "variables"
+                change[table] = partial(_all_at, places) if several else places.__getitem__
+            if table in new:
+                new[table] = [new[table][i] for i, n in enumerate(places) if n >= before]
+        for table, records in new.items():
+            tables[table] += with_indices(records, change)
+    tables["graph_tracings"].sort(key=lambda each: each.at)
+    tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
+    tables |= {table: [*numbers[table]] for table in ("methods", "lines", "paths")}
+    return TraceData(
+        **{table: tuple(records) for table, records in tables.items()},
+        replicas=tuple(replicas.values()),
+        complete=all(data.complete for data in every),
+        notes=tuple(dict.fromkeys(note for data in every for note in data.notes)),
+        environment={key: text for data in every for key, text in data.environment.items()},
+        finished=all(data.finished for data in every),
+        programs=tuple(program for data in every for program in data.programs),
+        only=every[0].only if every else "",
+        first_step=every[0].first_step if every else 1,
+    )
+
+
+def _all_at(places: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(places[index] for index in indices))
 
 
 def _all_replicas(parts: Iterable[TraceData]) -> dict[tuple[str, int], Replica]:
     """The replicas by worker and id, in that order; each with its device, if any trace knows it."""
-    replicas: dict[tuple[str, int], Replica] = {}
-    for data in parts:
-        for replica in data.replicas:
-            known = replicas.setdefault((replica.worker, replica.id), replica)
-            if replica.device and not known.device:
-                replicas[replica.worker, replica.id] = replica
-    return dict(sorted(replicas.items()))
+    every = [replica for data in parts for replica in data.replicas]
+    last = sorted(every[::-1], key=lambda each: each.device != "")
+    replicas = {(each.worker, each.id): each for each in last}
+    return dict(sorted(replicas.items(), key=lambda item: (_number(item[0][0]), item[0][1])))
 
 
-class _Variables:
-    """The variables of several traces, each once."""
+Named = TypeVar("Named", Optimizer, Variable)
 
-    def __init__(self) -> None:
-        self.all: list[Variable] = []
-        self.references: list[Reference] = []
-        self._index_of: dict[int, int] = {}  # by the id of the object, or of its weak reference
 
-    def add(self, variables: Sequence[Variable], references: Sequence[Reference]) -> list[int]:
-        """Add one trace's variables, and give back the index of each."""
-        names = {each.name for each in variables}
-        indices = []
-        for variable, reference in zip(variables, references, strict=True):
-            new = len(self.all)
-            held = None if reference is None else reference()
-            # Of what is gone by now Python had one weak reference, whoever asked for it.
-            known_by = id(reference if held is None else held)
-            index = new if reference is None else self._index_of.setdefault(known_by, new)
-            if index == new:
-                plain = _plain(variable.name, names)
-                self.all.append(msgspec.structs.replace(variable, name=plain))
-                self.references.append(reference)
-            indices.append(index)
-        return indices
+def _numbered(records: Sequence[Named]) -> list[Named]:
+    """The records; those of one name, which parts may have numbered, with their number."""
+    names = {record.name for record in records}
+    if len(names) == len(records):
+        return list(records)
+    plain = [_plain(record.name, names) for record in records]
+    return [replace(r, name=name) for r, name in zip(records, distinct(plain), strict=True)]
 
 
 def _plain(name: str, names: Collection[str]) -> str:
     """The name without the number that it has because others of `names` are the same."""
     plain, separator, number = name.rpartition("#")
     return plain if separator and number.isdecimal() and plain in names else name
-
-
-Named = TypeVar("Named", Optimizer, Variable)
-
-
-def _distinct(records: Sequence[Named]) -> tuple[Named, ...]:
-    """The records, those of one name with their number."""
-    names = distinct(record.name for record in records)
-    return tuple(
-        msgspec.structs.replace(record, name=name)
-        for record, name in zip(records, names, strict=True)
-    )
-
-
-# Putting records together.
-
-
-Places = Mapping[str, Sequence[int] | Mapping[int, int]]
-"""For each table of a trace the new index of each old one; tables that stay are not in it."""
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
-
-
-def renumbered(record: _Record, places: Places) -> _Record:
-    """The record with its indices as they are in a larger trace, or in a part of this one."""
-    changes: dict[str, Any] = {}
-    for field, table in INDICES[type(record)].items():
-        old = getattr(record, field)
-        if table in places and old is not None:
-            new = places[table]
-            several = table == "variables"
-            changes[field] = tuple(sorted(new[i] for i in old)) if several else new[old]
-    if isinstance(record, Block) and not places.keys().isdisjoint(INDICES[Entry].values()):
-        changes["entries"] = tuple(renumbered(entry, places) for entry in record.entries)
-    return msgspec.structs.replace(record, **changes)
-
-
-class _Whole:
-    """The records of several traces put together: those that are the same, and those in a row."""
-
-    def __init__(self) -> None:
-        self._once: dict[str, dict[Any, int]] = {"methods": {}, "lines": {}, "paths": {}}
-        self._all: dict[str, list[Any]] = {
-            "blocks": [],
-            "calls": [],
-            "graphs": [],
-            "graph_tracings": [],
-            "effects": [],
-        }
-
-    def add(self, data: TraceData, **places: Sequence[int]) -> Places:
-        """Add one trace's; `places` has the indices that its optimizers and the like have here."""
-        once = self._once
-        for table in ("methods", "lines"):
-            places[table] = _indices(once[table], getattr(data, table))
-        lines = places["lines"]
-        paths = [tuple(lines[index] for index in path) for path in data.paths]
-        places["paths"] = _indices(once["paths"], paths)
-        before = len(self._all["graphs"])
-        places["graphs"] = range(before, before + len(data.graphs))
-        moved = {name: new for name, new in places.items() if [*new] != [*range(len(new))]}
-        for table, records in self._all.items():
-            records += [renumbered(record, moved) for record in getattr(data, table)]
-        return moved
-
-    def data(self, **rest: Any) -> TraceData:
-        """The whole trace, with the `rest` of its fields."""
-        self._all["graph_tracings"].sort(key=lambda each: each.at)
-        tables: dict[str, Any] = {**self._once, **self._all}
-        rest |= {table: tuple(records) for table, records in tables.items()}
-        return TraceData(**rest)
-
-
-def _indices(table: dict[Any, int], records: Iterable[object]) -> list[int]:
-    """The index of each record in the table, which gets those that it has not."""
-    return [table.setdefault(record, len(table)) for record in records]

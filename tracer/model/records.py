@@ -1,7 +1,7 @@
 """The plain records that a trace is made of. No TensorFlow, no state, no queries."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -361,6 +361,40 @@ INDICES: Mapping[type, Mapping[str, str]] = {
     Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
 }
 """The fields that are indices, and of which table of a `TraceData`."""
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
+def with_indices(
+    records: Iterable[_Record], change: Mapping[str, Callable[[Any], Any]]
+) -> Iterator[_Record]:
+    """The records with other indices, which `change` gives for the tables that it names.
+
+    It is called with an index, or with all indices of variables. A record is left out where it
+    gives None, or leaves no variable.
+    """
+    changes = {
+        kind: [(field, change[table]) for field, table in fields.items() if table in change]
+        for kind, fields in INDICES.items()
+    }
+    return _changed(records, changes)
+
+
+def _changed(
+    records: Iterable[_Record], changes: Mapping[type, Sequence[tuple[str, Callable[[Any], Any]]]]
+) -> Iterator[_Record]:
+    for record in records:
+        new: dict[str, Any] = {}
+        for field, change in changes.get(type(record), ()):
+            index = getattr(record, field)
+            if index is not None:
+                new[field] = change(index)
+                if new[field] is None or (new[field] == () != index):
+                    break
+        else:
+            if isinstance(record, Block) and changes[Entry]:
+                new["entries"] = tuple(_changed(record.entries, changes))
+            yield msgspec.structs.replace(record, **new) if new else record
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

@@ -1,8 +1,13 @@
-"""A command without its secrets, which no trace keeps. No TensorFlow."""
+"""What no trace keeps, and what it loses to be shown to others. No TensorFlow."""
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from tracer.model.trace import Trace
 
 _HIDDEN = "REDACTED"
 _SAYS = (
@@ -75,3 +80,77 @@ def message(text: str) -> str:
 def without_credentials(text: str) -> str:
     """The text without the credentials in URLs and the keys of well-known services."""
     return _KNOWN.sub(_HIDDEN, _CREDENTIALS.sub(_HIDDEN, text))
+
+
+# A trace without folders and arguments.
+
+_ABSOLUTE = re.compile(
+    r"(?<![\w+.-])(?!file:)(?P<url>\w[\w+.-]{0,20}://[^\s'\"]*)|"
+    r"(?<![^\s'\"=,;:(\[])(?:[A-Za-z]:|~|\.{1,2})?[/\\]+(?:[^\s'\"/\\]+[/\\]+)*"
+)
+"""A URL, or the folders of a path from the root, from home or from here; `3/4` in an error is none.
+"""
+
+
+def without_paths(trace: Trace) -> Trace:
+    """The trace with each file named by its name alone: `train.py:41`, wherever the file is.
+
+    That is so for the lines of callers, the lines that made optimizers and those that remarks are
+    about, for notes, and for errors. Of commands only the program stays, without its arguments.
+    Functions, line numbers, variables and counts stay.
+    """
+    data, files = trace.data, set[str]()
+
+    def file(name: str) -> str:
+        files.add(name)
+        return _name(name)
+
+    change = {"file": file, "made": file, "where": file, "error": _error, "command": _program}
+    tables = {
+        table: tuple(_changed(record, change) for record in getattr(data, table))
+        for table in ("optimizers", "lines", "programs")
+    }
+    notes = []
+    for note in data.notes:
+        for each in sorted(files, key=len, reverse=True):
+            note = note.replace(each, _name(each))
+        notes.append(note)
+    return Trace(replace(data, **tables, notes=tuple(notes)), trace.objects)
+
+
+def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:
+    """A record, and those that it holds, with its fields of these names changed."""
+    if isinstance(value, tuple):
+        return tuple(_changed(each, change) for each in value)
+    fields = getattr(value, "__struct_fields__", ())
+    new = {
+        field: change[field](getattr(value, field)) if field in change else _changed(getattr(value, field), change)
+        for field in fields
+    }
+    return replace(value, **new) if fields else value
+
+
+def _name(file: str) -> str:
+    """What is behind the last folder; a file that is none, as `<stdin>`, stays."""
+    return file if file.startswith("<") else re.split(r"[/\\]", file)[-1]
+
+
+def _error(text: str) -> str:
+    """What an error says without folders; a URL stays, but for what is secret in it."""
+    return message(_ABSOLUTE.sub(lambda found: found["url"] or "", text))
+
+
+def _program(command: str) -> str:
+    """The program of a command, without options of Python and without arguments."""
+    try:
+        parts = iter(shlex.split(command))
+    except ValueError:  # written by another program
+        return ""
+    for part in parts:
+        if part in ("-W", "-X"):
+            next(parts, "")
+        elif part == "-m":
+            return shlex.join([part, next(parts, "")])
+        elif part == "-c" or not part.startswith("-"):
+            return shlex.quote(_name(part))
+    return ""
