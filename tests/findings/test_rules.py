@@ -835,8 +835,8 @@ def test_one_is_singular() -> None:
     idle = [graph(f"train_{n}", idle=1, steps=0) for n in range(4)]
     texts = [each.text for each in trace(TRAINED, graphs=idle).findings()]
     assert texts == [
-        "train_0, train_1, train_2 and 1 more function: 4 of the 4 graphs that its tracing gave "
-        "never ran."
+        "4 functions (train_0, train_1, train_2 and 1 more): 4 of the 4 graphs that their tracing "
+        "gave never ran."
     ]
     one_row = trace(
         block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1

@@ -1,10 +1,12 @@
-"""What a rule finds, and how what is the same of many variables becomes one case."""
+"""What a rule finds, and how cases that say the same of several variables become one."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec import Struct, structs
+
 from tracer.model.summary import Summary
-from tracer.model.wording import listed, plural
+from tracer.model.wording import listed, plural, some, span, times
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
@@ -12,105 +14,88 @@ probably it is not what was meant. `info`: good to know, and often as it should 
 
 MAX_CASES = 3  # cases of one rule that differ in their numbers only, and stay apart
 MAX_NAMES = 3  # variables that a sentence names
+_SINGULAR = {"were": "was", "have": "has", "them": "it", "their": "its"}
 
 
-class Case(NamedTuple):
-    """One case of a rule; without `advice` it has that of the dialect, or the rule's."""
+class Case(Struct, frozen=True):
+    """One case of a rule; without `severity` or `advice` it has those of the rule."""
 
-    severity: Severity
     text: str
+    """A sentence; a template, see `folded`, if there are `words` or `numbers`."""
     advice: str = ""
-    variables: tuple[str, ...] = ()
+    severity: Severity | None = None
+    variables: Sequence[int] = ()
+    """The indices of the variables concerned."""
     step: int | None = None
     replica: int | None = None
-
-    def advised(self, advice: str) -> "Case":
-        """The case, with this advice if it has none."""
-        return self if self.advice else self._replace(advice=advice)
-
-
-class Fact(NamedTuple):
-    """What is so of some variables: numbers from a lowest to a highest, and the first step."""
-
-    variables: tuple[int, ...]
-    numbers: tuple[tuple[int, int], ...] = ()
-    step: int | None = None
-    replica: int | None = None
-
-    @property
-    def was(self) -> str:
-        """The verb for the variables."""
-        return plural(len(self.variables), "was", "were")
+    """The index of the replica concerned, if it is one."""
+    words: Mapping[str, str] = {}
+    numbers: Mapping[str, int] = {}
+    """What the template names beside the variables."""
+    names: tuple[str, ...] = ()
+    """The names of variables that the trace does not have."""
 
 
-def fact_of(
-    variables: Sequence[int], *numbers: int, step: int | None = None, replica: int | None = None
-) -> Fact:
-    """A fact with one value for each number."""
-    return Fact(tuple(variables), tuple((each, each) for each in numbers), step, replica)
+class _Range(NamedTuple):
+    """The lowest and the highest of some numbers, as a template names them."""
+
+    low: int
+    high: int
+
+    def __format__(self, noun: str) -> str:
+        """`3 to 10` for `{n}`; `twice` for `{n:times}`; `5 rows` for `{n:row}`."""
+        if noun == "times":
+            return times(self)
+        return some(self, noun) if noun else span(self)
 
 
-def folded(facts: Iterable[Fact]) -> Iterator[Fact]:
-    """Those with the same numbers as one; and all of them as one if they are more than a few."""
-    same: dict[Fact, list[Fact]] = {}
-    for fact in facts:
-        same.setdefault(fact._replace(variables=()), []).append(fact)
-    groups = list(same.values())
-    if len(groups) > MAX_CASES:
-        groups = [[fact for group in groups for fact in group]]
-    for group in groups:
-        yield _together(group)
+def folded(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
+    """The cases, with one for all those that say the same of several variables.
+
+    That are those of one template with the same numbers; and all of one template if they are more
+    than a few. Besides the words of the case, the template may name `{which}` variables, the first
+    `{step}`, `{later}` if others follow, and `{were}`, `{have}`, `{them}` and `{their}`.
+    """
+    alike: dict[object, dict[object, list[Case]]] = {}
+    for case in cases:
+        template = case.text, case.severity, case.advice, case.names, *case.words.values()
+        same = alike.setdefault(template, {})
+        same.setdefault((case.step, case.replica, *case.numbers.values()), []).append(case)
+    for groups in alike.values():
+        every = [case for group in groups.values() for case in group]
+        for group in groups.values() if len(groups) <= MAX_CASES else [every]:
+            yield _together(summary, group)
 
 
-def _together(group: Sequence[Fact]) -> Fact:
-    steps = [each.step for each in group if each.step is not None]
-    return Fact(
-        tuple(sorted(variable for each in group for variable in each.variables)),
-        tuple(
-            (min(low for low, _ in spans), max(high for _, high in spans))
-            for spans in zip(*(each.numbers for each in group), strict=True)
+def _together(summary: Summary, group: Sequence[Case]) -> Case:
+    first = group[0]
+    variables = sorted(index for case in group for index in case.variables)
+    names = first.names or names_of(summary, variables)
+    if not first.words and not first.numbers:
+        return structs.replace(first, names=names)
+    steps = [case.step for case in group if case.step is not None]
+    numbers = {key: sorted(case.numbers[key] for case in group) for key in first.numbers}
+    of = "" if first.names else of_optimizer(summary)
+    return structs.replace(
+        first,
+        text=first.text.format(
+            which=names_in_short(names, of, summary.dialect.variable),
+            step=min(steps, default=None),
+            later=" or later" if len(set(steps)) > 1 else "",
+            **{many: plural(len(names), one, many) for many, one in _SINGULAR.items()},
+            **{key: _Range(each[0], each[-1]) for key, each in numbers.items()},
+            **first.words,
         ),
-        min(steps, default=None),
-        group[0].replica if len({each.replica for each in group}) == 1 else None,
+        names=names,
+        step=min(steps, default=None),
+        replica=first.replica if len({case.replica for case in group}) == 1 else None,
     )
 
 
-def cases(
-    summary: Summary,
-    severity: Severity,
-    facts: Iterable[Fact],
-    sentence: Callable[[str, Fact], str],
-    advice: str = "",
-) -> Iterator[Case]:
-    """A case for each fact that is left when they are folded.
-
-    The sentence is made of the names of the variables, `a and b`, and the fact; of a fact on one
-    replica, the case names that.
-    """
-    for fact in folded(facts):
-        yield Case(
-            severity,
-            sentence(subject(summary, fact.variables), fact),
-            advice,
-            names_of(summary, fact.variables),
-            fact.step,
-            None if fact.replica is None else summary.trace.replicas[fact.replica].id,
-        )
-
-
-def subject(summary: Summary, variables: Sequence[int]) -> str:
-    """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`.
-
-    With several optimizers in the trace, that of the variables is named with them.
-    """
-    noun = summary.dialect.variable
-    return names_in_short(names_of(summary, variables), of_optimizer(summary), noun)
-
-
 def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -> str:
-    """The names, `of` an optimizer; of many the first, and how many there are."""
+    """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`, `of` an optimizer."""
     if len(names) <= MAX_NAMES:
-        return listed(list(names)) + of
+        return listed(names) + of
     first = ", ".join(names[:MAX_NAMES])
     return f"{len(names):,} {noun}s{of} ({first} and {len(names) - MAX_NAMES:,} more)"
 

@@ -13,10 +13,8 @@ from tracer.findings.cases import Severity
 from tracer.findings.rule import Rule
 from tracer.findings.rules import (
     classes,
-    effects,
     failures,
     graphs,
-    models,
     options,
     several,
     steps,
@@ -65,13 +63,13 @@ def _findings(trace: Trace) -> list[Finding]:
     unsorted = [
         Finding(
             rule.code,
-            case.severity,
+            case.severity or rule.severity,
             shown(case.text),
             rule.why,
-            shown(case.advice),
-            case.variables,
+            shown(case.advice or rule.advice),
+            case.names,
             case.step,
-            case.replica,
+            None if case.replica is None else trace.replicas[case.replica].id,
         )
         for rule in RULES
         for case in rule.cases(trace)
@@ -116,12 +114,12 @@ RULES: tuple[Rule, ...] = (
     failures.apply_raised,
     # Found in the updates.
     weights.not_finite,
-    effects.never_assigned,
+    classes.never_assigned,
     weights.unchanged,
     updates.replicas_disagree,
     updates.never_updated,
-    models.never_handed,
-    models.frozen_but_updated,
+    options.never_handed,
+    options.frozen_but_updated,
     several.shared_variable,
     several.optimizer_renewed,
     updates.no_gradient,

@@ -7,16 +7,18 @@ A rule is a function that finds its cases, below `@rule(...)` with what is said 
     def never_updated(summary: Summary) -> Iterator[Case]:
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tracer.findings.cases import Case, Severity
+from msgspec import structs
+
+from tracer.findings.cases import Case, Severity, folded
 from tracer.model.measures import tries
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 
-Find = Callable[[Any], Iterator[Case]]
+Find = Callable[[Any], Iterable[Case]]
 """From the `Summary` of one root optimizer, or from a whole `Trace`."""
 
 Need = Literal["complete", "steps", "placed"]
@@ -30,11 +32,12 @@ _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rule:
     """A rule: how to find its cases, and what to say of them."""
 
     code: str
+    find: Find
     severity: Severity
     """The worst that a case of it has."""
     title: str
@@ -42,46 +45,22 @@ class Rule:
     advice: str
     explanation: str
     """When it is found and when not, and what other severities a case may have."""
-    find: Find
-    whole: bool
+    whole: bool = False
     """Whether it looks at a whole trace, and not at what one root optimizer did."""
-    needs: tuple[Need, ...]
+    needs: tuple[Need, ...] = ()
 
     def cases(self, trace: Trace) -> Iterator[Case]:
-        """All its cases in a trace, each with advice: its own, the dialect's or the rule's."""
+        """All its cases in a trace; one without advice has that of the rule."""
         if self.whole:
-            yield from (case.advised(self.advice) for case in self.find(trace))
+            yield from self.find(trace)
             return
         for summary in summaries_of(trace):
             if all(_HOLDS[need](summary) for need in self.needs):
-                advice = summary.dialect.advice(self.code, self.advice)
-                yield from (case.advised(advice) for case in self.find(summary))
+                own = summary.dialect.advice(self.code)
+                for case in folded(summary, self.find(summary)):
+                    yield structs.replace(case, advice=case.advice or own)
 
 
-def rule(
-    code: str,
-    *,
-    severity: Severity,
-    title: str,
-    why: str,
-    advice: str,
-    explanation: str,
-    whole: bool = False,
-    needs: tuple[Need, ...] = (),
-) -> Callable[[Find], Rule]:
-    """Makes a rule of the function below it."""
-
-    def made(find: Find) -> Rule:
-        return Rule(
-            code=code,
-            severity=severity,
-            title=title,
-            why=why,
-            advice=advice,
-            explanation=explanation,
-            find=find,
-            whole=whole,
-            needs=needs,
-        )
-
-    return made
+def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
+    """Makes a rule of the function below it, with the fields of a `Rule`."""
+    return lambda find: Rule(code, find, **texts)

@@ -9,12 +9,12 @@ from tracer.model.labels import class_of
 from tracer.model.records import Failure
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
+from tracer.model.wording import plural
 
 _IDENTIFIER = re.compile(
-    r"Could not interpret optimizer identifier: <(?P<home>[\w.]+) object at"
-    r"|Could not interpret optimizer identifier: <class '(?P<class>[\w.]+)'"
+    r"Could not interpret optimizer identifier: "
+    r"<(class ')?(([a-zA-Z_0-9]+)[\w.]*)\.(\w+)(?:'| object at)"
 )
-_OTHER = {"keras": "tf_keras", "tf_keras": "keras"}
 _LIBRARIES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
 MAX_ERROR = 200  # characters, where a recorder cuts what was said
 _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
@@ -39,32 +39,23 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
 )
 def keras_mixed(trace: Trace) -> Iterator[Case]:
     """`compile` could not take the optimizer that it was given."""
-    for error in dict.fromkeys(program.error for program in trace.programs):
-        found = _IDENTIFIER.search(error)
-        if found is None:
-            continue
-        home = found["home"] or found["class"]
-        library, name = home.partition(".")[0], home.rpartition(".")[2]
-        if found["class"]:
+    errors = dict.fromkeys(program.error for program in trace.programs)
+    for found in filter(None, map(_IDENTIFIER.search, errors)):
+        is_class, home, library, name = found.groups()
+        if is_class:
+            text, advice = f"the class {name}, and takes an optimizer", f"Call it: {name}(...)."
+            yield Case(f"compile was given {text}.", advice)
+        elif library in _LIBRARIES:
+            (other,) = _LIBRARIES.keys() - {library}
             yield Case(
-                "error",
-                f"compile was given the class {name}, and takes an optimizer.",
-                f"Call it: {name}(...).",
-            )
-        elif library in _OTHER:
-            other = _OTHER[library]
-            yield Case(
-                "error",
                 f"A model of {_LIBRARIES[other]} was given an optimizer of {_LIBRARIES[library]}, "
-                f"{name} of {home.rpartition('.')[0]}.",
+                f"{name} of {home}.",
                 f"Take both from one: {other}.optimizers.{name} for this model, or build the "
                 f"model with {library}.",
             )
         else:
             yield Case(
-                "error",
-                f"compile was given {name} of {home.rpartition('.')[0]}, which is no optimizer "
-                "of its Keras.",
+                f"compile was given {name} of {home}, which is no optimizer of its Keras.",
                 "Derive it from the optimizer of the Keras that the model is of, or from no other.",
             )
 
@@ -96,13 +87,12 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
         kind, _, said = failure.error.partition(": ")
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
-        method = f"{class_of(root)}.{failure.method}{of_optimizer(summary)}"
-        error = f"{kind}{_quoted(failure, said)}"
         yield Case(
-            "info" if _went_on(summary, failure) else "error",
-            f"{method} raised {error}{where}, {when}{_because(failure, said)}.",
+            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised {kind}"
+            f"{_quoted(failure, said)}{where}, {when}{_because(failure, said)}.",
             _fix(summary, failure),
-            failure.variables,
+            "info" if _went_on(summary, failure) else "error",
+            names=failure.variables,
         )
 
 
@@ -119,20 +109,19 @@ _FIXES = {
         "The loss does not depend on any of them: compute it inside of the GradientTape, from "
         "what the model gives, and take care of numpy, tf.stop_gradient and integers in between."
     ),
-    "other": "",
 }
 
 
 def _fix(summary: Summary, failure: Failure) -> str:
-    root = summary.optimizers[0]
-    if failure.cause == "creation" and root.kind in ("legacy", "v1"):  # which have no `build`
-        return "Make a tf.function for each model and optimizer."
+    if failure.cause == "creation" and summary.optimizers[0].kind in ("legacy", "v1"):
+        return "Make a tf.function for each model and optimizer."  # they have no `build`
     if "corresponding 1:1" in failure.error:  # on JAX: other variables than it was built for
         return (
             "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
             "loop of your own, build an optimizer for the variables that it is to train."
         )
-    return summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES[failure.cause])
+    own = _FIXES.get(failure.cause, "")
+    return summary.dialect.advice(f"apply-raised:{failure.cause}", own)
 
 
 def _quoted(failure: Failure, said: str) -> str:
@@ -146,28 +135,23 @@ def _quoted(failure: Failure, said: str) -> str:
 
 
 def _because(failure: Failure, said: str) -> str:
-    which = names_in_short(failure.variables)
-    one = len(failure.variables) == 1
+    number, which = len(failure.variables), names_in_short(failure.variables)
     if failure.cause == "unknown":
-        verb, of = ("is", "variable") if one else ("are", "variables")
-        return f": {which or 'what it was handed'} {verb} no {of} that it was built for"
+        are = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
+        return f": {which or 'what it was handed'} {are} that it was built for"
     if failure.cause == "creation":
         return ": it makes variables of its own in its first step, and the function had run before"
     if failure.cause == "none":
-        return f": every gradient was None, of {which}" if which else ": every gradient was None"
+        return ": every gradient was None" + (which and f", of {which}")
     if len(failure.error) >= MAX_ERROR:
         said = said.partition(". ")[0]
-    on = f", on {which}" if which else ""
-    return f"{on}: {said.rstrip('.')}" if said else on
+    return (which and f", on {which}") + (said and f": {said.rstrip('.')}")
 
 
 def _went_on(summary: Summary, failure: Failure) -> bool:
     """Whether what could not be done then was done later, or by another optimizer."""
     if failure.cause != "unknown" or not failure.variables:
         return not failure.last
-    updated = {
-        summary.trace.variables[index].name
-        for each in summaries_of(summary.trace)
-        for index in each.updated
-    }
+    every = summary.trace.variables
+    updated = {every[i].name for each in summaries_of(summary.trace) for i in each.updated}
     return updated.issuperset(failure.variables)

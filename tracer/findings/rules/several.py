@@ -1,7 +1,7 @@
 """Rules on several optimizers that update the same variables."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, pairwise
 
 from tracer.findings.cases import Case, names_in_short
 from tracer.findings.rule import rule
@@ -44,31 +44,28 @@ MAX_COMPARED = 100  # optimizers: of more than that no pairs are looked at
 )
 def shared_variable(trace: Trace) -> Iterator[Case]:
     """Variables are updated by two optimizers that step in turns."""
-    sets = [(root, each) for root, each in _updated_by_root(trace).items() if each]
-    stepping = [each for each in sets if trace.optimizers[each[0]].turns[0] > 0]
-    for place, (one, of_one) in enumerate(stepping[:MAX_COMPARED]):
-        for other, of_other in stepping[place + 1 : MAX_COMPARED]:
-            shared = of_one & of_other
-            if not shared or not _in_turns(trace.optimizers[one], trace.optimizers[other]):
-                continue
-            small, large = (one, other) if of_one < of_other else (other, one)
-            inside = of_one < of_other or of_other < of_one
-            names = tuple(trace.variables[index].name for index in sorted(shared))
-            dialect = dialect_of(trace, [trace.optimizers[one], trace.optimizers[other]])
-            more = (
-                f", which also trains {some(len(of_one ^ of_other), f'other {dialect.variable}')}"
+    for one, other in combinations(_stepping(trace)[:MAX_COMPARED], 2):
+        shared = one[1] & other[1]
+        if not shared or not _in_turns(one[0], other[0]):
+            continue
+        (small, of_small), (large, of_large) = sorted((one, other), key=lambda each: len(each[1]))
+        inside = of_small < of_large
+        names = _names_of(trace, shared)
+        dialect = dialect_of(trace, [small, large])
+        both = f"{one[0].name} and {other[0].name}"
+        if inside:
+            more = some(len(of_large - of_small), f"other {dialect.variable}")
+            both = (
+                f"{small.name}, which trains nothing else, and {large.name}, which also trains "
+                f"{more}"
             )
-            first, second = (trace.optimizers[each].name for each in (small, large))
-            both = f"{trace.optimizers[one].name} and {trace.optimizers[other].name}"
-            if inside:
-                both = f"{first}, which trains nothing else, and {second}{more}"
-            yield Case(
-                "warning" if inside else "info",
-                f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
-                f"optimizers in turns: {both}.",
-                dialect.advice("shared-variable"),
-                variables=names,
-            )
+        yield Case(
+            f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
+            f"optimizers in turns: {both}.",
+            dialect.advice("shared-variable"),
+            "warning" if inside else "info",
+            names=names,
+        )
 
 
 @rule(
@@ -102,65 +99,56 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
     yield from _states_dropped(trace)
-    alike: dict[tuple[object, ...], list[int]] = {}
-    updated_by = _updated_by_root(trace)
-    for root, updated in updated_by.items():
-        optimizer = trace.optimizers[root]
-        settings = tuple(sorted((k, v) for k, v in optimizer.settings.items() if k != "built"))
-        goes_on = optimizer.settings.get("state_loaded")
-        if updated and optimizer.made and optimizer.turns[0] and not goes_on:
-            options = optimizer.class_name, optimizer.made, optimizer.rate, settings
-            key = *options, frozenset(updated)
-            alike.setdefault(key, []).append(root)
-    for roots in alike.values():
-        row = sorted((trace.optimizers[each] for each in roots), key=lambda each: each.turns)
+    alike: dict[tuple[frozenset[int], object], list[Optimizer]] = {}
+    for root, updated in _stepping(trace):
+        options = frozenset((k, v) for k, v in root.settings.items() if k != "built")
+        if root.made and not root.settings.get("state_loaded"):
+            key = root.class_name, root.made, root.rate, options
+            alike.setdefault((updated, key), []).append(root)
+    for (updated, _), optimizers in alike.items():
+        row = sorted(optimizers, key=lambda each: each.turns)
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
-        if len(row) < MIN_RENEWED or not one_after_the_other or not _keep_something(trace, roots):
-            continue
-        variables = sorted(updated_by[roots[0]])
-        names = tuple(trace.variables[index].name for index in variables)
-        dialect = dialect_of(trace, row)
         values = [each.values for each in row]
-        if any(a == b is not None for a, b in pairwise(values)):
-            continue  # of which the weights were set back: folds, or a search
-        yield Case(
-            "info" if None in values else "warning",
-            f"{len(row):,} optimizers of the class {class_of(row[0])} {dialect.made_in} in "
-            f"{row[0].made}, one after the other, and each trained "
-            f"{names_in_short(names, noun=dialect.variable)}: {_names(row)}. Each began without "
-            "the moments of the one before.",
-            dialect.advice("optimizer-renewed"),
-            variables=names,
-        )
+        reset = any(a == b is not None for a, b in pairwise(values))  # folds, or a search
+        if len(row) < MIN_RENEWED or not one_after_the_other or reset:
+            continue
+        if _keep_something(trace, row):
+            names, dialect = _names_of(trace, updated), dialect_of(trace, row)
+            each = [each.name for each in row]
+            which = listed(each) if len(row) <= MIN_RENEWED else f"{each[0]} to {each[-1]}"
+            yield Case(
+                f"{len(row):,} optimizers of the class {class_of(row[0])} {dialect.made_in} in "
+                f"{row[0].made}, one after the other, and each trained "
+                f"{names_in_short(names, noun=dialect.variable)}: {which}. Each began without "
+                "the moments of the one before.",
+                dialect.advice("optimizer-renewed"),
+                "info" if None in values else "warning",
+                names=names,
+            )
 
 
 def _states_dropped(trace: Trace) -> Iterator[Case]:
     """Each step of a program of JAX is given a state with the same count of steps."""
     for summary in summaries_of(trace) if trace.complete else ():
-        root = summary.optimizers[0]
-        for remark in root.remarks:
-            if remark.code == "optimizer-renewed":
-                yield Case(
-                    "warning",
-                    f"{root.name} began anew in each of {remark.detail}: the state that it "
-                    "was given had the same count of steps each time.",
-                    "Give each step the state that the one before returned; make it (`init`) once, "
-                    "before the loop. If each step is meant to begin anew, as one step of an inner "
-                    "loop, there is nothing to do.",
-                )
+        for optimizer, remark in summary.remarks("optimizer-renewed"):
+            yield Case(
+                f"{optimizer.name} began anew in each of {remark.detail}: the state that it "
+                "was given had the same count of steps each time.",
+                "Give each step the state that the one before returned; make it (`init`) once, "
+                "before the loop. If each step is meant to begin anew, as one step of an inner "
+                "loop, there is nothing to do.",
+            )
 
 
-def _names(optimizers: Sequence[Optimizer]) -> str:
-    names = [each.name for each in optimizers]
-    return listed(names) if len(names) <= MIN_RENEWED else f"{names[0]} to {names[-1]}"
+def _stepping(trace: Trace) -> list[tuple[Optimizer, frozenset[int]]]:
+    """Each root optimizer of which the turns are known, and what it, or one in it, updated."""
+    arguments = {index for index, each in enumerate(trace.variables) if each.argument}
+    roots = [(each.optimizers[0], each.updated - arguments) for each in summaries_of(trace)]
+    return [(root, updated) for root, updated in roots if updated and root.turns[0]]
 
 
-def _updated_by_root(trace: Trace) -> dict[int, set[int]]:
-    """For each root optimizer the variables that it, or one nested in it, updated."""
-    return {
-        each.root: {index for index in each.updated if not trace.variables[index].argument}
-        for each in summaries_of(trace)
-    }
+def _names_of(trace: Trace, variables: Iterable[int]) -> tuple[str, ...]:
+    return tuple(trace.variables[index].name for index in sorted(variables))
 
 
 def _in_turns(one: Optimizer, other: Optimizer) -> bool:
@@ -169,9 +157,10 @@ def _in_turns(one: Optimizer, other: Optimizer) -> bool:
     return both_again and one.turns[0] < other.turns[1] and other.turns[0] < one.turns[1]
 
 
-def _keep_something(trace: Trace, roots: Sequence[int]) -> bool:
+def _keep_something(trace: Trace, roots: Sequence[Optimizer]) -> bool:
+    nested = {each.root for each in roots}
     return any(
         (each.slots or 0) > 0
         for each in trace.optimizers
-        if each.root in roots and not is_loss_scale(each)
+        if each.root in nested and not is_loss_scale(each)
     )

@@ -39,33 +39,37 @@ from tracer.model.wording import plural, some
         "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
-    needs=("complete", "placed"),
+    needs=("steps", "complete", "placed"),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    if any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) > 1:
-        yield from _skipped_while_accumulating(summary)
+    steps = summary.steps_on[summary.replicas[0]]
     skips = skipped(summary)
+    number = skips.number if skips else _skipped_while_accumulating(summary, steps)
+    by = skipper(summary.optimizers)
+    text = (
+        f"{some(number, 'step')} of {steps:,}{of_optimizer(summary)} "
+        f"{plural(number, 'was', 'were')} skipped by {by}"
+    )
     if skips is None:
+        if number > 0:
+            yield Case(f"{text}.", severity="info")
         return
     first, last = skips.longest
     longest = last - first + 1
     which = f"the first of them step {skips.first:,}"
-    if skips.number == 1:
+    if number == 1:
         which = f"step {first:,}"
     elif longest > 1:
         row = f"in a row, from step {first:,} to {last:,}"
-        which = f"all {row}" if longest == skips.number else f"{which}; {longest:,} of them {row}"
-    by = skipper([skips.by])
-    text = (
-        f"{some(skips.number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
-        f"{of_optimizer(summary)} {plural(skips.number, 'was', 'were')} skipped by {by}, {which}"
-    )
-    lost = skips.by.settings.get("dynamic_scale") == 0
+        which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
+    advice = _OTHERS.get(by, _GOES_ON)
+    if skips.by.settings.get("dynamic_scale") == 0:
+        advice = _NO_SCALE
     yield Case(
+        f"{text}, {which}{_coming(skips.by) if skips.hopeless else ''}.",
+        advice.format(summary.dialect.find_nan),
         "warning" if skips.hopeless else "info",
-        f"{text}{_coming(skips.by) if skips.hopeless else ''}.",
-        (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
         step=skips.first,
     )
 
@@ -92,27 +96,22 @@ _NO_SCALE = (
 def _coming(scale: Optimizer) -> str:
     """What a scale that has fallen too low does next: that of Keras 3 has no lower limit."""
     now = scale.settings.get("dynamic_scale")
-    if not isinstance(now, int | float) or now >= 1:
-        return ""
     if now == 0:
         return (
             "; the scale is 0 now, and stays 0: a gradient that is finite is divided by it, which "
             "makes the weights NaN"
         )
+    if not isinstance(now, int | float) or now >= 1:
+        return ""
     return f"; the scale is {now:g} now, and each further step that is skipped halves it, down to 0"
 
 
-def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
+def _skipped_while_accumulating(summary: Summary, steps: int) -> int:
     """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    inner = [each.iterations for each in summary.optimizers if not is_loss_scale(each)]
-    known = [each for each in inner if each is not None]
-    if known and summary.steps > max(known) > 0:
-        number = summary.steps - max(known)
-        yield Case(
-            "info",
-            f"{some(number, 'step')} of {summary.steps:,}{of_optimizer(summary)} "
-            f"{plural(number, 'was', 'were')} skipped by the loss scale.",
-        )
+    inner = (each.iterations or 0 for each in summary.optimizers if not is_loss_scale(each))
+    reached = max(inner, default=0)
+    scaled = any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) > 1
+    return steps - reached if scaled and reached else 0
 
 
 @rule(
@@ -143,61 +142,55 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
     for index, made in _made(summary, replica).items() if applied else ():
         optimizer = summary.trace.optimizers[index]
         moved = optimizer.iterations
-        if moved is None or moved == made:
-            continue
         begin = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
         if moved == 0:
-            yield Case("warning", f"{begin}stayed at 0.")
-        elif moved > made and moved % made == 0:
+            yield Case(f"{begin}stayed at 0.")
+        elif moved and moved > made and moved % made == 0:
             yield Case(
-                "warning",
                 f"{begin}moved by {moved:,}, {moved // made:,} for each step.",
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
-        else:
-            why = _why(moved, applied, steps if index != summary.root else 0)
-            yield Case("info", f"{begin}moved by {moved:,}{why}.", _FINE)
+        elif moved not in (None, made):
+            whys = {
+                steps * (index != summary.root): (
+                    ", one for each step, also for those that were skipped"
+                ),
+                applied: ", one for each step that updated anything",
+            }
+            other = " (a step that failed, a checkpoint or an assignment moves them too)"
+            yield Case(f"{begin}moved by {moved:,}{whys.get(moved, other)}.", _FINE, "info")
     every = accumulated_steps(summary)
     meant = every > 1 or not any(map(is_loss_scale, summary.optimizers))
     if applied < steps and meant and not summary.total(ineffective):
         spread = summary.spread(tries, requests, replica=replica)
-        came = any(gradients for made, gradients in spread if not made)
         reason = f"no gradient came{' in the others' if applied else ''}"
-        if came:
-            reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
+        elif any(came for made, came in spread if not made):
+            reason = "its own code decides which"
         yield Case(
-            "info",
             f"{applied:,} of {some(steps, 'step')}{of_optimizer(summary)} updated anything: "
             f"{reason}.",
             _FINE,
+            "info",
         )
-
-
-def _made(summary: Summary, replica: int) -> dict[int, int]:
-    """For each optimizer that updates variables, how often its step method ran on a replica."""
-    making = {
-        of.optimizer
-        for of in summary.executions
-        if of.role in ("update", "vain", "discarded") and not of.outside
-    }
-    made = {}
-    for index in sorted(making):
-        ways = (counting(["step"], None, [each], optimizer=index) for each in summary.methods)
-        made[index] = max((summary.total(each, replica) for each in ways), default=0)
-    return {index: number for index, number in made.items() if number}
 
 
 _FINE = "If that is what you meant, there is nothing to do."
 
 
-def _why(moved: int, applied: int, of_loss_scale: int) -> str:
-    if moved == applied:
-        return ", one for each step that updated anything"
-    if moved == of_loss_scale:
-        return ", one for each step, also for those that were skipped"
-    return " (a step that failed, a checkpoint or an assignment moves them too)"
+def _made(summary: Summary, replica: int) -> dict[int, int]:
+    """For each optimizer that updates variables, how often its step method ran on a replica."""
+    roles = ("update", "vain", "discarded")
+    inside = [of for of in summary.executions if of.role in roles and not of.outside]
+    made = {
+        index: max(
+            summary.total(counting(["step"], None, [method], optimizer=index), replica)
+            for method in summary.methods
+        )
+        for index in sorted({of.optimizer for of in inside})
+    }
+    return {index: number for index, number in made.items() if number}
 
 
 @rule(
@@ -221,26 +214,23 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
-    every = accumulated_steps(summary)
-    reached = accumulations(summary)
+    every, reached = accumulated_steps(summary), accumulations(summary)
     if every < 2 or reached is None or summary.unplaced(reached):
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
-    updating = (
-        part.last for part, (made,) in summary.timeline(tries, replica=replica).parts() if made
-    )
-    last = max(updating, default=0)
-    after = range(last + 1, steps + 1)
-    group = summary.timeline(reached, replica=replica)
-    left = sum(number * kept for number, (kept,) in group.within(last + 1, steps))
+    parts = summary.timeline(tries, replica=replica).parts()
+    last = max((part.last for part, (made,) in parts if made), default=0)
+    group = summary.timeline(reached, replica=replica).within(last + 1, steps)
+    left = sum(number * kept for number, (kept,) in group)
     if 0 < left < every:
-        which = "the last step" if len(after) == 1 else f"the last {len(after):,} steps"
-        which = which if left == len(after) else f"{left:,} of {which}"
+        after = steps - last
+        which = "the last step" if after == 1 else f"the last {after:,} steps"
         yield Case(
-            "warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
-            f"The gradients of {which} of {steps:,}{of_optimizer(summary)} were accumulated "
-            f"and never applied: those of {every:,} steps are applied together.",
+            f"The gradients of {which if left == after else f'{left:,} of {which}'} of {steps:,}"
+            f"{of_optimizer(summary)} were accumulated and never applied: those of {every:,} steps "
+            "are applied together.",
+            severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             step=last + 1,
         )
 
@@ -271,12 +261,10 @@ def never_used(summary: Summary) -> Iterator[Case]:
     idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
     if fitted and idle:
         yield Case(
-            "warning",
             f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
             "the optimizer made no step: the train_step never calls its apply_gradients.",
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )
     elif built and idle and not root.failures:
-        text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
-        yield Case("warning", f"{text}.")
+        yield Case(f"{root.name} ({class_of(root)}) was built for its variables, and made no step.")
