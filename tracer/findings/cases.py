@@ -1,7 +1,7 @@
 """What a rule finds, and how cases that say the same of several variables become one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct, structs
 
@@ -25,7 +25,7 @@ class Case(Struct, frozen=True):
     advice: str = ""
     severity: Severity | None = None
     variables: Sequence[int] = ()
-    """The indices of the variables concerned."""
+    """The indices of those that the template names as `{which}`."""
     step: int | None = None
     replica: int | None = None
     """The index of the replica concerned, if it is one."""
@@ -33,17 +33,13 @@ class Case(Struct, frozen=True):
     numbers: Mapping[str, int] = {}
     """What the template names beside the variables."""
     names: tuple[str, ...] = ()
-    """The names of variables that the trace does not have."""
+    """The names of the variables concerned, where they are not those of `variables`."""
 
 
-class _Range(NamedTuple):
-    """The lowest and the highest of some numbers, as a template names them."""
-
-    low: int
-    high: int
+class _Range(tuple[int, int]):
+    """Numbers, from the lowest to the highest: `{n}`, `{n:times}` or `{n:row}` in a template."""
 
     def __format__(self, noun: str) -> str:
-        """`3 to 10` for `{n}`; `twice` for `{n:times}`; `5 rows` for `{n:row}`."""
         if noun == "times":
             return times(self)
         return some(self, noun) if noun else span(self)
@@ -69,24 +65,23 @@ def folded(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
 
 def _together(summary: Summary, group: Sequence[Case]) -> Case:
     first = group[0]
-    variables = sorted(index for case in group for index in case.variables)
-    names = first.names or names_of(summary, variables)
-    if not first.words and not first.numbers:
-        return structs.replace(first, names=names)
+    known = names_of(summary, sorted(index for case in group for index in case.variables))
+    names = known or first.names
+    of = of_optimizer(summary) if known else ""
     steps = [case.step for case in group if case.step is not None]
     numbers = {key: sorted(case.numbers[key] for case in group) for key in first.numbers}
-    of = "" if first.names else of_optimizer(summary)
+    words = dict(
+        which=names_in_short(names, of, summary.dialect.variable),
+        step=min(steps, default=None),
+        later=" or later" if len(set(steps)) > 1 else "",
+        **{many: plural(len(names), one, many) for many, one in _SINGULAR.items()},
+        **{key: _Range((each[0], each[-1])) for key, each in numbers.items()},
+        **first.words,
+    )
     return structs.replace(
         first,
-        text=first.text.format(
-            which=names_in_short(names, of, summary.dialect.variable),
-            step=min(steps, default=None),
-            later=" or later" if len(set(steps)) > 1 else "",
-            **{many: plural(len(names), one, many) for many, one in _SINGULAR.items()},
-            **{key: _Range(each[0], each[-1]) for key, each in numbers.items()},
-            **first.words,
-        ),
-        names=names,
+        text=first.text.format(**words) if first.words or first.numbers else first.text,
+        names=first.names or names,
         step=min(steps, default=None),
         replica=first.replica if len({case.replica for case in group}) == 1 else None,
     )

@@ -128,24 +128,24 @@ def _quoted(failure: Failure, said: str) -> str:
     """The first sentence of what the framework said, where it is known what that means."""
     if failure.cause == "other":
         return ""
-    if failure.cause == "none":
-        said = said.partition(": ")[0]  # a list of all variables comes next
+    said = re.sub(r": [(\[].*", "", said)  # a list of all variables
     said = re.sub(r", value=.*", ">", said)  # of the variable, in eager mode
     return f' "{said.partition(". ")[0].rstrip(".")}"'
 
 
 def _because(failure: Failure, said: str) -> str:
     number, which = len(failure.variables), names_in_short(failure.variables)
-    if failure.cause == "unknown":
-        are = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
-        return f": {which or 'what it was handed'} {are} that it was built for"
-    if failure.cause == "creation":
-        return ": it makes variables of its own in its first step, and the function had run before"
-    if failure.cause == "none":
-        return ": every gradient was None" + (which and f", of {which}")
+    is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
     if len(failure.error) >= MAX_ERROR:
         said = said.partition(". ")[0]
-    return (which and f", on {which}") + (said and f": {said.rstrip('.')}")
+    return {
+        "unknown": f": {which or 'what it was handed'} {is_no} that it was built for",
+        "creation": (
+            ": it makes variables of its own in its first step, and the function had run before"
+        ),
+        "none": ": every gradient was None" + (which and f", of {which}"),
+        "other": (which and f", on {which}") + (said and f": {said.rstrip('.')}"),
+    }[failure.cause]
 
 
 def _went_on(summary: Summary, failure: Failure) -> bool:

@@ -1,8 +1,6 @@
 """Rules on graph tracings: graphs that never ran, functions traced again and again."""
 
-import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from msgspec import structs
 
@@ -17,8 +15,6 @@ MIN_TRACINGS = (
     5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 )
 STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
-_LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
-"""How an argument begins that is a Python value and has no name."""
 
 
 @rule(
@@ -147,23 +143,20 @@ def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
 def retraced(summary: Summary) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
     for rows in _by_function(summary):
-        signatures = [each for each in rows if each.signature]
-        later = [each for each in pairwise(signatures) if each[1].after > 0]
+        later = [each for each in rows if each.signature][1:]
+        later = [each for each in later if each.after > 0]
         if not later:
             continue
-        before, first = later[0]
-        tracings = sum(each.tracings for _, each in later)
-        change, line = _change(before.signature, first.signature), ""
-        for event in _events_of(summary, [first])[:1]:
+        tracings, change = sum(each.tracings for each in later), ""
+        for event in _events_of(summary, later[:1])[:1]:
+            became = event.detail.replace(" -> ", " became ")
             line = _line(summary, event)
-            if event.cause == "value":  # it knows the name of the argument
-                change = f", when {event.detail.replace(' -> ', ' became ')}"
+            change = (became and f", when {became}") + (line and f", by the call in {line}")
         yield Case(
-            f"{first.function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
-            f"training, first after step {first.after:,}{summary.dialect.roughly}{change}"
-            f"{line and f', by the call in {line}'}.",
+            f"{rows[0].function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
+            f"training, first after step {later[0].after:,}{summary.dialect.roughly}{change}.",
             severity=_costly(tracings, rows),
-            step=first.after + 1,
+            step=later[0].after + 1,
         )
 
 
@@ -222,33 +215,3 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
         if graph.root == summary.root:
             functions.setdefault(graph.function, {}).setdefault(graph.signature, graph)
     return [list(signatures.values()) for signatures in functions.values()]
-
-
-def _change(before: str, after: str) -> str:
-    """`, when x: float32[32, 4] became x: float32[7, 4]`, with the arguments that changed.
-
-    >>> _change("x: float32[1], 0", "x: float32[1], 1")
-    ', when the Python value 0 became 1'
-    """
-    old, new = _arguments(before), _arguments(after)
-    if len(old) == len(new):
-        pairs = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
-        old, new = [a for a, _ in pairs], [b for _, b in pairs]
-    value = "the Python value " if len(old) == len(new) == 1 and _LITERAL.match(old[0]) else ""
-    which, became = names_in_short(old, noun="argument"), names_in_short(new, noun="argument")
-    return f", when {value}{which} became {became}" if which and became else ""
-
-
-def _arguments(signature: str) -> list[str]:
-    """The arguments in a signature: split at the commas that are in no brackets.
-
-    >>> _arguments("x: float32[32, 4], training: True")
-    ['x: float32[32, 4]', 'training: True']
-    """
-    arguments, depth, start = [], 0, 0
-    for index, char in enumerate(signature):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and not depth:
-            arguments.append(signature[start:index].strip())
-            start = index + 1
-    return [*arguments, signature[start:].strip()]

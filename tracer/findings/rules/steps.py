@@ -39,22 +39,14 @@ from tracer.model.wording import plural, some
         "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
-    needs=("steps", "complete", "placed"),
+    needs=("complete",),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    steps = summary.steps_on[summary.replicas[0]]
     skips = skipped(summary)
-    number = skips.number if skips else _skipped_while_accumulating(summary, steps)
-    by = skipper(summary.optimizers)
-    text = (
-        f"{some(number, 'step')} of {steps:,}{of_optimizer(summary)} "
-        f"{plural(number, 'was', 'were')} skipped by {by}"
-    )
     if skips is None:
-        if number > 0:
-            yield Case(f"{text}.", severity="info")
         return
+    by, number = skipper(summary.optimizers), skips.number
     first, last = skips.longest
     longest = last - first + 1
     which = f"the first of them step {skips.first:,}"
@@ -67,7 +59,9 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     if skips.by.settings.get("dynamic_scale") == 0:
         advice = _NO_SCALE
     yield Case(
-        f"{text}, {which}{_coming(skips.by) if skips.hopeless else ''}.",
+        f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
+        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}, {which}"
+        f"{_coming(skips.by) if skips.hopeless else ''}.",
         advice.format(summary.dialect.find_nan),
         "warning" if skips.hopeless else "info",
         step=skips.first,
@@ -104,14 +98,6 @@ def _coming(scale: Optimizer) -> str:
     if not isinstance(now, int | float) or now >= 1:
         return ""
     return f"; the scale is {now:g} now, and each further step that is skipped halves it, down to 0"
-
-
-def _skipped_while_accumulating(summary: Summary, steps: int) -> int:
-    """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    inner = (each.iterations or 0 for each in summary.optimizers if not is_loss_scale(each))
-    reached = max(inner, default=0)
-    scaled = any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) > 1
-    return steps - reached if scaled and reached else 0
 
 
 @rule(

@@ -1,9 +1,8 @@
 """Rules on what steps did to the weights: they need effects, which have to be asked for."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from tracer.findings.cases import Case, names_in_short, names_of, of_optimizer
+from tracer.findings.cases import Case, names_of
 from tracer.findings.rule import rule
 from tracer.model.measures import updates
 from tracer.model.records import Effect
@@ -16,18 +15,6 @@ MIN_LAST_UPDATES = 5
 """The same for the last updates."""
 LAST_SHARE = 4
 """They are at least one of so many."""
-
-
-class _Moves(NamedTuple):
-    """What came of the updates of variables."""
-
-    variables: Sequence[int]
-    updated: int
-    """In how many steps they were updated."""
-    last_change: int
-    """The last of them that changed them; 0 if none did."""
-    since: int
-    """How many of them came after that, and changed nothing."""
 
 
 @rule(
@@ -58,22 +45,19 @@ def not_finite(summary: Summary) -> Iterator[Case]:
     if not seen:
         return
     looked = [each for each in summary.effects if each.what == "compared" and each.total]
-    first = _first_step(seen)
+    first = min(_first_step([each]) for each in seen)
     at_first = [each for each in seen if _first_step([each]) == first]
     replicas = {each.replica for each in at_first}
-    names = names_of(summary, sorted({index for each in at_first for index in each.variables}))
-    everyone = sorted({index for each in seen for index in each.variables})
-    of, noun = of_optimizer(summary), summary.dialect.variable
-    when = f"after step {first:,}" if first else "after some steps"
-    text = f"{names_in_short(names, of, noun)} held infinite or NaN values {when}"
+    everyone, beginning = _variables(seen), _variables(at_first)
     from_the_start = first and first == _first_step(looked)
+    when, more = f"step {first:,}" if first else "some steps", ""
     if from_the_start:
-        text += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
-    if len(everyone) > len(names):
-        compared = {index for each in looked for index in each.variables}
-        text += f", and {len(everyone):,} of {some(len(compared), 'variable')} did so in the end"
+        when += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
+    if len(everyone) > len(beginning):
+        compared = some(len(_variables(looked)), "variable")
+        more = f", and {len(everyone):,} of {compared} did so in the end"
     yield Case(
-        f"{text}.",
+        "{which} held infinite or NaN values after {when}{more}.",
         "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
         "data of that step."
         if from_the_start
@@ -81,10 +65,16 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         "step (log of 0, a division by 0, an overflow of float16): "
         f"{summary.dialect.find_nan} stops where it begins. A lower learning "
         "rate or clipping helps where gradients explode.",
-        variables=everyone,
+        variables=beginning,
         step=first or None,
         replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
+        words={"when": when, "more": more},
+        names=names_of(summary, everyone),
     )
+
+
+def _variables(effects: Sequence[Effect]) -> list[int]:
+    return sorted({index for each in effects for index in each.variables})
 
 
 def _first_step(effects: Sequence[Effect]) -> int:
@@ -117,9 +107,9 @@ def unchanged(summary: Summary) -> Iterator[Case]:
     end = _first_step([each for each in summary.effects if each.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
-    never = [each for each in moves if not each.last_change and each.since >= MIN_UPDATES]
-    if never and not any(each.last_change for each in moves):
-        dead = [index for each in never for index in each.variables]
+    never = [(each, since) for each, _, last, since in moves if not last and since >= MIN_UPDATES]
+    if never and not any(last for _, _, last, _ in moves):
+        dead = [index for variables, _ in never for index in variables]
         yield Case(
             "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
@@ -127,19 +117,19 @@ def unchanged(summary: Summary) -> Iterator[Case]:
             variables=dead,
             step=1,
             words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
-            numbers={"steps": max(each.updated for each in moves)},
+            numbers={"steps": max(updated for _, updated, _, _ in moves)},
         )
         return
-    for each in never:
+    for variables, since in never:
         yield Case(
             "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
             severity="warning",
-            variables=each.variables,
+            variables=variables,
             words={"before": before},
-            numbers={"steps": each.since},
+            numbers={"steps": since},
         )
-    for each in moves:
-        if each.last_change and each.since >= max(MIN_LAST_UPDATES, each.updated / LAST_SHARE):
+    for variables, updated, last, since in moves:
+        if last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
             yield Case(
                 "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
                 "nothing.",
@@ -147,17 +137,18 @@ def unchanged(summary: Summary) -> Iterator[Case]:
                 "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small "
                 "beside the weight for its type.",
                 "warning",
-                each.variables,
-                each.last_change + 1,
+                variables,
+                last + 1,
                 words={"before": before},
-                numbers={"updates": each.since},
+                numbers={"updates": since},
             )
 
 
-def _moves(summary: Summary, end: int) -> Iterator[_Moves]:
+def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
     """What came of the updates before step `end`, or of all if it is 0, on the first replica.
 
-    The other replicas do as the first one that updates a variable.
+    Variables, in how many steps they were updated, the last of these that changed them (0 if none
+    did), and how many came after that one. Other replicas do as the first that updates a variable.
     """
     every = summary.trace.variables
     for pattern in summary.asked:
@@ -174,4 +165,4 @@ def _moves(summary: Summary, end: int) -> Iterator[_Moves]:
             changed = max((at.last for at, still in looked if not still), default=0)
             after = timeline.within(changed + 1, steps)
             since = sum(number for number, (made, seen, _) in after if made and seen)
-            yield _Moves(variables, sum(at.number for at, _ in looked), changed, since)
+            yield variables, sum(at.number for at, _ in looked), changed, since
