@@ -9,8 +9,7 @@ from typing import get_args
 import msgspec
 
 from tracer.errors import shown, unknown_name
-from tracer.findings.cases import Severity
-from tracer.findings.rule import Rule
+from tracer.findings.rule import Rule, Severity
 from tracer.findings.rules import (
     classes,
     failures,

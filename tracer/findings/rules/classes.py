@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from tracer.findings.cases import Case
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, rule
 from tracer.kinds import KINDS
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.labels import class_of

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, names_in_short, of_optimizer
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, names_in_short, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.records import Failure
 from tracer.model.summary import Summary, summaries_of

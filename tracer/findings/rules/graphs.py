@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from tracer.findings.cases import MAX_NAMES, Case, Severity, names_in_short, of_optimizer
-from tracer.findings.rule import rule
+from tracer.findings.rule import MAX_NAMES, Case, Severity, names_in_short, of_optimizer, rule
 from tracer.model.callers import nearest
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only

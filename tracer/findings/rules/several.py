@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 
-from tracer.findings.cases import Case, names_in_short
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, names_in_short, rule
 from tracer.model.dialects import dialect_of
 from tracer.model.labels import class_of
 from tracer.model.records import Optimizer

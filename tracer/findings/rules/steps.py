@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, of_optimizer
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.measures import counting, ineffective, requests, tries
 from tracer.model.programs import has_ended

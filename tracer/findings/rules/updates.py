@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from tracer.findings.cases import MAX_NAMES, Case, Severity, of_optimizer
-from tracer.findings.rule import rule
+from tracer.findings.rule import MAX_NAMES, Case, Severity, of_optimizer, rule
 from tracer.model.labels import class_of, replica_names, replica_noun
 from tracer.model.measures import counting, dense, missing, requests, sparse, tries, updates
 from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper

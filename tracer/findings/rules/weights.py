@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tracer.findings.cases import Case, names_of
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, names_of, rule
 from tracer.model.measures import updates
 from tracer.model.records import Effect
 from tracer.model.summary import Summary
