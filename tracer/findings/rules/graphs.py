@@ -71,10 +71,12 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
     failed = any(program.error for program in summary.trace.programs)
     advice = _MEND_THE_ERROR if failed else _CALL_THE_FUNCTION
     found = []
+    usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
     for rows in _by_function(summary):
-        traced = [_without_failed(each) for each in rows]
-        usual = summary.dialect.traces_twice
-        idle = [each for each in traced if each.idle and not (usual and is_first_only(each))]
+        # Tracings that an error ended gave no graph to run.
+        left = [(each.tracings - each.failed, each.idle - each.failed, each) for each in rows]
+        traced = [structs.replace(each, tracings=n, idle=idle) for n, idle, each in left]
+        idle = [each for each in traced if each.idle and not usual(each)]
         if idle:
             found.append((traced, idle))
     if len(found) > MAX_NAMES:
@@ -94,17 +96,10 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
 
 
 _MEND_THE_ERROR = "Mend the error that ended the program before its first step."
-"""It may have been called, and the error have come before its step."""
 _CALL_THE_FUNCTION = (
     "If it was only traced, call the function: tracing it alone trains nothing. If it was called, "
     "it ended before its first step: look for an error, or for data without a batch."
 )
-
-
-def _without_failed(graph: Graph) -> Graph:
-    """What is left without the tracings that an error ended: they gave no graph to run."""
-    tracings, idle = graph.tracings - graph.failed, graph.idle - graph.failed
-    return structs.replace(graph, tracings=tracings, idle=idle)
 
 
 def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:

@@ -8,6 +8,11 @@ from tracer.model.programs import has_ended
 from tracer.model.summary import Summary
 from tracer.model.wording import listed, plural, some
 
+_SCALES = {
+    "initial_scale": " by its scale, {:,.0f} at first,",
+    "loss_scale_factor": " by its loss_scale_factor, {:,g},",
+}
+
 
 @rule(
     "never-handed",
@@ -116,16 +121,16 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
     """A loss scale unscales what nobody has scaled."""
     for optimizer, remark in summary.remarks("loss-not-scaled"):
         settings = optimizer.settings
-        scale, factor = settings.get("initial_scale"), settings.get("loss_scale_factor")
-        times = ""
-        if isinstance(scale, int | float):
-            times = f" by its scale, {scale:,.0f} at first,"
-        elif isinstance(factor, int | float):
-            times = f" by its loss_scale_factor, {factor:,g},"
-        if not scale == 1 == settings.get("dynamic_scale", 1):  # which changes nothing
+        scales = (
+            by.format(scale)
+            for key, by in _SCALES.items()
+            if isinstance(scale := settings.get(key), int | float)
+        )
+        # A scale of 1 changes nothing.
+        if settings.get("initial_scale") != 1 or settings.get("dynamic_scale", 1) != 1:
             yield Case(
-                f"{class_of(optimizer)}.{remark.detail} divided each gradient{times} and nobody "
-                f"called {remark.method}: the gradients are too small by that factor.",
+                f"{class_of(optimizer)}.{remark.detail} divided each gradient{next(scales, '')} "
+                f"and nobody called {remark.method}: the gradients are too small by that factor.",
                 f"Compute the gradients of optimizer.{remark.method}(loss)"
                 f"{summary.dialect.advice('loss-not-scaled:where')}.",
             )

@@ -1,14 +1,12 @@
 """Rules on several optimizers that update the same variables."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from tracer.findings.rule import Case, names_in_short, rule
-from tracer.model.dialects import dialect_of
+from tracer.findings.rule import Case, names_in_short, names_of, rule
 from tracer.model.labels import class_of
-from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import is_loss_scale
-from tracer.model.summary import summaries_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, plural, some
 
@@ -43,28 +41,42 @@ MAX_COMPARED = 100  # optimizers: of more than that no pairs are looked at
 )
 def shared_variable(trace: Trace) -> Iterator[Case]:
     """Variables are updated by two optimizers that step in turns."""
-    for one, other in combinations(_stepping(trace)[:MAX_COMPARED], 2):
-        shared = one[1] & other[1]
-        if not shared or not _in_turns(one[0], other[0]):
+    updated = _updated(trace)
+    for one, other in combinations(list(updated)[:MAX_COMPARED], 2):
+        shared = updated[one] & updated[other]
+        if not shared or not _in_turns(one.optimizers[0].turns, other.optimizers[0].turns):
             continue
-        (small, of_small), (large, of_large) = sorted((one, other), key=lambda each: len(each[1]))
-        inside = of_small < of_large
-        names = _names_of(trace, shared)
-        dialect = dialect_of(trace, [small, large])
-        both = f"{one[0].name} and {other[0].name}"
+        small, large = sorted((one, other), key=lambda each: len(updated[each]))
+        inside = updated[small] < updated[large]
+        names = names_of(one, sorted(shared))
+        both = f"{one.optimizers[0].name} and {other.optimizers[0].name}"
         if inside:
-            more = some(len(of_large - of_small), f"other {dialect.variable}")
+            others = len(updated[large] - updated[small])
             both = (
-                f"{small.name}, which trains nothing else, and {large.name}, which also trains "
-                f"{more}"
+                f"{small.optimizers[0].name}, which trains nothing else, and "
+                f"{large.optimizers[0].name}, which also trains "
+                f"{some(others, f'other {one.dialect.variable}')}"
             )
         yield Case(
             f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
             f"optimizers in turns: {both}.",
-            dialect.advice("shared-variable"),
+            one.dialect.advice("shared-variable"),
             "warning" if inside else "info",
             names=names,
         )
+
+
+def _in_turns(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether each had a turn before and after one of the other."""
+    both_again = one[0] < one[1] and other[0] < other[1]
+    return both_again and one[0] < other[1] and other[0] < one[1]
+
+
+def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
+    """What each root optimizer updated, of those of which the turns are known."""
+    arguments = {index for index, each in enumerate(trace.variables) if each.argument}
+    updated = {each: each.updated - arguments for each in summaries_of(trace)}
+    return {each: of for each, of in updated.items() if of and each.optimizers[0].turns[0]}
 
 
 @rule(
@@ -98,23 +110,26 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
     yield from _states_dropped(trace)
-    alike: dict[tuple[frozenset[int], object], list[Optimizer]] = {}
-    for root, updated in _stepping(trace):
+    alike: dict[object, list[Summary]] = {}
+    updated = _updated(trace)
+    for summary, variables in updated.items():
+        root = summary.optimizers[0]
         options = frozenset((k, v) for k, v in root.settings.items() if k != "built")
         if root.made and not root.settings.get("state_loaded"):
-            key = root.class_name, root.made, root.rate, options
-            alike.setdefault((updated, key), []).append(root)
-    for (updated, _), optimizers in alike.items():
-        row = sorted(optimizers, key=lambda each: each.turns)
+            key = root.class_name, root.made, root.rate, options, variables
+            alike.setdefault(key, []).append(summary)
+    for group in alike.values():
+        row = sorted((each.optimizers[0] for each in group), key=lambda each: each.turns)
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
+        every = [each for summary in group for each in summary.optimizers]
+        keep_something = any(each.slots for each in every if not is_loss_scale(each))
         values = [each.values for each in row]
         reset = any(a == b is not None for a, b in pairwise(values))  # folds, or a search
-        if len(row) < MIN_RENEWED or not one_after_the_other or reset:
-            continue
-        if _keep_something(trace, row):
-            names, dialect = _names_of(trace, updated), dialect_of(trace, row)
-            each = [each.name for each in row]
-            which = listed(each) if len(row) <= MIN_RENEWED else f"{each[0]} to {each[-1]}"
+        if len(row) >= MIN_RENEWED and one_after_the_other and keep_something and not reset:
+            names, dialect = names_of(group[0], sorted(updated[group[0]])), group[0].dialect
+            which = f"{row[0].name} to {row[-1].name}"
+            if len(row) <= MIN_RENEWED:
+                which = listed([each.name for each in row])
             yield Case(
                 f"{len(row):,} optimizers of the class {class_of(row[0])} {dialect.made_in} in "
                 f"{row[0].made}, one after the other, and each trained "
@@ -137,29 +152,3 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
                 "before the loop. If each step is meant to begin anew, as one step of an inner "
                 "loop, there is nothing to do.",
             )
-
-
-def _stepping(trace: Trace) -> list[tuple[Optimizer, frozenset[int]]]:
-    """Each root optimizer of which the turns are known, and what it, or one in it, updated."""
-    arguments = {index for index, each in enumerate(trace.variables) if each.argument}
-    roots = [(each.optimizers[0], each.updated - arguments) for each in summaries_of(trace)]
-    return [(root, updated) for root, updated in roots if updated and root.turns[0]]
-
-
-def _names_of(trace: Trace, variables: Iterable[int]) -> tuple[str, ...]:
-    return tuple(trace.variables[index].name for index in sorted(variables))
-
-
-def _in_turns(one: Optimizer, other: Optimizer) -> bool:
-    """Whether each had a turn before and after one of the other."""
-    both_again = one.turns[0] < one.turns[1] and other.turns[0] < other.turns[1]
-    return both_again and one.turns[0] < other.turns[1] and other.turns[0] < one.turns[1]
-
-
-def _keep_something(trace: Trace, roots: Sequence[Optimizer]) -> bool:
-    nested = {each.root for each in roots}
-    return any(
-        (each.slots or 0) > 0
-        for each in trace.optimizers
-        if each.root in nested and not is_loss_scale(each)
-    )

@@ -10,7 +10,6 @@ from tracer.model.records import Optimizer
 from tracer.model.skipped_steps import (
     accumulated_steps,
     accumulations,
-    is_loss_scale,
     skipped,
     skipper,
 )
@@ -54,9 +53,8 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     elif longest > 1:
         row = f"in a row, from step {first:,} to {last:,}"
         which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
-    advice = _OTHERS.get(by, _GOES_ON)
-    if skips.by.settings.get("dynamic_scale") == 0:
-        advice = _NO_SCALE
+    lost = skips.by.settings.get("dynamic_scale") == 0
+    advice = _NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)
     yield Case(
         f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
         f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}, {which}"
@@ -145,7 +143,7 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
             other = " (a step that failed, a checkpoint or an assignment moves them too)"
             yield Case(f"{begin}moved by {moved:,}{whys.get(moved, other)}.", _FINE, "info")
     every = accumulated_steps(summary)
-    meant = every > 1 or not any(map(is_loss_scale, summary.optimizers))
+    meant = every > 1 or not skipper(summary.optimizers)
     if applied < steps and meant and not summary.total(ineffective):
         spread = summary.spread(tries, requests, replica=replica)
         reason = f"no gradient came{' in the others' if applied else ''}"

@@ -1,6 +1,6 @@
 """Rules on what was updated, and with what gradient."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from tracer.findings.rule import MAX_NAMES, Case, Severity, of_optimizer, rule
@@ -116,7 +116,10 @@ def never_updated(summary: Summary) -> Iterator[Case]:
             skipped = _only_skipped(summary, pattern)
             yield Case(
                 "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
-                _infinite(summary) if skipped else _taken_away(summary),
+                "Look for what makes the gradients infinite or NaN in the steps in which it has "
+                f"one: {summary.dialect.find_nan}."
+                if skipped
+                else _taken_away(summary),
                 variables=pattern.variables,
                 step=1,
                 words={
@@ -132,11 +135,6 @@ def _taken_away(summary: Summary) -> str:
     method = summary.dialect.step_method
     own = f"Look for what takes gradients away in the optimizer's own {method}."
     return summary.dialect.advice("never-updated", own)
-
-
-def _infinite(summary: Summary) -> str:
-    where = "in the steps in which it has one"
-    return f"Look for what makes the gradients infinite or NaN {where}: {summary.dialect.find_nan}."
 
 
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
@@ -289,9 +287,9 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
-    if summary.trace.finished:
-        yield from _steps_disagree(summary)
     names = replica_names(summary.trace)
+    if summary.trace.finished:
+        yield from _steps_disagree(summary, names)
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
@@ -336,25 +334,22 @@ def _look_for_a_condition(summary: Summary) -> str:
     return f"Look for a condition on the {noun} or on its own data around {around}."
 
 
-def _steps_disagree(summary: Summary) -> Iterator[Case]:
-    trace, steps, noun = summary.trace, summary.steps_on, replica_noun(summary.trace)
+def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
+    steps, noun = summary.steps_on, replica_noun(summary.trace)
     most = max(summary.replicas, key=lambda r: steps[r])
-    behind = [each for each in summary.replicas if steps[each] < steps[most]]
+    behind = {each: steps[each] for each in summary.replicas if steps[each] < steps[most]}
     if behind:
-        low = min(steps[each] for each in behind)
-        names = replica_names(trace)
-        which = listed([names[each] for each in behind])
-        if len(behind) > MAX_NAMES:
-            which = some(len(behind), noun)
-        ran = some((low, max(steps[each] for each in behind)), "step")
-        workers = {trace.replicas[each].worker for each in (*behind, most)}
+        low, high = min(behind.values()), max(behind.values())
+        few = len(behind) <= MAX_NAMES
+        which = listed([names[each] for each in behind]) if few else some(len(behind), noun)
+        workers = {summary.trace.replicas[each].worker for each in (*behind, most)}
         yield Case(
-            f"{which}{of_optimizer(summary)} ran {ran}, {names[most]} ran {steps[most]:,}: they "
-            f"differ from step {low + 1:,} on.",
+            f"{which}{of_optimizer(summary)} ran {some((low, high), 'step')}, {names[most]} ran "
+            f"{steps[most]:,}: they differ from step {low + 1:,} on.",
             _look_for_a_condition(summary) if len(workers) == 1 else _AS_MUCH[noun],
             "warning",
             step=low + 1,
-            replica=behind[0],
+            replica=min(behind),
         )
 
 
@@ -418,9 +413,9 @@ def _densifier(summary: Summary) -> str:
 
 
 def _one_copy(summary: Summary) -> bool:
-    if any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers):
-        return True  # of PyTorch: each rank updates its own part, and sends it to the others
-    return any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
+    """Whether a variable has one copy, or each rank updates its own part and sends it to others."""
+    parts = any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers)
+    return parts or any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 
 def _uneven(summary: Summary, pattern: Pattern) -> bool:
