@@ -110,6 +110,8 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
 def never_updated(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
     by = skipper(summary.optimizers) or "the loss scale"
+    own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
+    by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
     any_was = any(pattern.total(updates) for pattern in summary.asked)
     for pattern in summary.asked if any_was else ():
         if pattern.total(requests) and not pattern.total(tries):
@@ -124,7 +126,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
                 step=1,
                 words={
                     "method": summary.dialect.step_method,
-                    "how": f", in steps that {by} skipped" if skipped else _by_itself(summary),
+                    "how": f", in steps that {by} skipped" if skipped else by_itself,
                 },
                 numbers={"times": max(pattern.total(requests, r) for r in pattern.replicas)},
             )
@@ -144,12 +146,6 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
         return False
     asked = counting(["request"], variable=pattern.variables[0])
     return not any(made and came for made, came in summary.spread(tries, asked))
-
-
-def _by_itself(summary: Summary) -> str:
-    """What else may have updated a variable that no apply method was called for."""
-    own = (f"{class_of(each)}.{remark.method}" for each, remark in summary.remarks("own-step"))
-    return next((f" (what {method} assigns by itself is not seen)" for method in own), "")
 
 
 @rule(
@@ -390,12 +386,15 @@ _AS_MUCH = {
 def densified(summary: Summary) -> Iterable[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
+    settings = ("gradient_accumulation_steps", "global_clipnorm")
+    causes = [key for key in settings if any(each.settings.get(key) for each in summary.optimizers)]
+    by = f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
     return [
         Case(
             "{which}: the gradient was sparse when it reached apply_gradients and dense when it "
             "was applied{by}, with all {rows:row}.",
             variables=[index],
-            words={"by": _densifier(summary)},
+            words={"by": by},
             numbers={"rows": next(iter(every[index].shape), 1) or 0},
         )
         for pattern in summary.asked
@@ -403,13 +402,6 @@ def densified(summary: Summary) -> Iterable[Case]:
         if pattern.total(dense) and not pattern.total(sparse)
         for index in pattern.variables
     ]
-
-
-def _densifier(summary: Summary) -> str:
-    """` (global_clipnorm is set)`: what may have done it."""
-    names = ("gradient_accumulation_steps", "global_clipnorm")
-    causes = [name for name in names if any(each.settings.get(name) for each in summary.optimizers)]
-    return f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
 
 
 def _one_copy(summary: Summary) -> bool:
