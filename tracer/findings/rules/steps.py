@@ -1,20 +1,120 @@
-"""Rules on the steps: skipped, accumulated, counted otherwise, or never made."""
+"""Rules on the steps: those that raised, were skipped, accumulated, or counted otherwise."""
 
+import re
 from collections.abc import Iterator
 
-from tracer.findings.rule import Case, of_optimizer, rule
+from tracer.findings.rule import Case, names_in_short, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.measures import counting, ineffective, requests, tries
 from tracer.model.programs import has_ended
-from tracer.model.records import Optimizer
+from tracer.model.records import Failure, Optimizer
 from tracer.model.skipped_steps import (
     accumulated_steps,
     accumulations,
     skipped,
     skipper,
 )
-from tracer.model.summary import Summary
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.wording import plural, some
+
+MAX_ERROR = 200  # characters, where a recorder cuts what was said
+_REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
+
+
+@rule(
+    "apply-raised",
+    severity="error",
+    title="a step raised",
+    why="The step that raised, and those that would have come after it, did not update anything.",
+    advice="Mend what the error says.",
+    explanation=(
+        "apply_gradients, or apply in Keras 3, was left by an exception, while it ran or while a "
+        "graph was traced. `Unknown variable` (Keras 3) and `The optimizer cannot recognize "
+        "variable` (tf_keras) come where an optimizer gets variables that it was not built for, "
+        "as those of a second model; `only supports singleton tf.Variables` where it has to make "
+        "its own variables in a tf.function that made some before. It is info if training went "
+        "on: the variables were updated all the same, or the optimizer made steps afterwards. An "
+        "error of the data or of the model comes before apply_gradients and is not reported, nor "
+        "is one that comes while a graph runs, or what another rule says of the optimizer's class."
+    ),
+)
+def apply_raised(summary: Summary) -> Iterator[Case]:
+    """A call of the outermost step method was ended by an exception."""
+    root = summary.optimizers[0]
+    reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
+    for failure in root.failures:
+        if reported and failure.cause == "other":
+            continue
+        kind, _, said = failure.error.partition(": ")
+        where = f" while {failure.function} was traced" if failure.function else ""
+        when = f"after step {failure.after:,}" if failure.after else "in the first step"
+        yield Case(
+            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised {kind}"
+            f"{_quoted(failure, said)}{where}, {when}{_because(failure, said)}.",
+            _fix(summary, failure),
+            "info" if _went_on(summary, failure) else "error",
+            names=failure.variables,
+        )
+
+
+_FIXES = {
+    "unknown": (
+        "Make a new optimizer for each model; or, if one is to train all of it, build it for all "
+        "variables before the first step: optimizer.build(first + second)."
+    ),
+    "creation": (
+        "Make the variables before: optimizer.build(variables), outside of the tf.function; or "
+        "make a tf.function for each model and optimizer."
+    ),
+    "none": (
+        "The loss does not depend on any of them: compute it inside of the GradientTape, from "
+        "what the model gives, and take care of numpy, tf.stop_gradient and integers in between."
+    ),
+}
+
+
+def _fix(summary: Summary, failure: Failure) -> str:
+    if failure.cause == "creation" and summary.optimizers[0].kind in ("legacy", "v1"):
+        return "Make a tf.function for each model and optimizer."  # they have no `build`
+    if "corresponding 1:1" in failure.error:  # on JAX: other variables than it was built for
+        return (
+            "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
+            "loop of your own, build an optimizer for the variables that it is to train."
+        )
+    return summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES.get(failure.cause, ""))
+
+
+def _quoted(failure: Failure, said: str) -> str:
+    """The first sentence of what the framework said, where it is known what that means."""
+    if failure.cause == "other":
+        return ""
+    said = re.sub(r": [(\[].*", "", said)  # a list of all variables
+    said = re.sub(r", value=.*", ">", said)  # of the variable, in eager mode
+    return f' "{said.partition(". ")[0].rstrip(".")}"'
+
+
+def _because(failure: Failure, said: str) -> str:
+    number, which = len(failure.variables), names_in_short(failure.variables)
+    is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
+    if len(failure.error) >= MAX_ERROR:
+        said = said.partition(". ")[0]
+    return {
+        "unknown": f": {which or 'what it was handed'} {is_no} that it was built for",
+        "creation": (
+            ": it makes variables of its own in its first step, and the function had run before"
+        ),
+        "none": ": every gradient was None" + (which and f", of {which}"),
+        "other": (which and f", on {which}") + (said and f": {said.rstrip('.')}"),
+    }[failure.cause]
+
+
+def _went_on(summary: Summary, failure: Failure) -> bool:
+    """Whether what could not be done then was done later, or by another optimizer."""
+    if failure.cause != "unknown" or not failure.variables:
+        return not failure.last
+    every = summary.trace.variables
+    updated = {every[i].name for each in summaries_of(summary.trace) for i in each.updated}
+    return updated.issuperset(failure.variables)
 
 
 @rule(
@@ -216,38 +316,3 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
             severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             step=last + 1,
         )
-
-
-@rule(
-    "never-used",
-    severity="warning",
-    title="an optimizer was built and never used",
-    why=(
-        "It holds memory for each variable, and the program may train with another optimizer than "
-        "it seems to."
-    ),
-    advice="Look which optimizer the train step calls; compile keeps the one that it was given.",
-    explanation=(
-        "The optimizer was wrapped, and built for its variables (as by loading a model), and "
-        "apply_gradients was not called so far; or `fit` came to its end with it, whose "
-        "`train_step` calls no apply_gradients. `tracer.record` and `tracer run` leave out what "
-        "was not used, but for such a `fit` where no other optimizer was used, and the optimizer "
-        "is none that `compile` has chosen (RMSprop)."
-    ),
-    needs=("complete",),
-)
-def never_used(summary: Summary) -> Iterator[Case]:
-    """An optimizer was given its variables, and made no step."""
-    root = summary.optimizers[0]
-    fitted = any(remark.code == "fitted" for remark in root.remarks)
-    built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
-    if fitted and idle:
-        yield Case(
-            f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
-            "the optimizer made no step: the train_step never calls its apply_gradients.",
-            "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
-            "train_step.",
-        )
-    elif built and idle and not root.failures:
-        yield Case(f"{root.name} ({class_of(root)}) was built for its variables, and made no step.")
