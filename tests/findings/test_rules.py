@@ -26,6 +26,7 @@ from tracer.model.records import (
     Effect,
     Failure,
     Graph,
+    GraphTracing,
     Method,
     Observation,
     Optimizer,
@@ -78,6 +79,12 @@ def optimizer(
 def graph(function: str, signature: str = "", **figures: int) -> Graph:
     known = Graph(0, 0, function, signature, 1, 0, 10, 0, 1)
     return msgspec.structs.replace(known, **figures)
+
+
+def traced_for(detail: str, made: CallTrace) -> CallTrace:
+    """The same, and why the second graph was traced is known."""
+    event = GraphTracing(1, None, "argument", detail, 1, 0.0, 0.0)
+    return traces.changed(made, graph_tracings=(event,))
 
 
 def healthy(*runs: Run, replica: int = 0) -> Block:
@@ -288,11 +295,14 @@ CASES: dict[str, Callable[[], CallTrace]] = {
         block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),
         graphs=(graph("train_step", idle=1, steps=0),),
     ),
-    "a smaller batch": lambda: trace(
-        healthy(Run(1, 1, 100)),
-        graphs=(
-            graph("train_step", "x: float32[32, 4], training: True", steps=97),
-            graph("train_step", "x: float32[7, 4], training: True", steps=3, after=33),
+    "a smaller batch": lambda: traced_for(
+        "x: float32[32, 4] -> float32[7, 4]",
+        trace(
+            healthy(Run(1, 1, 100)),
+            graphs=(
+                graph("train_step", "x: float32[32, 4], training: True", steps=97),
+                graph("train_step", "x: float32[7, 4], training: True", steps=3, after=33),
+            ),
         ),
     ),
     "many sizes in a long run": lambda: trace(
@@ -301,12 +311,15 @@ CASES: dict[str, Callable[[], CallTrace]] = {
             graph("train_step", f"x: float32[{size}]", steps=100, after=size) for size in range(10)
         ],
     ),
-    "a number that is passed each time": lambda: trace(
-        TRAINED,
-        graphs=[
-            graph("train_step", f"x: float32[8], {number}", steps=1, after=number)
-            for number in range(10)
-        ],
+    "a number that is passed each time": lambda: traced_for(
+        "scale: 0 -> 1",
+        trace(
+            TRAINED,
+            graphs=[
+                graph("train_step", f"x: float32[8], {number}", steps=1, after=number)
+                for number in range(10)
+            ],
+        ),
     ),
     "a function made each time": lambda: trace(
         TRAINED, graphs=(graph("train_step", "x: float32[8]", tracings=10),)
@@ -835,8 +848,8 @@ def test_one_is_singular() -> None:
     idle = [graph(f"train_{n}", idle=1, steps=0) for n in range(4)]
     texts = [each.text for each in trace(TRAINED, graphs=idle).findings()]
     assert texts == [
-        "train_0, train_1, train_2 and 1 more function: 4 of the 4 graphs that its tracing gave "
-        "never ran."
+        "4 functions (train_0, train_1, train_2 and 1 more): 4 of the 4 graphs that their tracing "
+        "gave never ran."
     ]
     one_row = trace(
         block([step(), request(0, kind="sparse"), update(0)], Run(1, 1, 5)), names=("a",), rows=1

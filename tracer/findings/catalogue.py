@@ -9,18 +9,13 @@ from typing import get_args
 import msgspec
 
 from tracer.errors import shown, unknown_name
-from tracer.findings.cases import Severity
-from tracer.findings.rule import Rule
+from tracer.findings.rule import Rule, Severity
 from tracer.findings.rules import (
     classes,
-    effects,
-    failures,
     graphs,
-    models,
-    options,
-    several,
     steps,
     updates,
+    usage,
     weights,
 )
 from tracer.model.summary import summaries_of
@@ -65,13 +60,13 @@ def _findings(trace: Trace) -> list[Finding]:
     unsorted = [
         Finding(
             rule.code,
-            case.severity,
+            case.severity or rule.severity,
             shown(case.text),
             rule.why,
-            shown(case.advice),
-            case.variables,
+            shown(case.advice or rule.advice),
+            case.names,
             case.step,
-            case.replica,
+            None if case.replica is None else trace.replicas[case.replica].id,
         )
         for rule in RULES
         for case in rule.cases(trace)
@@ -112,18 +107,18 @@ RULES: tuple[Rule, ...] = (
     classes.python_side_effect,
     classes.step_per_variable,
     # Found in what raised.
-    failures.keras_mixed,
-    failures.apply_raised,
+    usage.keras_mixed,
+    steps.apply_raised,
     # Found in the updates.
     weights.not_finite,
-    effects.never_assigned,
+    classes.never_assigned,
     weights.unchanged,
     updates.replicas_disagree,
     updates.never_updated,
-    models.never_handed,
-    models.frozen_but_updated,
-    several.shared_variable,
-    several.optimizer_renewed,
+    usage.never_handed,
+    usage.frozen_but_updated,
+    usage.shared_variable,
+    usage.optimizer_renewed,
     updates.no_gradient,
     updates.stopped,
     updates.updated_twice,
@@ -134,12 +129,12 @@ RULES: tuple[Rule, ...] = (
     steps.steps_skipped,
     steps.steps_differ,
     steps.gradients_left,
-    steps.never_used,
+    usage.never_used,
     # Found in what an optimizer was told, and nobody makes use of.
-    options.loss_not_scaled,
-    options.ema_unused,
-    options.decay_exclusion,
-    options.state_not_loaded,
+    usage.loss_not_scaled,
+    usage.ema_unused,
+    usage.decay_exclusion,
+    usage.state_not_loaded,
     # Found in the graphs.
     graphs.retraced,
     graphs.traced_again,

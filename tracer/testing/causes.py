@@ -6,8 +6,8 @@ A finding that says why is the cause; hints are what no finding says.
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 
-from tracer.findings.cases import of_optimizer
 from tracer.findings.catalogue import Finding, findings
+from tracer.findings.rule import of_optimizer
 from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached

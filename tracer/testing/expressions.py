@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from tracer.errors import shown, unknown_name
-from tracer.findings.cases import Severity
 from tracer.findings.catalogue import Finding, at_least, findings
+from tracer.findings.rule import Severity
 from tracer.model.programs import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace

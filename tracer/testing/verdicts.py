@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from xml.etree import ElementTree
 
-from tracer.findings.cases import Severity
+from tracer.findings.rule import Severity
 from tracer.layout import shown
 from tracer.model.trace import Trace
 from tracer.reporters import console

@@ -107,7 +107,7 @@ def test_a_batch_of_another_size_each_time() -> None:
     (finding,) = trained.findings
     assert (finding.code, finding.severity, finding.step) == ("retraced", "warning", 2)
     assert "step was traced anew 5 times in training, first after step 1 or so" in finding.text
-    assert "when x: float32[3, 4], y: float32[3, 1] became x: float32[4, 4]" in finding.text
+    assert "when x: float32[3, 4] became float32[4, 4]; y: float32[3, 1] became" in finding.text
     assert "by the call in tests/backends/jax/test_findings.py" in finding.text.replace("\\", "/")
     trace = tracer.trace_of(trained.optimizer)
     assert [each.tracings for each in trace.graphs] == [1] * 6

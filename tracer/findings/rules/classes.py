@@ -1,13 +1,15 @@
-"""Rules on the classes of the optimizers, from what `hooks.inspection` remarked at `wrap`."""
+"""Rules on the classes of optimizers, by what `hooks.inspection` remarked, and by what ran."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
-from tracer.findings.cases import Case
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, rule
 from tracer.kinds import KINDS
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.labels import class_of
-from tracer.model.records import Calls, Optimizer, Remark
+from tracer.model.measures import counting
+from tracer.model.records import Calls, Optimizer
+from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.summary import Summary
 from tracer.model.wording import some, times
 
@@ -18,6 +20,12 @@ _SIGNATURES = {
     "_resource_apply_sparse": (
         "`_resource_apply_sparse(self, grad, var, indices, apply_state=None)`"
     ),
+}
+_NOT_PASSED = {"keras2": ", learning_rate", "v1": ", apply_state=None"}
+_BASES = {
+    "legacy": "tf_keras.optimizers.legacy.Optimizer",
+    "keras3": "keras.optimizers.Optimizer",
+    "v1": "tf.compat.v1.train.Optimizer",
 }
 
 
@@ -42,22 +50,33 @@ _SIGNATURES = {
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
-    for optimizer, remark in _remarked(summary, "override-unreached"):
-        yield Case(
-            "error",
-            f"{class_of(optimizer)}.{remark.method} overrides nothing: the base class, "
-            f"{KIND_WORDS[optimizer.kind].optimizer}, calls {remark.detail}, and no other method "
-            f"of {class_of(optimizer)} calls {remark.method}.",
-            f"Define {_signature(remark.detail, optimizer.kind)} instead{_or(remark.method)}.",
-        )
-    for optimizer, remark in _remarked(summary, "override-beside"):
-        yield Case(
-            "warning",
-            f"{class_of(optimizer)}.{remark.method} is called by nothing: the base class, "
-            f"{KIND_WORDS[optimizer.kind].optimizer}, calls {remark.detail}, which the class has, "
-            f"too, and the program calls no {remark.method}.",
-            f"Delete it, or put its code into {remark.detail}.",
-        )
+    for optimizer, remark in summary.remarks("override-unreached", "override-beside"):
+        kind, calls = optimizer.kind, remark.detail
+        method = f"{class_of(optimizer)}.{remark.method}"
+        base = f"the base class, {KIND_WORDS[kind].optimizer}, calls {calls}"
+        if remark.code == "override-unreached":
+            signature = _SIGNATURES.get(calls, f"`{calls}`")
+            if kind in _NOT_PASSED:
+                signature = signature.replace(_NOT_PASSED[kind], "")
+            yield Case(
+                f"{method} overrides nothing: {base}, and no other method of "
+                f"{class_of(optimizer)} calls {remark.method}.",
+                f"Define {signature} instead{_or_derive(remark.method)}.",
+            )
+        else:
+            yield Case(
+                f"{method} is called by nothing: {base}, which the class has, too, and the program "
+                f"calls no {remark.method}.",
+                f"Delete it, or put its code into {calls}.",
+                "warning",
+            )
+
+
+def _or_derive(method: str) -> str:
+    """`, or derive the class from` the optimizers that call a method of this name, if any do."""
+    kinds = {kind.name for kind in KINDS if method in {each.name for each in kind.apply_methods}}
+    bases = (f", or derive the class from {base}" for kind, base in _BASES.items() if kind in kinds)
+    return next(bases, "")
 
 
 @rule(
@@ -79,20 +98,17 @@ def override_unreached(summary: Summary) -> Iterator[Case]:
 )
 def wrong_signature(summary: Summary) -> Iterator[Case]:
     """A method cannot be called with what its base class passes."""
-    for optimizer, remark in _remarked(summary, "wrong-signature"):
-        sparse, _, embeddings = _sparse(summary, optimizer, remark)
+    for optimizer, remark in summary.remarks("wrong-signature"):
+        variables, embeddings = _sparse(summary, optimizer)
         passed, _, error = remark.detail.partition("): ")
-        certain = sparse or "sparse" not in remark.method
-        when = (
-            "each call raises TypeError"
-            if certain
-            else f"the first sparse gradient fails{embeddings}"
-        )
+        certain = bool(variables) or "sparse" not in remark.method
+        fails = f"the first sparse gradient fails{embeddings}"
         yield Case(
-            "error" if certain else "warning",
             f"{class_of(optimizer)}.{remark.method} cannot take what "
-            f"{KIND_WORDS[optimizer.kind].optimizer} passes, {passed}): {error}; {when}.",
+            f"{KIND_WORDS[optimizer.kind].optimizer} passes, {passed}): {error}; "
+            f"{'each call raises TypeError' if certain else fails}.",
             f"Let {remark.method} take these arguments after self.",
+            "error" if certain else "warning",
         )
 
 
@@ -114,21 +130,20 @@ def wrong_signature(summary: Summary) -> Iterator[Case]:
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
     """A subclass has no method for sparse gradients, and they come, or an embedding waits."""
-    for optimizer, remark in _remarked(summary, "sparse-missing"):
-        sparse, variables, embeddings = _sparse(summary, optimizer, remark)
-        if sparse:
-            of = f" of {variables[0]}" if variables else ""
+    for optimizer, remark in summary.remarks("sparse-missing"):
+        variables, embeddings = _sparse(summary, optimizer)
+        missing = f"{class_of(optimizer)} has no {remark.method}"
+        if variables:
+            first = summary.trace.variables[variables[0]].name
             yield Case(
-                "error",
-                f"{class_of(optimizer)} has no {remark.method}, and the gradient{of} is sparse, "
-                "which raises NotImplementedError.",
+                f"{missing}, and the gradient of {first} is sparse, which raises "
+                "NotImplementedError.",
                 variables=variables,
             )
         elif embeddings:
             yield Case(
-                "warning",
-                f"{class_of(optimizer)} has no {remark.method}: the first sparse gradient fails "
-                f"with NotImplementedError{embeddings}.",
+                f"{missing}: the first sparse gradient fails with NotImplementedError{embeddings}.",
+                severity="warning",
             )
 
 
@@ -151,16 +166,15 @@ def sparse_missing(summary: Summary) -> Iterator[Case]:
 )
 def python_side_effect(summary: Summary) -> Iterator[Case]:
     """An apply method changes Python state, and was traced into a graph."""
-    for optimizer, remark in _remarked(summary, "python-side-effect"):
-        called = _called(summary, optimizer, remark.method.__eq__)
+    for optimizer, remark in summary.remarks("python-side-effect"):
+        selection, called = _called(summary, optimizer, remark.method)
         calls = sum((each.eager + each.tracing) * len(each.variables) for each in called)
-        executions = _executions(summary, optimizer, remark.method)
+        executions = summary.total(selection)
         if executions > calls:
             yield Case(
-                "warning",
                 f"{class_of(optimizer)}.{remark.method}: `{remark.detail}` ran "
                 f"{times(calls)}, when Python called the method, while the updates that "
-                f"the method makes ran {times(executions)}.",
+                f"the method makes ran {times(executions)}."
             )
 
 
@@ -183,74 +197,77 @@ def python_side_effect(summary: Summary) -> Iterator[Case]:
 )
 def step_per_variable(summary: Summary) -> Iterator[Case]:
     """An apply method moves on a variable of the optimizer's own, once for each variable."""
-    for optimizer, remark in _remarked(summary, "step-per-variable"):
-        called = _called(summary, optimizer, remark.method.__eq__)
-        variables = {variable for calls in called for variable in calls.variables}
-        if len(variables) > 1:
+    for optimizer, remark in summary.remarks("step-per-variable"):
+        _, called = _called(summary, optimizer, remark.method)
+        number = len({variable for calls in called for variable in calls.variables})
+        if number > 1:
             yield Case(
-                "warning",
                 f"{class_of(optimizer)}.{remark.method} moves `{remark.detail}`, which the update "
-                f"depends on, once for each variable: {len(variables):,} times a step, with "
-                f"{some(len(variables), 'variable')}.",
+                f"depends on, once for each variable: {number:,} times a step, with "
+                f"{some(number, 'variable')}."
             )
 
 
-def _remarked(summary: Summary, code: str) -> Iterable[tuple[Optimizer, Remark]]:
-    """The remarks with a code, those on several optimizers of one class once."""
-    first: dict[tuple[str, Remark], tuple[Optimizer, Remark]] = {}
-    for optimizer, remark in summary.remarks(code):
-        first.setdefault((optimizer.class_name, remark), (optimizer, remark))
-    return first.values()
+def _sparse(summary: Summary, optimizer: Optimizer) -> tuple[list[int], str]:
+    """The variables for which Python called a sparse method, and what embeddings are alive."""
+    _, called = _called(summary, optimizer, "*sparse*")
+    layers = (remark.detail for remark in optimizer.remarks if remark.code == "embedding")
+    known = (f", and there is an Embedding layer ({each})" for each in layers)
+    return sorted({index for calls in called for index in calls.variables}), next(known, "")
 
 
-def _called(summary: Summary, optimizer: Optimizer, name: Callable[[str], bool]) -> list[Calls]:
-    """The Python calls of those methods of an optimizer of which the name is meant."""
-    index = summary.trace.optimizers.index(optimizer)
-    return [
-        calls
-        for calls in summary.trace.data.calls
-        if calls.optimizer == index and name(summary.trace.methods[calls.method].name)
-    ]
+def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selection, list[Calls]]:
+    """What an optimizer's methods of this name, a pattern, executed; and their Python calls."""
+    trace = summary.trace
+    methods = [i for i, each in enumerate(trace.methods) if fnmatchcase(each.name, name)]
+    index = trace.optimizers.index(optimizer)
+    selection = counting(EXECUTIONS, None, methods, optimizer=index)
+    return selection, [each for each in trace.data.calls if selection.holds_calls(each)]
 
 
-def _sparse(
-    summary: Summary, optimizer: Optimizer, remark: Remark
-) -> tuple[bool, tuple[str, ...], str]:
-    """Whether Python called a sparse method, for which variables, and the living embeddings."""
-    called = _called(summary, optimizer, lambda name: "sparse" in name)
-    variables = {variable for calls in called for variable in calls.variables}
-    names = tuple(summary.trace.variables[each].name for each in sorted(variables))
-    layers = next((each.detail for each in optimizer.remarks if each.code == "embedding"), "")
-    known = f", and there is an Embedding layer ({layers})" if layers else ""
-    return bool(variables), names, known
-
-
-def _executions(summary: Summary, optimizer: Optimizer, method: str) -> int:
-    index = summary.trace.optimizers.index(optimizer)
-    return sum(
-        number
-        for of, number in summary.executions.items()
-        if of.optimizer == index
-        and of.role in ("update", "vain", "discarded", "apply")
-        and summary.trace.methods[of.method].name == method
-    )
-
-
-def _signature(method: str, kind: str) -> str:
-    signature = _SIGNATURES.get(method, f"`{method}`")
-    if kind == "keras2":
-        return signature.replace(", learning_rate", "")
-    return signature.replace(", apply_state=None", "") if kind == "v1" else signature
-
-
-def _or(method: str) -> str:
-    """`, or derive the class from` the optimizers that call a method of this name, if any do."""
-    for kind, name in (
-        ("legacy", "tf_keras.optimizers.legacy.Optimizer"),
-        ("keras3", "keras.optimizers.Optimizer"),
-        ("v1", "tf.compat.v1.train.Optimizer"),
-    ):
-        for known in KINDS:
-            if known.name == kind and any(each.name == method for each in known.apply_methods):
-                return f", or derive the class from {name}"
-    return ""
+@rule(
+    "never-assigned",
+    severity="error",
+    title="an apply method assigned nothing",
+    why="The variable keeps its value, however often the method runs: it never learns.",
+    advice="Assign to the variable itself.",
+    explanation=(
+        "`variable = variable - rate * gradient` only gives the result a Python name; it takes "
+        "`assign_sub`, or another op that writes to the variable. In a graph that is known by the "
+        "ops that the method added, in eager mode by a look at the variable's memory, and there "
+        "only for a method without a condition. Gradients of 0 and a rate of 0 are not reported, "
+        "for then something is assigned. What such a method did is not counted as an update. Also "
+        "reported is a method of a legacy Keras or tf.compat.v1 optimizer that returned None in a "
+        "graph, where TensorFlow needs the op that makes the update."
+    ),
+)
+def never_assigned(summary: Summary) -> Iterator[Case]:
+    """An apply method ran, and nothing of it writes to the variable."""
+    trace = summary.trace
+    called = {method.name for method in trace.methods}
+    for optimizer, remark in summary.remarks("no-result"):
+        if remark.method in called:
+            yield Case(
+                f"{class_of(optimizer)}.{remark.method} returned None while a graph was traced, "
+                "where TensorFlow needs the op that makes the update.",
+                f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
+            )
+    ran = {
+        (of.optimizer, of.method) for of, n in summary.executions.items() if of.role == "vain" and n
+    }
+    for index, method in sorted(ran):
+        optimizer = trace.optimizers[index]
+        selection = counting(["vain"], None, [method], optimizer=index)
+        yield Case(
+            "{method} ran {times:times} and assigned nothing to {which}.",
+            f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
+            "`variable = ...` changes no weight.",
+            variables=[
+                variable
+                for pattern in summary.patterns
+                if pattern.total(selection)
+                for variable in pattern.variables
+            ],
+            words={"method": f"{class_of(optimizer)}.{trace.methods[method].name}"},
+            numbers={"times": summary.total(selection)},
+        )

@@ -1,24 +1,19 @@
 """Rules on graph tracings: graphs that never ran, functions traced again and again."""
 
-import re
 from collections.abc import Iterator, Sequence
 
-import msgspec
+from msgspec import structs
 
-from tracer.findings.cases import Case, Severity, of_optimizer
-from tracer.findings.rule import rule
+from tracer.findings.rule import MAX_NAMES, Case, Severity, names_in_short, of_optimizer, rule
 from tracer.model.callers import nearest
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only
-from tracer.model.wording import some, times
+from tracer.model.wording import plural, times
 
 MIN_TRACINGS = (
     5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 )
 STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
-MAX_NAMES = 3
-_LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
-"""How an argument begins that is a Python value and has no name."""
 
 
 @rule(
@@ -38,23 +33,22 @@ _LITERAL = re.compile(r"[-\d'\"]|(?:True|False|None)$")
 )
 def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
-    most: dict[str, int] = {}
-    for graph in _graphs(summary):
-        if graph.step_calls > 1:
-            most[graph.function] = max(most.get(graph.function, 0), graph.step_calls)
-    parted = {each.function for each in _graphs(summary) if each.step_calls > 1 and each.parted}
-    method = summary.dialect.step_method
-    for function, calls in most.items():
-        called = f"{function} calls {method}{of_optimizer(summary)} {times(calls)}"
+    for rows in _by_function(summary):
+        twice = [each for each in rows if each.step_calls > 1]
+        calls = max((each.step_calls for each in twice), default=0)
+        called = (
+            f"{rows[0].function} calls {summary.dialect.step_method}{of_optimizer(summary)} "
+            f"{times(calls)}"
+        )
         steps = f"each time it runs, that is {calls:,} steps."
-        if function in parted:
-            yield Case("warning", f"{called}: {steps}")
-        else:
+        if any(each.parted for each in twice):
+            yield Case(f"{called}: {steps}")
+        elif twice:
             yield Case(
-                "info",
                 f"{called}, with all the variables and new gradients in each call: {steps}",
                 "If they are steps in a row, as those of a critic for one of its generator, there "
                 "is nothing to do. If not, call it once, with the sum of the gradients.",
+                "info",
             )
 
 
@@ -74,45 +68,52 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
-    every = [_without_failed(each) for each in _graphs(summary)]
-    twice = summary.dialect.traces_twice
-    rows = [each for each in every if each.idle and not (twice and is_first_only(each))]
-    functions = dict.fromkeys(each.function for each in rows)
-    if len(functions) > MAX_NAMES:
-        more = some(len(functions) - MAX_NAMES, "more function")
-        yield _idle(summary, f"{', '.join([*functions][:MAX_NAMES])} and {more}", rows, rows)
-        return
-    for function in functions:
-        idle = [each for each in rows if each.function == function]
-        traced = [each for each in every if each.function == function]
-        yield _idle(summary, function, traced, idle, _traced_by(summary, idle))
-
-
-def _without_failed(graph: Graph) -> Graph:
-    """What is left without the tracings that an error ended: they gave no graph to run."""
-    tracings, idle = graph.tracings - graph.failed, graph.idle - graph.failed
-    return msgspec.structs.replace(graph, tracings=tracings, idle=idle)
-
-
-def _idle(
-    summary: Summary, which: str, traced: Sequence[Graph], rows: Sequence[Graph], where: str = ""
-) -> Case:
-    """The case of functions, of which `traced` are all graphs, and `rows` those that never ran."""
-    noun = summary.dialect.program
-    tracings, idle = sum(each.tracings for each in traced), sum(each.idle for each in rows)
-    graphs = f"the {noun}" if tracings == 1 else f"{idle:,} of the {tracings:,} {noun}s"
-    text = f"{which}{of_optimizer(summary)}: {graphs} that its tracing gave never ran{where}."
-    if summary.has_run:
-        return Case("info", text)
     failed = any(program.error for program in summary.trace.programs)
-    if failed:  # it may have been called, and the error have come before its step
-        return Case("warning", text, "Mend the error that ended the program before its first step.")
-    return Case(
-        "warning",
-        text,
-        "If it was only traced, call the function: tracing it alone trains nothing. If it was "
-        "called, it ended before its first step: look for an error, or for data without a batch.",
-    )
+    advice = _MEND_THE_ERROR if failed else _CALL_THE_FUNCTION
+    found = []
+    usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
+    for rows in _by_function(summary):
+        # Tracings that an error ended gave no graph to run.
+        left = [(each.tracings - each.failed, each.idle - each.failed, each) for each in rows]
+        traced = [structs.replace(each, tracings=n, idle=idle) for n, idle, each in left]
+        idle = [each for each in traced if each.idle and not usual(each)]
+        if idle:
+            found.append((traced, idle))
+    if len(found) > MAX_NAMES:
+        found = [([each for t, _ in found for each in t], [each for _, i in found for each in i])]
+    for traced, idle in found:
+        names = list(dict.fromkeys(each.function for each in idle))
+        which = names_in_short(names, of_optimizer(summary), "function")
+        tracings, noun = sum(each.tracings for each in traced), summary.dialect.program
+        graphs = f"{sum(each.idle for each in idle):,} of the {tracings:,} {noun}s"
+        yield Case(
+            f"{which}: {f'the {noun}' if tracings == 1 else graphs} that "
+            f"{plural(len(names), 'its', 'their')} tracing gave never ran"
+            f"{_traced_by(summary, idle)}.",
+            "" if summary.has_run else advice,
+            "info" if summary.has_run else "warning",
+        )
+
+
+_MEND_THE_ERROR = "Mend the error that ended the program before its first step."
+_CALL_THE_FUNCTION = (
+    "If it was only traced, call the function: tracing it alone trains nothing. If it was called, "
+    "it ended before its first step: look for an error, or for data without a batch."
+)
+
+
+def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
+    """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`, if it is known.
+
+    It is not where some graphs of several lines ran, and others did not.
+    """
+    events = _events_of(summary, rows)
+    lines = list(dict.fromkeys(_line(summary, event) for event in events))
+    known = "" not in lines and len(events) == sum(row.tracings for row in rows)
+    if not known or (len(lines) != 1 and any(row.idle < row.tracings for row in rows)):
+        return ""
+    what = f" for {events[0].detail}" if len(events) == 1 and events[0].detail else ""
+    return f", traced by the call in {names_in_short(lines, noun='line')}{what}"
 
 
 @rule(
@@ -136,24 +137,21 @@ def _idle(
 def retraced(summary: Summary) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
     for rows in _by_function(summary):
-        signatures = [each for each in rows if each.signature]
-        later = [each for each in signatures[1:] if each.after > 0]
+        later = [each for each in rows if each.signature][1:]
+        later = [each for each in later if each.after > 0]
         if not later:
             continue
-        tracings = sum(each.tracings for each in later)
-        first = later[0]
-        before = signatures[signatures.index(first) - 1]
-        event = next(iter(_events_of(summary, [first])), None)
-        change = _change(before.signature, first.signature)
-        if event is not None and event.cause == "value":  # it knows the name of the argument
-            change = f", when {event.detail.replace(' -> ', ' became ')}"
-        line = _line(summary, event)
-        text = (
-            f"{first.function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
-            f"training, first after step {first.after:,}{summary.dialect.roughly}{change}"
-            + (f", by the call in {line}" if line else "")
+        tracings, change = sum(each.tracings for each in later), ""
+        for event in _events_of(summary, later[:1])[:1]:
+            became = event.detail.replace(" -> ", " became ")
+            line = _line(summary, event)
+            change = (became and f", when {became}") + (line and f", by the call in {line}")
+        yield Case(
+            f"{rows[0].function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
+            f"training, first after step {later[0].after:,}{summary.dialect.roughly}{change}.",
+            severity=_costly(tracings, rows),
+            step=later[0].after + 1,
         )
-        yield Case(_costly(tracings, rows), f"{text}.", step=first.after + 1)
 
 
 @rule(
@@ -174,102 +172,40 @@ def retraced(summary: Summary) -> Iterator[Case]:
 def traced_again(summary: Summary) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""
     for rows in _by_function(summary):
-        again = [each for each in rows if each.tracings - each.idle > 1]
-        tracings = sum(each.tracings - each.idle for each in again)
+        again = [number for each in rows if (number := each.tracings - each.idle) > 1]
         if again:
-            text = (
-                f"{again[0].function}{of_optimizer(summary)} was traced {times(tracings)} for "
-                f"{'one signature' if len(again) == 1 else f'{len(again):,} signatures'}"
+            signatures = "one signature" if len(again) == 1 else f"{len(again):,} signatures"
+            yield Case(
+                f"{rows[0].function}{of_optimizer(summary)} was traced {times(sum(again))} for "
+                f"{signatures}.",
+                severity=_costly(sum(again), rows),
             )
-            yield Case(_costly(tracings, rows), f"{text}.")
 
 
-def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
-    """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`, if it is known.
-
-    It is not where some graphs of several lines ran, and others did not.
-    """
-    events = list(_events_of(summary, rows))
-    lines = list(dict.fromkeys(_line(summary, event) for event in events))
-    if "" in lines or len(events) < sum(row.tracings for row in rows):
-        return ""
-    if len(lines) != 1 and any(row.idle < row.tracings for row in rows):
-        return ""
-    more = f" and {some(len(lines) - MAX_NAMES, 'more line')}" if len(lines) > MAX_NAMES else ""
-    what = events[0].detail if len(events) == 1 else ""
-    text = f", traced by the call in {', '.join(lines[:MAX_NAMES])}{more}"
-    return f"{text} for {what}" if what else text
-
-
-def _events_of(summary: Summary, rows: Sequence[Graph]) -> Iterator[GraphTracing]:
+def _events_of(summary: Summary, rows: Sequence[Graph]) -> list[GraphTracing]:
     """The graph tracings of these rows, in the order in which they began."""
     data = summary.trace.data
-    named = [(row.function, row.signature, row.replica) for row in rows]
-    for event in data.graph_tracings:
-        graph = data.graphs[event.graph]
-        same = (graph.function, graph.signature, graph.replica) in named
-        if graph.root == summary.root and same:
-            yield event
+    named = [(summary.root, row.function, row.signature, row.replica) for row in rows]
+    graphs = [(each.root, each.function, each.signature, each.replica) for each in data.graphs]
+    return [event for event in data.graph_tracings if graphs[event.graph] in named]
 
 
-def _line(summary: Summary, event: GraphTracing | None) -> str:
+def _line(summary: Summary, event: GraphTracing) -> str:
     """The line of the program that called what was traced; empty if it is not known."""
-    if event is None:
-        return ""
     line = nearest(summary.trace.data, event.path)
-    return "" if line is None else f"{line.file}:{line.number}"
+    return f"{line.file}:{line.number}" if line else ""
 
 
 def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
     steps = sum(each.steps for each in rows)
-    return (
-        "warning" if tracings >= MIN_TRACINGS and tracings * STEPS_PER_TRACING >= steps else "info"
-    )
-
-
-def _graphs(summary: Summary) -> list[Graph]:
-    """The graphs of the optimizer; those of several workers, which do the same, stand for one."""
-    first: dict[tuple[str, str], Graph] = {}
-    for graph in summary.trace.graphs:
-        if graph.root == summary.root:
-            first.setdefault((graph.function, graph.signature), graph)
-    return list(first.values())
+    often = tracings >= MIN_TRACINGS and tracings * STEPS_PER_TRACING >= steps
+    return "warning" if often else "info"
 
 
 def _by_function(summary: Summary) -> list[list[Graph]]:
-    groups: dict[str, list[Graph]] = {}
-    for graph in sorted(_graphs(summary), key=lambda each: each.after):
-        groups.setdefault(graph.function, []).append(graph)
-    return list(groups.values())
-
-
-def _change(before: str, after: str) -> str:
-    """`, when x: float32[32, 4] became x: float32[7, 4]`, with the arguments that changed.
-
-    >>> _change("x: float32[1], 0", "x: float32[1], 1")
-    ', when the Python value 0 became 1'
-    """
-    old, new = _arguments(before), _arguments(after)
-    if len(old) == len(new):
-        pairs = [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
-        old, new = [a for a, _ in pairs], [b for _, b in pairs]
-    if not old or not new:
-        return ""
-    more = f" (and {some(len(new) - MAX_NAMES, 'more argument')})" if len(new) > MAX_NAMES else ""
-    value = "the Python value " if len(old) == len(new) == 1 and _LITERAL.match(old[0]) else ""
-    return f", when {value}{', '.join(old[:MAX_NAMES])} became {', '.join(new[:MAX_NAMES])}{more}"
-
-
-def _arguments(signature: str) -> list[str]:
-    """The arguments in a signature: split at the commas that are in no brackets.
-
-    >>> _arguments("x: float32[32, 4], training: True")
-    ['x: float32[32, 4]', 'training: True']
-    """
-    arguments, depth, start = [], 0, 0
-    for index, char in enumerate(signature):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and not depth:
-            arguments.append(signature[start:index].strip())
-            start = index + 1
-    return [*arguments, signature[start:].strip()]
+    """The graphs of the optimizer; those of several workers, which do the same, stand for one."""
+    functions: dict[str, dict[str, Graph]] = {}
+    for graph in sorted(summary.trace.graphs, key=lambda each: each.after):
+        if graph.root == summary.root:
+            functions.setdefault(graph.function, {}).setdefault(graph.signature, graph)
+    return [list(signatures.values()) for signatures in functions.values()]

@@ -1,22 +1,120 @@
-"""Rules on the steps: skipped, accumulated, counted otherwise, or never made."""
+"""Rules on the steps: those that raised, were skipped, accumulated, or counted otherwise."""
 
+import re
 from collections.abc import Iterator
 
-from tracer.findings.cases import Case, of_optimizer
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, names_in_short, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.measures import counting, ineffective, requests, tries
 from tracer.model.programs import has_ended
-from tracer.model.records import Optimizer
+from tracer.model.records import Failure, Optimizer
 from tracer.model.skipped_steps import (
     accumulated_steps,
     accumulations,
-    is_loss_scale,
     skipped,
     skipper,
 )
-from tracer.model.summary import Summary
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.wording import plural, some
+
+MAX_ERROR = 200  # characters, where a recorder cuts what was said
+_REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
+
+
+@rule(
+    "apply-raised",
+    severity="error",
+    title="a step raised",
+    why="The step that raised, and those that would have come after it, did not update anything.",
+    advice="Mend what the error says.",
+    explanation=(
+        "apply_gradients, or apply in Keras 3, was left by an exception, while it ran or while a "
+        "graph was traced. `Unknown variable` (Keras 3) and `The optimizer cannot recognize "
+        "variable` (tf_keras) come where an optimizer gets variables that it was not built for, "
+        "as those of a second model; `only supports singleton tf.Variables` where it has to make "
+        "its own variables in a tf.function that made some before. It is info if training went "
+        "on: the variables were updated all the same, or the optimizer made steps afterwards. An "
+        "error of the data or of the model comes before apply_gradients and is not reported, nor "
+        "is one that comes while a graph runs, or what another rule says of the optimizer's class."
+    ),
+)
+def apply_raised(summary: Summary) -> Iterator[Case]:
+    """A call of the outermost step method was ended by an exception."""
+    root = summary.optimizers[0]
+    reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
+    for failure in root.failures:
+        if reported and failure.cause == "other":
+            continue
+        kind, _, said = failure.error.partition(": ")
+        where = f" while {failure.function} was traced" if failure.function else ""
+        when = f"after step {failure.after:,}" if failure.after else "in the first step"
+        yield Case(
+            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised {kind}"
+            f"{_quoted(failure, said)}{where}, {when}{_because(failure, said)}.",
+            _fix(summary, failure),
+            "info" if _went_on(summary, failure) else "error",
+            names=failure.variables,
+        )
+
+
+_FIXES = {
+    "unknown": (
+        "Make a new optimizer for each model; or, if one is to train all of it, build it for all "
+        "variables before the first step: optimizer.build(first + second)."
+    ),
+    "creation": (
+        "Make the variables before: optimizer.build(variables), outside of the tf.function; or "
+        "make a tf.function for each model and optimizer."
+    ),
+    "none": (
+        "The loss does not depend on any of them: compute it inside of the GradientTape, from "
+        "what the model gives, and take care of numpy, tf.stop_gradient and integers in between."
+    ),
+}
+
+
+def _fix(summary: Summary, failure: Failure) -> str:
+    if failure.cause == "creation" and summary.optimizers[0].kind in ("legacy", "v1"):
+        return "Make a tf.function for each model and optimizer."  # they have no `build`
+    if "corresponding 1:1" in failure.error:  # on JAX: other variables than it was built for
+        return (
+            "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
+            "loop of your own, build an optimizer for the variables that it is to train."
+        )
+    return summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES.get(failure.cause, ""))
+
+
+def _quoted(failure: Failure, said: str) -> str:
+    """The first sentence of what the framework said, where it is known what that means."""
+    if failure.cause == "other":
+        return ""
+    said = re.sub(r": [(\[].*", "", said)  # a list of all variables
+    said = re.sub(r", value=.*", ">", said)  # of the variable, in eager mode
+    return f' "{said.partition(". ")[0].rstrip(".")}"'
+
+
+def _because(failure: Failure, said: str) -> str:
+    number, which = len(failure.variables), names_in_short(failure.variables)
+    is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
+    if len(failure.error) >= MAX_ERROR:
+        said = said.partition(". ")[0]
+    return {
+        "unknown": f": {which or 'what it was handed'} {is_no} that it was built for",
+        "creation": (
+            ": it makes variables of its own in its first step, and the function had run before"
+        ),
+        "none": ": every gradient was None" + (which and f", of {which}"),
+        "other": (which and f", on {which}") + (said and f": {said.rstrip('.')}"),
+    }[failure.cause]
+
+
+def _went_on(summary: Summary, failure: Failure) -> bool:
+    """Whether what could not be done then was done later, or by another optimizer."""
+    if failure.cause != "unknown" or not failure.variables:
+        return not failure.last
+    every = summary.trace.variables
+    updated = {every[i].name for each in summaries_of(summary.trace) for i in each.updated}
+    return updated.issuperset(failure.variables)
 
 
 @rule(
@@ -39,33 +137,30 @@ from tracer.model.wording import plural, some
         "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
-    needs=("complete", "placed"),
+    needs=("complete",),
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
-    if any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) > 1:
-        yield from _skipped_while_accumulating(summary)
     skips = skipped(summary)
     if skips is None:
         return
+    by, number = skipper(summary.optimizers), skips.number
     first, last = skips.longest
     longest = last - first + 1
     which = f"the first of them step {skips.first:,}"
-    if skips.number == 1:
+    if number == 1:
         which = f"step {first:,}"
     elif longest > 1:
         row = f"in a row, from step {first:,} to {last:,}"
-        which = f"all {row}" if longest == skips.number else f"{which}; {longest:,} of them {row}"
-    by = skipper([skips.by])
-    text = (
-        f"{some(skips.number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
-        f"{of_optimizer(summary)} {plural(skips.number, 'was', 'were')} skipped by {by}, {which}"
-    )
+        which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
     lost = skips.by.settings.get("dynamic_scale") == 0
+    advice = _NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)
     yield Case(
+        f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
+        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}, {which}"
+        f"{_coming(skips.by) if skips.hopeless else ''}.",
+        advice.format(summary.dialect.find_nan),
         "warning" if skips.hopeless else "info",
-        f"{text}{_coming(skips.by) if skips.hopeless else ''}.",
-        (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
         step=skips.first,
     )
 
@@ -92,27 +187,14 @@ _NO_SCALE = (
 def _coming(scale: Optimizer) -> str:
     """What a scale that has fallen too low does next: that of Keras 3 has no lower limit."""
     now = scale.settings.get("dynamic_scale")
-    if not isinstance(now, int | float) or now >= 1:
-        return ""
     if now == 0:
         return (
             "; the scale is 0 now, and stays 0: a gradient that is finite is divided by it, which "
             "makes the weights NaN"
         )
+    if not isinstance(now, int | float) or now >= 1:
+        return ""
     return f"; the scale is {now:g} now, and each further step that is skipped halves it, down to 0"
-
-
-def _skipped_while_accumulating(summary: Summary) -> Iterator[Case]:
-    """Steps without updates say nothing here, but the inner optimizer's own count does."""
-    inner = [each.iterations for each in summary.optimizers if not is_loss_scale(each)]
-    known = [each for each in inner if each is not None]
-    if known and summary.steps > max(known) > 0:
-        number = summary.steps - max(known)
-        yield Case(
-            "info",
-            f"{some(number, 'step')} of {summary.steps:,}{of_optimizer(summary)} "
-            f"{plural(number, 'was', 'were')} skipped by the loss scale.",
-        )
 
 
 @rule(
@@ -143,61 +225,55 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
     for index, made in _made(summary, replica).items() if applied else ():
         optimizer = summary.trace.optimizers[index]
         moved = optimizer.iterations
-        if moved is None or moved == made:
-            continue
         begin = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
         if moved == 0:
-            yield Case("warning", f"{begin}stayed at 0.")
-        elif moved > made and moved % made == 0:
+            yield Case(f"{begin}stayed at 0.")
+        elif moved and moved > made and moved % made == 0:
             yield Case(
-                "warning",
                 f"{begin}moved by {moved:,}, {moved // made:,} for each step.",
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
-        else:
-            why = _why(moved, applied, steps if index != summary.root else 0)
-            yield Case("info", f"{begin}moved by {moved:,}{why}.", _FINE)
+        elif moved not in (None, made):
+            whys = {
+                steps * (index != summary.root): (
+                    ", one for each step, also for those that were skipped"
+                ),
+                applied: ", one for each step that updated anything",
+            }
+            other = " (a step that failed, a checkpoint or an assignment moves them too)"
+            yield Case(f"{begin}moved by {moved:,}{whys.get(moved, other)}.", _FINE, "info")
     every = accumulated_steps(summary)
-    meant = every > 1 or not any(map(is_loss_scale, summary.optimizers))
+    meant = every > 1 or not skipper(summary.optimizers)
     if applied < steps and meant and not summary.total(ineffective):
         spread = summary.spread(tries, requests, replica=replica)
-        came = any(gradients for made, gradients in spread if not made)
         reason = f"no gradient came{' in the others' if applied else ''}"
-        if came:
-            reason = "its own code decides which"
         if every > 1:
             reason = f"the gradients of {every:,} steps are accumulated"
+        elif any(came for made, came in spread if not made):
+            reason = "its own code decides which"
         yield Case(
-            "info",
             f"{applied:,} of {some(steps, 'step')}{of_optimizer(summary)} updated anything: "
             f"{reason}.",
             _FINE,
+            "info",
         )
-
-
-def _made(summary: Summary, replica: int) -> dict[int, int]:
-    """For each optimizer that updates variables, how often its step method ran on a replica."""
-    making = {
-        of.optimizer
-        for of in summary.executions
-        if of.role in ("update", "vain", "discarded") and not of.outside
-    }
-    made = {}
-    for index in sorted(making):
-        ways = (counting(["step"], None, [each], optimizer=index) for each in summary.methods)
-        made[index] = max((summary.total(each, replica) for each in ways), default=0)
-    return {index: number for index, number in made.items() if number}
 
 
 _FINE = "If that is what you meant, there is nothing to do."
 
 
-def _why(moved: int, applied: int, of_loss_scale: int) -> str:
-    if moved == applied:
-        return ", one for each step that updated anything"
-    if moved == of_loss_scale:
-        return ", one for each step, also for those that were skipped"
-    return " (a step that failed, a checkpoint or an assignment moves them too)"
+def _made(summary: Summary, replica: int) -> dict[int, int]:
+    """For each optimizer that updates variables, how often its step method ran on a replica."""
+    roles = ("update", "vain", "discarded")
+    inside = [of for of in summary.executions if of.role in roles and not of.outside]
+    made = {
+        index: max(
+            summary.total(counting(["step"], None, [method], optimizer=index), replica)
+            for method in summary.methods
+        )
+        for index in sorted({of.optimizer for of in inside})
+    }
+    return {index: number for index, number in made.items() if number}
 
 
 @rule(
@@ -221,62 +297,22 @@ def _why(moved: int, applied: int, of_loss_scale: int) -> str:
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
-    every = accumulated_steps(summary)
-    reached = accumulations(summary)
+    every, reached = accumulated_steps(summary), accumulations(summary)
     if every < 2 or reached is None or summary.unplaced(reached):
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
-    updating = (
-        part.last for part, (made,) in summary.timeline(tries, replica=replica).parts() if made
-    )
-    last = max(updating, default=0)
-    after = range(last + 1, steps + 1)
-    group = summary.timeline(reached, replica=replica)
-    left = sum(number * kept for number, (kept,) in group.within(last + 1, steps))
+    parts = summary.timeline(tries, replica=replica).parts()
+    last = max((part.last for part, (made,) in parts if made), default=0)
+    group = summary.timeline(reached, replica=replica).within(last + 1, steps)
+    left = sum(number * kept for number, (kept,) in group)
     if 0 < left < every:
-        which = "the last step" if len(after) == 1 else f"the last {len(after):,} steps"
-        which = which if left == len(after) else f"{left:,} of {which}"
+        after = steps - last
+        which = "the last step" if after == 1 else f"the last {after:,} steps"
         yield Case(
-            "warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
-            f"The gradients of {which} of {steps:,}{of_optimizer(summary)} were accumulated "
-            f"and never applied: those of {every:,} steps are applied together.",
+            f"The gradients of {which if left == after else f'{left:,} of {which}'} of {steps:,}"
+            f"{of_optimizer(summary)} were accumulated and never applied: those of {every:,} steps "
+            "are applied together.",
+            severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             step=last + 1,
         )
-
-
-@rule(
-    "never-used",
-    severity="warning",
-    title="an optimizer was built and never used",
-    why=(
-        "It holds memory for each variable, and the program may train with another optimizer than "
-        "it seems to."
-    ),
-    advice="Look which optimizer the train step calls; compile keeps the one that it was given.",
-    explanation=(
-        "The optimizer was wrapped, and built for its variables (as by loading a model), and "
-        "apply_gradients was not called so far; or `fit` came to its end with it, whose "
-        "`train_step` calls no apply_gradients. `tracer.record` and `tracer run` leave out what "
-        "was not used, but for such a `fit` where no other optimizer was used, and the optimizer "
-        "is none that `compile` has chosen (RMSprop)."
-    ),
-    needs=("complete",),
-)
-def never_used(summary: Summary) -> Iterator[Case]:
-    """An optimizer was given its variables, and made no step."""
-    root = summary.optimizers[0]
-    fitted = any(remark.code == "fitted" for remark in root.remarks)
-    built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
-    if fitted and idle:
-        yield Case(
-            "warning",
-            f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
-            "the optimizer made no step: the train_step never calls its apply_gradients.",
-            "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
-            "train_step.",
-        )
-    elif built and idle and not root.failures:
-        text = f"{root.name} ({class_of(root)}) was built for its variables, and made no step"
-        yield Case("warning", f"{text}.")

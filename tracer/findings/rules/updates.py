@@ -1,38 +1,15 @@
 """Rules on what was updated, and with what gradient."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from tracer.findings.cases import (
-    Case,
-    Fact,
-    Severity,
-    cases,
-    fact_of,
-    of_optimizer,
-)
-from tracer.findings.rule import rule
-from tracer.model.labels import (
-    class_of,
-    replica_names,
-    replica_noun,
-)
-from tracer.model.measures import (
-    counting,
-    dense,
-    ineffective,
-    missing,
-    requests,
-    sparse,
-    tries,
-    updates,
-)
-from tracer.model.runs import Run
+from tracer.findings.rule import MAX_NAMES, Case, Severity, of_optimizer, rule
+from tracer.model.labels import class_of, replica_names, replica_noun
+from tracer.model.measures import counting, dense, missing, requests, sparse, tries, updates
 from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
 from tracer.model.summary import Pattern, Summary
-from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import listed, plural, some, span, times
+from tracer.model.timeline import Timeline
+from tracer.model.wording import listed, plural, some
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 """Strategies under which a variable has one copy, however many replicas compute gradients."""
@@ -57,26 +34,25 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
     needs=("complete",),
 )
-def no_gradient(summary: Summary) -> Iterator[Case]:
+def no_gradient(summary: Summary) -> Iterable[Case]:
     """Every gradient that was handed over for a variable was `None`."""
-    facts = [
-        fact_of(variables, max(pattern.total(missing, r) for r in pattern.replicas), step=1)
-        for pattern in summary.asked
-        if (variables := _with_elements(summary, pattern))
-        and pattern.total(missing)
-        and not pattern.total(_requests_or_tries)
-    ]
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
-    return cases(
-        summary,
-        "info" if of_graph else "warning",
-        facts,
-        lambda which, fact: (
-            f"{which} {fact.was} never updated: the gradient was None each time, in "
-            f"{some(fact.numbers[0], 'step')}."
-        ),
-        _OF_THE_GRAPH if of_graph else "",
-    )
+    every = summary.trace.variables
+    return [
+        Case(
+            "{which} {were} never updated: the gradient was None each time, in {none:step}.",
+            _OF_THE_GRAPH if of_graph else "",
+            "info" if of_graph else None,
+            with_elements,
+            step=1,
+            numbers={"none": max(pattern.total(missing, each) for each in pattern.replicas)},
+        )
+        for pattern in summary.asked
+        if pattern.total(missing)
+        and not pattern.total(_requests_or_tries)
+        # An empty part of a parameter has its elements, and their gradient, on other ranks.
+        and (with_elements := [each for each in pattern.variables if 0 not in every[each].shape])
+    ]
 
 
 _requests_or_tries = counting(["request", "update", "vain"])
@@ -101,26 +77,20 @@ _OF_THE_GRAPH = (
 )
 def gradient_missing(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
-    facts = []
     for pattern in summary.asked:
-        if not pattern.total(missing) or not pattern.total(requests):
-            continue
-        if _is_split(summary, pattern):  # of a part without elements it is always None
-            continue
-        replica = pattern.replicas[0]
-        parts = [steps for steps, step in _parts(pattern, replica) if step.missing]
-        if parts and pattern.placed and _silent(pattern, replica, summary) is None:
-            steps, first = sum(each.number for each in parts), min(each.first for each in parts)
-            facts.append(fact_of(pattern.variables, steps, step=first))
-    return cases(
-        summary,
-        "info",
-        facts,
-        lambda which, fact: (
-            f"{which} had no gradient (None) in {span(fact.numbers[0])} of "
-            f"{some(summary.steps, 'step')}, first in step {fact.step:,}."
-        ),
-    )
+        sometimes = pattern.total(missing) and pattern.total(requests) and pattern.placed
+        if not sometimes or _is_split(summary, pattern) or _silence(summary, pattern):
+            continue  # of a part without elements it is always None
+        none = pattern.timeline(missing, replica=pattern.replicas[0])
+        parts = [steps for steps, (number,) in none.parts() if number]
+        if parts:
+            yield Case(
+                "{which} had no gradient (None) in {none} of {steps}, first in step {step:,}.",
+                variables=pattern.variables,
+                step=parts[0].first,
+                words={"steps": some(summary.steps, "step")},
+                numbers={"none": sum(steps.number for steps in parts)},
+            )
 
 
 @rule(
@@ -139,34 +109,27 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
-    every = summary.asked
-    if not any(pattern.total(updates) for pattern in every):
-        return
-    facts: dict[bool, list[Fact]] = {False: [], True: []}
-    for pattern in every:
-        if (
-            pattern.total(requests)
-            and not pattern.total(updates)
-            and not pattern.total(ineffective)
-        ):
-            most = max(pattern.total(requests, r) for r in pattern.replicas)
-            facts[_only_skipped(summary, pattern)].append(fact_of(pattern.variables, most, step=1))
     by = skipper(summary.optimizers) or "the loss scale"
-    yield from _never(summary, facts[False], _by_itself(summary), _taken_away(summary))
-    yield from _never(summary, facts[True], f", in steps that {by} skipped", _infinite(summary))
-
-
-def _never(summary: Summary, facts: Iterable[Fact], how: str, advice: str) -> Iterator[Case]:
-    return cases(
-        summary,
-        "warning",
-        facts,
-        lambda which, fact: (
-            f"{which} {fact.was} never updated, though {summary.dialect.step_method} got a "
-            f"gradient {times(fact.numbers[0])}{how}."
-        ),
-        advice,
-    )
+    own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
+    by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
+    any_was = any(pattern.total(updates) for pattern in summary.asked)
+    for pattern in summary.asked if any_was else ():
+        if pattern.total(requests) and not pattern.total(tries):
+            skipped = _only_skipped(summary, pattern)
+            yield Case(
+                "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
+                "Look for what makes the gradients infinite or NaN in the steps in which it has "
+                f"one: {summary.dialect.find_nan}."
+                if skipped
+                else _taken_away(summary),
+                variables=pattern.variables,
+                step=1,
+                words={
+                    "method": summary.dialect.step_method,
+                    "how": f", in steps that {by} skipped" if skipped else by_itself,
+                },
+                numbers={"times": max(pattern.total(requests, r) for r in pattern.replicas)},
+            )
 
 
 def _taken_away(summary: Summary) -> str:
@@ -176,26 +139,13 @@ def _taken_away(summary: Summary) -> str:
     return summary.dialect.advice("never-updated", own)
 
 
-def _infinite(summary: Summary) -> str:
-    where = "in the steps in which it has one"
-    return f"Look for what makes the gradients infinite or NaN {where}: {summary.dialect.find_nan}."
-
-
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     """Whether a loss scale skipped each step in which these variables had a gradient."""
-    if not any(map(is_loss_scale, summary.optimizers)) or accumulated_steps(summary) > 1:
-        return False
-    if summary.unplaced(tries):
+    scaled = any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) == 1
+    if not scaled or summary.unplaced(tries):
         return False
     asked = counting(["request"], variable=pattern.variables[0])
     return not any(made and came for made, came in summary.spread(tries, asked))
-
-
-def _by_itself(summary: Summary) -> str:
-    """What else may have updated a variable that no apply method was called for."""
-    for optimizer, remark in summary.remarks("own-step"):
-        return f" (what {class_of(optimizer)}.{remark.method} assigns by itself is not seen)"
-    return ""
 
 
 @rule(
@@ -213,117 +163,69 @@ def _by_itself(summary: Summary) -> str:
 )
 def stopped(summary: Summary) -> Iterator[Case]:
     """A variable was updated up to some step and never again, while others were."""
-    if not summary.replicas:
-        return
-    replica = summary.replicas[0]  # of those that do not do the same, see replicas_disagree
     every = [
-        pattern for pattern in summary.asked if pattern.total(updates, replica) and pattern.placed
+        each  # of replicas that do not do the same, see replicas_disagree
+        for each in summary.asked
+        if each.placed and each.replicas[0] == summary.replicas[0]
     ]
-    latest = max((_last(_parts(pattern, replica)) for pattern in every), default=0)
-    facts: dict[str, list[Fact]] = {because: [] for because, *_ in _STOPPED}
+    latest = max(map(_last, every), default=0)
+    own = summary.dialect.advice
     for pattern in every:
-        last, because = _silent(pattern, replica, summary) or (latest, "")
-        if because == "missing" or latest > last + 1:  # others were updated
-            facts[because].append(fact_of(pattern.variables, step=last + 1))
-    for because, severity, reason, advice in _STOPPED:
-        own, code = summary.dialect.advice, f"updates-stopped:{because}"
-        why = f"(of {some(summary.steps, 'step')}): {own(f'{code} why', reason)}."
-        since = f" or later {why}" if len(facts[because]) > 3 else f" {why}"
-        advice = own(code, advice or _taken_away(summary))
-        yield from _no_longer(summary, severity, facts[because], since, advice)
+        because, last = _silence(summary, pattern), _last(pattern)
+        if because == "missing" or (because and latest > last + 1):  # others were updated
+            code = f"updates-stopped:{because}"
+            severity, why, advice = _STOPPED[because]
+            yield Case(
+                "{which} {were} no longer updated from step {step:,} on{later} (of {steps}): "
+                "{why}.",
+                own(code, advice or _taken_away(summary)),
+                severity,
+                pattern.variables,
+                last + 1,
+                words={"steps": some(summary.steps, "step"), "why": own(f"{code} why", why)},
+            )
 
 
-def _no_longer(
-    summary: Summary, severity: Severity, facts: Iterable[Fact], since: str, advice: str
-) -> Iterator[Case]:
-    return cases(
-        summary,
-        severity,
-        facts,
-        lambda which, fact: (
-            f"{which} {fact.was} no longer updated from step {fact.step:,} on{since}"
-        ),
-        advice,
-    )
-
-
-_STOPPED: tuple[tuple[str, Severity, str, str], ...] = (
-    (
-        "missing",
+_STOPPED: Mapping[str, tuple[Severity, str, str]] = {
+    "missing": (
         "warning",
         "the gradient was None since then",
         "Look for what changed in the loss at that step: a branch that is no longer taken, a "
         "stop_gradient or detach, a layer whose output is no longer used.",
     ),
-    (
-        "gradients",
-        "warning",
-        "a gradient was handed over, and not applied",
-        "",
-    ),
-    (
-        "nothing",
+    "gradients": ("warning", "a gradient was handed over, and not applied", ""),
+    "nothing": (
         "info",
         "no longer handed to the optimizer",
         "If you froze it, this is as it should be. If not, look at the list of variables that the "
         "train step passes.",
     ),
-)
+}
 
 
-class _Step(NamedTuple):
-    """What a variable got in one step."""
-
-    updates: int
-    requests: int
-    """Gradients."""
-    missing: int
-    """What was `None` in place of a gradient."""
+def _last(pattern: Pattern) -> int:
+    """The last step with an update on the first replica; 0 if there is none."""
+    timeline = pattern.timeline(updates, replica=pattern.replicas[0])
+    return max((steps.last for steps, (made,) in timeline.parts() if made), default=0)
 
 
-_Parts = Sequence[tuple[Steps, _Step]]
+def _silence(summary: Summary, pattern: Pattern) -> str:
+    """What came after the last update on the first replica, if no update is due any more.
 
-
-def _parts(pattern: Pattern, replica: int) -> _Parts:
-    """What each of the variables got in the steps of a replica."""
-    timeline = pattern.timeline(updates, requests, missing, replica=replica)
-    return [(steps, _Step(*values)) for steps, values in timeline.parts()]
-
-
-def _silent(pattern: Pattern, replica: int, summary: Summary) -> tuple[int, str] | None:
-    """The last step with an update and what came after, if no update is due any more.
-
-    None if the steps since then are not many more than least_in_step ever were between two updates.
+    Empty if the steps since then are not many more than there ever were between two updates.
     """
-    parts = _parts(pattern, replica)
-    last = _last(parts)
-    silent = summary.steps_on[replica] - last
-    if not last or silent < max(3, 3 * _gap(parts, last) + 1):
-        return None
-    after = [step for steps, step in parts if steps.last > last and not step.updates]
-    if any(step.requests for step in after):
-        return last, "gradients"
-    return last, "missing" if any(step.missing for step in after) else "nothing"
-
-
-def _last(parts: _Parts) -> int:
-    """The last step with an update, 0 if least_in_step is none."""
-    return max((steps.last for steps, step in parts if step.updates), default=0)
-
-
-def _gap(parts: _Parts, last: int) -> int:
-    """At least the longest stretch of steps without an update before the last one."""
-    longest = current = 0
-    for steps, step in parts:
-        if steps.every is not None:
-            current = 0
-            longest = max(longest, steps.every)
-        elif step.updates:
-            current = 0
-        elif steps.last < last:
-            current += steps.length
-        longest = max(longest, current)
-    return longest
+    replica, last = pattern.replicas[0], _last(pattern)
+    steps = summary.steps_on[replica]
+    gaps = (
+        at.every or at.length
+        for at, (made,) in pattern.timeline(updates, replica=replica).parts()
+        if at.every or (at.last < last and not made)
+    )
+    if not last or steps - last < max(3, 3 * max(gaps, default=0) + 1):
+        return ""
+    after = pattern.timeline(requests, missing, replica=replica).within(last + 1, steps)
+    came, none = map(any, zip(*(values for _, values in after), strict=True))
+    return "gradients" if came else "missing" if none else "nothing"
 
 
 @rule(
@@ -348,26 +250,19 @@ def _gap(parts: _Parts, last: int) -> int:
 def updated_twice(summary: Summary) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
     by_members = any(summary.remarks("updated-twice"))  # of a `vmap`, each once
-    facts = []
-    for pattern in summary.asked:
-        if by_members or _uneven(summary, pattern):
-            continue
-        for replica in pattern.replicas[:1]:
-            parts = [each for each in _parts(pattern, replica) if each[1].updates > 1]
-            if parts:
-                most = max(step.updates for _, step in parts)
-                steps = sum(each.number for each, _ in parts)
-                first = min(each.first for each, _ in parts)
-                facts.append(fact_of(pattern.variables, most, steps, step=first))
-    return cases(summary, "warning", facts, partial(_updated_twice, some(summary.steps, "step")))
-
-
-def _updated_twice(steps: str, which: str, fact: Fact) -> str:
-    in_step, in_steps = fact.numbers
-    where = f"in step {fact.step:,}"
-    if in_steps[1] > 1:
-        where = f"a step in {span(in_steps)} of {steps}, first in step {fact.step:,}"
-    return f"{which} {fact.was} updated {times(in_step)} {where}."
+    for pattern in () if by_members else summary.asked:
+        timeline = pattern.timeline(updates, replica=pattern.replicas[0])
+        parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]
+        number = sum(steps.number for steps, _ in parts)
+        if parts and not _uneven(summary, pattern):
+            several = "a step in {number} of {steps}, first " if number > 1 else ""
+            yield Case(
+                f"{{which}} {{were}} updated {{most:times}} {several}in step {{step:,}}.",
+                variables=pattern.variables,
+                step=parts[0][0].first,
+                words={"steps": some(summary.steps, "step")},
+                numbers={"most": max(made for _, made in parts), "number": number},
+            )
 
 
 @rule(
@@ -388,102 +283,82 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
-    yield from _steps_disagree(summary)
-    apart: dict[tuple[int, int], list[Fact]] = {}
+    names = replica_names(summary.trace)
+    if summary.trace.finished:
+        yield from _steps_disagree(summary, names)
     for pattern in summary.asked:
-        counts = {r: pattern.total(updates, r) for r in summary.replicas}
-        most, least = max(counts, key=lambda r: counts[r]), min(counts, key=lambda r: counts[r])
-        first = _difference(summary, pattern, most, least) if counts[most] > counts[least] else None
-        if first is not None and pattern.placed and not _is_split(summary, pattern):
-            step, most_in_step, least_in_step = first
-            numbers = (most_in_step, least_in_step, counts[most], counts[least])
-            known = fact_of(pattern.variables, *numbers, step=step, replica=least)
-            apart.setdefault((most, least), []).append(known)
-    name_of = replica_names(summary.trace)
-    for (most, least), facts in apart.items():
-        yield from _disagree(summary, facts, name_of[most], name_of[least])
+        total = {each: pattern.total(updates, each) for each in summary.replicas}
+        most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
+        if total[most] == total[least] or not pattern.placed or _is_split(summary, pattern):
+            continue
+        for step, more, less in islice(_differences(summary, pattern, most, least), 1):
+            yield Case(
+                "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
+                "{step:,}, where they first differ; {all_more:times} and {all_less:times} in all.",
+                _look_for_a_condition(summary),
+                variables=pattern.variables,
+                step=step,
+                replica=least,
+                words={"most": names[most], "least": names[least]},
+                numbers={
+                    "more": more,
+                    "less": less,
+                    "all_more": total[most],
+                    "all_less": total[least],
+                },
+            )
 
 
-def _disagree(summary: Summary, facts: Iterable[Fact], most: str, least: str) -> Iterator[Case]:
-    return cases(
-        summary,
-        "error",
-        facts,
-        lambda which, fact: (
-            f"{which} {fact.was} updated {times(fact.numbers[0])} on {most} and "
-            f"{times(fact.numbers[1])} on {least} in step {fact.step:,}, where they first differ; "
-            f"{times(fact.numbers[2])} and {times(fact.numbers[3])} in all."
-        ),
-        _ON_A_RANK if replica_noun(summary.trace) == "rank" else _on_a_replica(summary),
-    )
-
-
-def _difference(
+def _differences(
     summary: Summary, pattern: Pattern, one: int, other: int
-) -> tuple[int, int, int] | None:
-    """The first step, of those that both replicas ran, in which the updates differ, and these."""
-    weighted: list[tuple[Run, Values]] = [
-        *((run, (times, 0)) for run, times in pattern.runs(updates, one)),
-        *((run, (0, times)) for run, times in pattern.runs(updates, other)),
+) -> Iterator[tuple[int, int, int]]:
+    """The steps that both replicas ran and in which their updates differ, and these."""
+    weighted = [
+        (run, (times * (each == one), times * (each == other)))
+        for each in (one, other)
+        for run, times in pattern.runs(updates, each)
     ]
-    steps = min(summary.steps_on[each] for each in (one, other))
-    parts = Timeline.of(weighted, steps, 2).parts()
-    return next(
-        (
-            (at.first, most_in_step, least_in_step)
-            for at, (most_in_step, least_in_step) in parts
-            if most_in_step != least_in_step
-        ),
-        None,
-    )
+    steps = min(summary.steps_on[one], summary.steps_on[other])
+    for at, (updates_of_one, updates_of_other) in Timeline.of(weighted, steps, 2).parts():
+        if updates_of_one != updates_of_other:
+            yield at.first, updates_of_one, updates_of_other
 
 
-def _on_a_replica(summary: Summary) -> str:
-    method = summary.dialect.step_method
-    return f"Look for a condition on the replica or on its own data around {method}."
+def _look_for_a_condition(summary: Summary) -> str:
+    noun = replica_noun(summary.trace)
+    around = "the step" if noun == "rank" else summary.dialect.step_method
+    return f"Look for a condition on the {noun} or on its own data around {around}."
 
 
-_ON_A_RANK = "Look for a condition on the rank or on its own data around the step."
-_MORE_FOR_A_WORKER = (
-    "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look for a "
-    "worker that left the loop early."
-)
-_MORE_FOR_A_RANK = (
-    "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left the "
-    "loop early."
-)
-
-
-def _more_for(summary: Summary, most: int, behind: Sequence[int]) -> str:
-    """What to do for those that made fewer steps than the one that made most."""
-    trace = summary.trace
-    if replica_noun(trace) == "rank":
-        return _MORE_FOR_A_RANK
-    if {trace.replicas[each].worker for each in behind} == {trace.replicas[most].worker}:
-        return _on_a_replica(summary)
-    return _MORE_FOR_A_WORKER
-
-
-def _steps_disagree(summary: Summary) -> Iterator[Case]:
-    if not summary.trace.finished:
-        return
-    steps = summary.steps_on
+def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
+    steps, noun = summary.steps_on, replica_noun(summary.trace)
     most = max(summary.replicas, key=lambda r: steps[r])
-    behind = [each for each in summary.replicas if steps[each] < steps[most]]
+    behind = {each: steps[each] for each in summary.replicas if steps[each] < steps[most]}
     if behind:
-        low = min(steps[each] for each in behind)
-        name_of = replica_names(summary.trace)
-        names = [name_of[each] for each in behind]
-        which = listed(names) if len(names) <= 3 else some(len(names), replica_noun(summary.trace))
-        ran = some((low, max(steps[each] for each in behind)), "step")
+        low, high = min(behind.values()), max(behind.values())
+        few = len(behind) <= MAX_NAMES
+        which = listed([names[each] for each in behind]) if few else some(len(behind), noun)
+        workers = {summary.trace.replicas[each].worker for each in (*behind, most)}
         yield Case(
-            "warning",
-            f"{which}{of_optimizer(summary)} ran {ran}, {name_of[most]} ran "
+            f"{which}{of_optimizer(summary)} ran {some((low, high), 'step')}, {names[most]} ran "
             f"{steps[most]:,}: they differ from step {low + 1:,} on.",
-            _more_for(summary, most, behind),
+            _look_for_a_condition(summary) if len(workers) == 1 else _AS_MUCH[noun],
+            "warning",
             step=low + 1,
-            replica=summary.trace.replicas[behind[0]].id,
+            replica=min(behind),
         )
+
+
+_AS_MUCH = {
+    "replica": (
+        "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look for "
+        "a worker that left the loop early."
+    ),
+    "rank": (
+        "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left "
+        "the loop early."
+    ),
+}
 
 
 @rule(
@@ -508,54 +383,36 @@ def _steps_disagree(summary: Summary) -> Iterator[Case]:
         "batches move too. Of the legacy optimizers only Adam does that."
     ),
 )
-def densified(summary: Summary) -> Iterator[Case]:
+def densified(summary: Summary) -> Iterable[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""
-    facts = []
-    for pattern in summary.asked:
-        sparse_requests, dense_requests = (
-            pattern.total(counting(["request"], [kind])) for kind in ("sparse", "dense")
+    every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
+    settings = ("gradient_accumulation_steps", "global_clipnorm")
+    causes = [key for key in settings if any(each.settings.get(key) for each in summary.optimizers)]
+    by = f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
+    return [
+        Case(
+            "{which}: the gradient was sparse when it reached apply_gradients and dense when it "
+            "was applied{by}, with all {rows:row}.",
+            variables=[index],
+            words={"by": by},
+            numbers={"rows": next(iter(every[index].shape), 1) or 0},
         )
-        mixed = dense_requests or pattern.total(sparse)
-        if sparse_requests and pattern.total(dense) and not mixed:
-            facts += [fact_of([index], _rows(summary, index)) for index in pattern.variables]
-    return cases(
-        summary,
-        "warning",
-        facts,
-        lambda which, fact: (
-            f"{which}: the gradient was sparse when it reached apply_gradients and dense when it "
-            f"was applied{_densifier(summary)}, with all {some(fact.numbers[0], 'row')}."
-        ),
-    )
-
-
-def _rows(summary: Summary, variable: int) -> int:
-    shape = summary.trace.variables[variable].shape
-    return (shape[0] or 0) if shape else 1
-
-
-def _densifier(summary: Summary) -> str:
-    """` (global_clipnorm is set)`: what may have done it."""
-    names = ("gradient_accumulation_steps", "global_clipnorm")
-    causes = [name for name in names if any(each.settings.get(name) for each in summary.optimizers)]
-    return f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
+        for pattern in summary.asked
+        if pattern.total(requests) > pattern.total(dense_requests) == 0
+        if pattern.total(dense) and not pattern.total(sparse)
+        for index in pattern.variables
+    ]
 
 
 def _one_copy(summary: Summary) -> bool:
-    if any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers):
-        return True  # of PyTorch: each rank updates its own part, and sends it to the others
-    return any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
+    """Whether a variable has one copy, or each rank updates its own part and sends it to others."""
+    parts = any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers)
+    return parts or any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
 
 
 def _uneven(summary: Summary, pattern: Pattern) -> bool:
     counts = {pattern.total(updates, each) for each in summary.replicas}
     return len(counts) > 1 and not _one_copy(summary) and not _is_split(summary, pattern)
-
-
-def _with_elements(summary: Summary, pattern: Pattern) -> list[int]:
-    """The variables without those of which other ranks hold all elements, and get the gradient."""
-    every = summary.trace.variables
-    return [each for each in pattern.variables if 0 not in every[each].shape]
 
 
 def _is_split(summary: Summary, pattern: Pattern) -> bool:

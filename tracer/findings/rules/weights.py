@@ -1,16 +1,11 @@
 """Rules on what steps did to the weights: they need effects, which have to be asked for."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-from tracer.findings.cases import Case, Fact, cases, fact_of, names_of, subject
-from tracer.findings.rule import rule
+from tracer.findings.rule import Case, names_of, rule
 from tracer.model.measures import updates
-from tracer.model.records import Observation
-from tracer.model.runs import Run
+from tracer.model.records import Effect
 from tracer.model.summary import Summary
-from tracer.model.timeline import Timeline
 from tracer.model.wording import plural, some
 
 MIN_UPDATES = 3
@@ -19,24 +14,6 @@ MIN_LAST_UPDATES = 5
 """The same for the last updates."""
 LAST_SHARE = 4
 """They are at least one of so many."""
-
-
-class _Of(NamedTuple):
-    """A variable on a replica."""
-
-    replica: int
-    variable: int
-
-
-class _Moves(NamedTuple):
-    """What came of the updates of a variable."""
-
-    updated: int
-    """In how many steps it was updated."""
-    last_change: int
-    """The last of them that changed it; 0 if none did."""
-    since: int
-    """How many of them came after that, and changed nothing."""
 
 
 @rule(
@@ -63,37 +40,45 @@ class _Moves(NamedTuple):
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
     """Something in a variable was infinite or NaN when a step had ended."""
-    seen = _runs(summary, "not_finite")
-    begins = {of: min((run.first for run in runs), default=0) for of, runs in seen.items()}
-    if not begins:
+    seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
+    if not seen:
         return
-    first = min(begins.values())
-    at_first = sorted({of.variable for of, step in begins.items() if step == first})
-    everyone = sorted({of.variable for of in begins})
-    replicas = {of.replica for of, step in begins.items() if step == first}
-    looked = _runs(summary, "compared")
-    compared = {of.variable for of in looked}
-    since = min((run.first for runs in looked.values() for run in runs), default=0)
-    when = f"after step {first:,}" if first else "after some steps"
-    text = f"{subject(summary, at_first)} held infinite or NaN values {when}"
-    if first and first == since:
-        text += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
-    if len(everyone) > len(at_first):
-        text += f", and {len(everyone):,} of {some(len(compared), 'variable')} did so in the end"
+    looked = [each for each in summary.effects if each.what == "compared" and each.total]
+    first = min(_first_step([each]) for each in seen)
+    at_first = [each for each in seen if _first_step([each]) == first]
+    replicas = {each.replica for each in at_first}
+    everyone, beginning = _variables(seen), _variables(at_first)
+    from_the_start = first and first == _first_step(looked)
+    when, more = f"step {first:,}" if first else "some steps", ""
+    if from_the_start:
+        when += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
+    if len(everyone) > len(beginning):
+        compared = some(len(_variables(looked)), "variable")
+        more = f", and {len(everyone):,} of {compared} did so in the end"
     yield Case(
-        "error",
-        f"{text}.",
+        "{which} held infinite or NaN values after {when}{more}.",
         "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
         "data of that step."
-        if first and first == since
+        if from_the_start
         else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
         "step (log of 0, a division by 0, an overflow of float16): "
         f"{summary.dialect.find_nan} stops where it begins. A lower learning "
         "rate or clipping helps where gradients explode.",
-        names_of(summary, everyone),
-        first or None,
-        _id_of(summary, replicas),
+        variables=beginning,
+        step=first or None,
+        replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
+        words={"when": when, "more": more},
+        names=names_of(summary, everyone),
     )
+
+
+def _variables(effects: Sequence[Effect]) -> list[int]:
+    return sorted({index for each in effects for index in each.variables})
+
+
+def _first_step(effects: Sequence[Effect]) -> int:
+    """The first step in which any of it was seen; 0 if that is not known."""
+    return min((run.first for each in effects for run in each.runs), default=0)
 
 
 @rule(
@@ -118,95 +103,65 @@ def not_finite(summary: Summary) -> Iterator[Case]:
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     """A variable was updated, and did not change."""
-    broken = [run.first for runs in _runs(summary, "not_finite").values() for run in runs]
-    end = min(broken, default=0)
+    end = _first_step([each for each in summary.effects if each.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
-    moves = _moves(summary, end)
-    never: list[Fact] = []
-    stopped: list[Fact] = []
-    known: set[int] = set()
-    for of, move in sorted(moves.items()):
-        if of.variable in known:
-            continue  # its other replicas do as the first one
-        if not move.last_change and move.since >= MIN_UPDATES:
-            never.append(fact_of([of.variable], move.since))
-            known.add(of.variable)
-        elif move.last_change and move.since >= max(MIN_LAST_UPDATES, move.updated / LAST_SHARE):
-            stopped.append(fact_of([of.variable], move.since, step=move.last_change + 1))
-            known.add(of.variable)
-    dead = {variable for fact in never for variable in fact.variables}
-    moving = {of.variable for of, move in moves.items() if move.last_change}
-    if never and not moving:
-        yield from cases(
-            summary,
-            "error",
-            [each._replace(numbers=(), step=1) for each in never],
-            lambda which, _: (
-                f"No step changed any bit of {which}, and "
-                f"{plural(len(dead), 'it was', 'all of them were')} updated in "
-                f"{some(max(move.updated for move in moves.values()), 'step')}{before}."
-            ),
+    moves = list(_moves(summary, end))
+    never = [(each, since) for each, _, last, since in moves if not last and since >= MIN_UPDATES]
+    if never and not any(last for _, _, last, _ in moves):
+        dead = [index for variables, _ in never for index in variables]
+        yield Case(
+            "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
             "not, all gradients are 0: look at the loss.",
+            variables=dead,
+            step=1,
+            words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
+            numbers={"steps": max(updated for _, updated, _, _ in moves)},
         )
-        never = []
-    yield from cases(
-        summary,
-        "warning",
-        never,
-        lambda which, fact: (
-            f"{which} {fact.was} updated in {some(fact.numbers[0], 'step')}{before}, and no bit of "
-            f"{plural(len(fact.variables), 'it', 'them')} changed."
-        ),
-    )
-    yield from cases(
-        summary,
-        "warning",
-        stopped,
-        lambda which, fact: (
-            f"{which} {plural(len(fact.variables), 'has', 'have')} not changed since step "
-            f"{fact.step:,}: {some(fact.numbers[0], 'update')}{before} changed nothing."
-        ),
-        "Print the learning rate: a schedule may have come to 0. If it has not, the gradient is 0 "
-        "(a layer that is cut off, a loss at its minimum), or too small beside the weight for its "
-        "type.",
-    )
+        return
+    for variables, since in never:
+        yield Case(
+            "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
+            severity="warning",
+            variables=variables,
+            words={"before": before},
+            numbers={"steps": since},
+        )
+    for variables, updated, last, since in moves:
+        if last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
+            yield Case(
+                "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
+                "nothing.",
+                "Print the learning rate: a schedule may have come to 0. If it has not, the "
+                "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small "
+                "beside the weight for its type.",
+                "warning",
+                variables,
+                last + 1,
+                words={"before": before},
+                numbers={"updates": since},
+            )
 
 
-def _moves(summary: Summary, end: int) -> dict[_Of, _Moves]:
-    """What came of the updates before step `end`, of each variable; of all updates if it is 0."""
-    moves = {}
-    for pattern in summary.patterns:
-        for replica in pattern.replicas if pattern.effects and not pattern.argument else ():
+def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
+    """What came of the updates before step `end`, or of all if it is 0, on the first replica.
+
+    Variables, in how many steps they were updated, the last of these that changed them (0 if none
+    did), and how many came after that one. Other replicas do as the first that updates a variable.
+    """
+    every = summary.trace.variables
+    for pattern in summary.asked:
+        variables = [each for each in pattern.variables if 0 not in every[each].shape]
+        updating = [each for each in pattern.replicas if pattern.total(updates, each)]
+        for replica in updating[:1] if pattern.effects and variables else ():
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
-            seen: tuple[Observation, ...] = "compared", "unchanged"
-            move = _moved(pattern.timeline(updates, replica=replica, observations=seen), steps)
-            for variable in pattern.variables if move.updated else ():
-                if 0 not in summary.trace.variables[variable].shape:  # else it cannot change
-                    moves[_Of(replica, variable)] = move
-    return moves
-
-
-def _moved(timeline: Timeline, steps: int) -> _Moves:
-    """What came of updates, from the updates, looks and looks without a change in each step."""
-    looked = [at for at in timeline.upto(steps) if at[1][0] and at[1][1]]
-    changed = max((part.last for part, (_, _, still) in looked if not still), default=0)
-    since = sum(n for n, (made, seen, _) in timeline.within(changed + 1, steps) if made and seen)
-    return _Moves(sum(part.number for part, _ in looked), changed, since)
-
-
-def _runs(summary: Summary, what: Observation) -> Mapping[_Of, tuple[Run, ...]]:
-    """In which steps something was seen of each variable on each replica, where it was."""
-    found: dict[_Of, tuple[Run, ...]] = defaultdict(tuple)
-    for effect in summary.trace.data.effects:
-        if effect.root == summary.root and effect.what == what and effect.total:
-            for variable in effect.variables:
-                found[_Of(effect.replica, variable)] += effect.runs
-    return dict(found)
-
-
-def _id_of(summary: Summary, replicas: set[int]) -> int | None:
-    """The id of the one replica on which it was so, if there are others."""
-    if len(summary.replicas) == 1 or len(replicas) > 1:
-        return None
-    return summary.trace.replicas[min(replicas)].id
+            timeline = pattern.timeline(
+                updates, replica=replica, observations=("compared", "unchanged")
+            )
+            looked = [
+                (at, still) for at, (made, seen, still) in timeline.upto(steps) if made and seen
+            ]
+            changed = max((at.last for at, still in looked if not still), default=0)
+            after = timeline.within(changed + 1, steps)
+            since = sum(number for number, (made, seen, _) in after if made and seen)
+            yield variables, sum(at.number for at, _ in looked), changed, since
