@@ -1,15 +1,15 @@
 """Names and tables as lines of text that fit a width. Knows nothing of traces."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from tracer.errors import shown as shown  # what a report prints goes through it
 
 _NAME = 16  # cells that a name is cut to before other columns go
-_GAPS = (3, 2)
 _PROSE = 100
 
 
@@ -50,79 +50,66 @@ class Table:
     below: list[str] = field(default_factory=list)
     """What is said below it."""
 
+    def names(self, room: int) -> Sequence[str]:
+        """The names for a column of `room` cells; one may have several lines."""
+        names = [row.name for row in self.rows]
+        return distinct(names, room) if self.cut_names else names
+
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
-        used = [
-            index
-            for index, column in enumerate(self.columns)
-            if not column.optional or any(row.cells[index] for row in self.rows)
-        ]
-        kept = used
-        header = max(cell_len(line) for line in self.header.split("\n"))
-        longest = max([header, *(cell_len(row.name) for row in self.rows)])
-        while True:
-            widths = [self._width(index) for index in kept]
-            gap, room = self._room(widths, longest, width)
-            last = max((self.columns[index].drop for index in kept), default=0)
-            if room >= min(longest, self.least) or not last:
-                break
-            kept = [index for index in kept if self.columns[index].drop < last]
-        room = max(room, min(longest, _NAME), header)
-        names = distinct([row.name for row in self.rows], room) if self.cut_names else None
-        out = [Text(line, style="bold") for line in self._headers(kept, widths, room, gap)]
-        filled = room + sum(gap + column_width for column_width in widths)
-        notes = max((cell_len(row.note) for row in self.rows), default=0)
-        notes_fit = filled + gap + notes <= width
-        for number, row in enumerate(self.rows):
-            name = names[number] if names else row.name
-            if cell_len(name) > room:
-                out.append(Text(name, style=row.style))
-                name = ""
-            line = _pad(name, room)
-            for index, column_width in zip(kept, widths, strict=True):
-                line += " " * gap + _pad(
-                    row.cells[index], column_width, left=self.columns[index].left
-                )
-            if row.note and notes_fit:
-                line += " " * gap + row.note
-            out.append(Text(line.rstrip(), style=row.style))
+        kept, dropped, room = self._fitted(width)
+        header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
+        names = [name.split("\n") for name in self.names(room)]
+        longest = _widest(line for lines in (header, *names) for line in lines)
+        gap = 3 if longest + len(kept) <= room else 2
+        room = min(longest, room)
+
+        def line(name: str, cells: Iterable[str]) -> str:
+            figures = zip(kept.items(), cells, strict=True)
+            padded = (_pad(text, size, column.left) for (column, size), text in figures)
+            return (" " * gap).join([_pad(name, room), *padded])
+
+        headers = [header, *(column.header.split("\n") for column in kept)]
+        height = max(map(len, headers))
+        bottom = ([""] * (height - len(each)) + each for each in headers)
+        out = [Text(line(name, cells), "bold") for name, *cells in zip(*bottom, strict=True)]
+        filled = room + sum(gap + size for size in kept.values())
+        notes_fit = filled + gap + _widest(row.note for row in self.rows) <= width
+        for row, (name, *more) in zip(self.rows, names, strict=True):
+            alone = [name] if cell_len(name) > room else []
+            cells = zip(self.columns, row.cells, strict=True)
+            figures = line(
+                "" if alone else name, (each for column, each in cells if column in kept)
+            )
+            note = " " * gap + row.note if notes_fit else ""
+            out += [Text(each, row.style) for each in (*alone, figures + note, *more)]
             if row.note and not notes_fit:
                 out += paragraph(row.note, width, "    ", row.style)
+        for each in out:
+            each.rstrip()
         if not self.rows:
             out.append(Text("(none)", style="dim"))
-        dropped = [self.columns[index].header for index in used if index not in kept]
-        named = ", ".join(header.replace("\n", " ").strip() for header in dropped)
-        not_shown = [f"Not shown in {width} columns: {named}."] if dropped else []
-        for text in (*not_shown, *self.below):
+        not_shown = ", ".join(column.header.replace("\n", " ").strip() for column in dropped)
+        below = [f"Not shown in {width} columns: {not_shown}."] if dropped else []
+        for text in (*below, *self.below):
             out += paragraph(text, width, style="dim")
         return out
 
-    def _width(self, index: int) -> int:
-        header = self.columns[index].header.split("\n")
-        return max(cell_len(text) for text in (*header, *(row.cells[index] for row in self.rows)))
-
-    def _room(self, widths: Sequence[int], longest: int, width: int) -> tuple[int, int]:
-        """The gap between columns, and what is left for the names."""
-        for gap in _GAPS:
-            room = width - sum(gap + each for each in widths)
-            if room >= longest:
-                return gap, longest
-        return gap, room
-
-    def _headers(
-        self, kept: Sequence[int], widths: Sequence[int], room: int, gap: int
-    ) -> list[str]:
-        headers = [self.columns[index].header.split("\n") for index in kept]
-        names = self.header.split("\n")
-        height = max(len(header) for header in (names, *headers))
-        lines = []
-        for number in range(height):
-            line = _pad(([""] * (height - len(names)) + names)[number], room)
-            for index, header, width in zip(kept, headers, widths, strict=True):
-                text = ([""] * (height - len(header)) + header)[number]
-                line += " " * gap + _pad(text, width, left=self.columns[index].left)
-            lines.append(line.rstrip())
-        return lines
+    def _fitted(self, width: int) -> tuple[dict[Column, int], list[Column], int]:
+        """The columns that fit with their widths, those that do not, and the room for names."""
+        widths = {}
+        for index, column in enumerate(self.columns):
+            cells = [row.cells[index] for row in self.rows]
+            if any(cells) or not column.optional:
+                widths[column] = _widest([*column.header.split("\n"), *cells])
+        longest = _widest([*self.header.split(), *(row.name for row in self.rows)])
+        for rank in sorted({0, *(column.drop for column in widths)}, reverse=True):
+            kept = {column: size for column, size in widths.items() if column.drop <= rank}
+            room = width - sum(size + 2 for size in kept.values())
+            if room >= min(longest, self.least):
+                break
+        dropped = [column for column in widths if column not in kept]
+        return kept, dropped, max(room, min(longest, _NAME))
 
 
 def cut(name: str, width: int, tail: int) -> str:
@@ -133,8 +120,8 @@ def cut(name: str, width: int, tail: int) -> str:
     """
     if cell_len(name) <= width:
         return name
-    behind = _fitting(reversed(name), min(tail, width - 1))[::-1]
-    return _fitting(name, width - 1 - cell_len(behind)) + "…" + behind
+    tail = min(tail, width - 1)
+    return set_cell_size(name, width - 1 - tail) + "…" + set_cell_size(name[::-1], tail)[::-1]
 
 
 def distinct(names: Sequence[str], width: int) -> list[str]:
@@ -142,21 +129,13 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
 
     A name that cannot be told from another at this width is left whole.
     """
-    cuts = [cut(name, width, _tail(name, width)) for name in names]
-    for tail in (width * 3 // 4, width - 1, width // 2, width // 4, 0):
-        twice = _twice(names, cuts)
-        if not twice:
-            break
-        others = {each for each in cuts if each not in twice}
-        group = [i for i, each in enumerate(cuts) if each in twice]
-        tried = {names[i]: cut(names[i], width, tail) for i in group}
-        values = list(tried.values())
-        for i in group:
-            new = tried[names[i]]
-            if values.count(new) == 1 and new not in others:
-                cuts[i] = new
-    twice = _twice(names, cuts)
-    return [name if each in twice else each for name, each in zip(names, cuts, strict=True)]
+    cuts = {name: cut(name, width, _tail(name, width)) for name in names}
+    for tail in (width * 3 // 4, width - 1, width // 2, width // 4, 0, None):
+        number = Counter(cuts.values())
+        for name, each in cuts.items():
+            if number[each] > 1:
+                cuts[name] = name if tail is None else cut(name, width, tail)
+    return [cuts[name] for name in names]
 
 
 def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[Text]:
@@ -164,25 +143,22 @@ def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[
 
     Lines of prose are not longer than people like to read, however wide the terminal is.
     """
-    width = min(width, _PROSE)
+    first, *words = text.split(" ")
+    room = min(width, _PROSE) - len(indent)
+    first, *lines = wrapped([first, *(f" {word}" for word in words)], room)
     hang = " " * len(indent)
-    lines: list[str] = []
-    line = indent
-    for word in text.split(" "):
-        gap = " " if line.strip() and line not in (indent, hang) else ""
-        if gap and cell_len(line) + 1 + cell_len(word) > width:
-            lines.append(line)
-            line, gap = hang, ""
-        line += gap + word
-    return [Text(each, style=style) for each in [*lines, line]]
+    return [Text(line, style) for line in (indent + first, *(hang + line for line in lines))]
 
 
-def _twice(names: Sequence[str], cuts: Sequence[str]) -> set[str]:
-    """The cuts that different names share."""
-    first: dict[str, str] = {}
-    return {
-        cut for name, cut in zip(names, cuts, strict=True) if first.setdefault(cut, name) != name
-    }
+def wrapped(words: Sequence[str], width: int) -> list[str]:
+    """The words in lines of at most `width` cells, if no word is longer; no line begins blank."""
+    lines = [words[0]]
+    for word in words[1:]:
+        if cell_len(lines[-1] + word) <= width:
+            lines[-1] += word
+        else:
+            lines.append(word.lstrip(" "))
+    return lines
 
 
 def _tail(name: str, width: int) -> int:
@@ -191,14 +167,8 @@ def _tail(name: str, width: int) -> int:
     return last if "/" in name and last <= width * 2 // 3 else (width - 1) // 2
 
 
-def _fitting(chars: Iterable[str], width: int) -> str:
-    taken, used = "", 0
-    for char in chars:
-        used += cell_len(char)
-        if used > width:
-            break
-        taken += char
-    return taken
+def _widest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
 
 
 def _pad(text: str, width: int, left: bool = True) -> str:

@@ -12,9 +12,9 @@ from tracer.layout import Column
 from tracer.model.records import Graph, Line
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.reporters import caller_tree, console, layer_tree, trees
+from tracer.reporters import caller_tree, console, layer_tree
 from tracer.reporters.text import render
-from tracer.reporters.trees import Node, folded
+from tracer.reporters.trees import Node, Tree, folded
 
 
 def test_what_has_one_child_and_the_same_figures_is_one_row() -> None:
@@ -34,8 +34,8 @@ def test_what_has_one_child_and_the_same_figures_is_one_row() -> None:
 def test_a_chain_is_wrapped_at_its_joints_and_stays_in_its_branch() -> None:
     chain = Node(("one", "two", "three", "four", "five"), ("1",))
     whole = Node(("all",), ("1,000",), children=(chain, Node(("last",), ("2",), "said")))
-    lines = trees.lines("name", [Column("count")], [whole], 30, " → ")
-    assert [line.plain for line in lines] == [
+    tree = Tree("name", [Column("count")], nodes=[whole], joint=" → ", most=9)
+    assert [line.plain for line in tree.lines(30)] == [
         "name                    count",
         "all                     1,000",
         "├── one → two → three       1",

@@ -1,7 +1,8 @@
 """The question, "How often did `_resource_apply_dense` run?", and its answer for one run."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tracer.errors import shown
 from tracer.kinds import KINDS
@@ -17,7 +18,7 @@ from tracer.model.measures import Measure
 from tracer.model.skipped_steps import every, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, plural, some, times
+from tracer.model.wording import listed, plural, some, span, times
 
 _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
@@ -47,100 +48,166 @@ def answer(trace: Trace) -> str:
 def sentences(trace: Trace) -> list[tuple[str, str]]:
     """The two sentences of `answer` for each optimizer, which they name if there are several."""
     summaries = summaries_of(trace)
-    if not summaries:
-        return [("No optimizer was traced.", "So there is nothing to count.")]
-    if len(summaries) == 1:
-        return [(_first(summaries[0]), _calls(summaries[0]))]
     lines = program_lines(trace)
-    return [
-        (
-            f"{shown(summary.optimizers[0].name)}{_of(lines, summary)}: {_first(summary)}",
-            _calls(summary),
-        )
-        for summary in summaries
-    ]
+    pairs = []
+    for summary in summaries:
+        made = f" ({shown(lines[summary.root])})" if summary.root in lines else ""
+        name = f"{shown(summary.optimizers[0].name)}{made}: " if len(summaries) > 1 else ""
+        by_method = summary.dialect.apply_methods
+        first = [*(never_reached(summary) if by_method else ()), _executions(summary)]
+        pairs.append((name + " ".join(first), (_calls if by_method else _calls_of_step)(summary)))
+    return pairs or [("No optimizer was traced.", "So there is nothing to count.")]
 
 
-def _of(lines: Mapping[int, str], summary: Summary) -> str:
-    """` (train.py:30)`: the line that made the optimizer, if that must be said."""
-    return f" ({shown(lines[summary.root])})" if summary.root in lines else ""
-
-
-def _first(summary: Summary) -> str:
-    """The first sentence, and before it what of the program's own never ran."""
-    if not summary.dialect.apply_methods:
-        return _updates_of_steps(summary)
-    return " ".join([*never_reached(summary), _executions(summary)])
+# The first sentence: what ran.
 
 
 def _executions(summary: Summary) -> str:
-    """The first sentence."""
-    chosen = apply_methods(summary)
-    names = [shown(summary.trace.methods[index].name) for index in chosen]
-    by_method = [measures.of_methods([index]) for index in chosen]
-    totals = [summary.total(measure) for measure in by_method]
+    """How often each method ran, or how many updates a step made, and how many that is in all."""
+    names = [shown(summary.trace.methods[index].name) for index in apply_methods(summary)]
+    counted: list[Measure] = [measures.of_methods([index]) for index in apply_methods(summary)]
+    noun, rate = "execution", _times
+    if not summary.dialect.apply_methods:
+        names, counted, noun, rate = [], [measures.updates], "update", partial(_made, summary)
     least = "" if summary.trace.complete else "at least "
-    in_steps = f"in {least}{_steps(summary)}"
-    if not any(totals):
-        subject = listed(names) or "No apply method"
-        if names:
-            verb = "was not seen to run" if least else "never ran"
-        else:
-            verb = "was seen to run" if least else "ran"
-        return f"{subject} {verb}: {least}0 executions {in_steps}{_because(summary)}."
-    outside = [summary.outside(measure) for measure in by_method]
-    inside = [total - out for total, out in zip(totals, outside, strict=True)]
-    beyond = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
+    outside = [summary.outside(measure) for measure in counted]
+    inside = [summary.total(measure) - out for measure, out in zip(counted, outside, strict=True)]
+    steps = summary.steps_on.values() or [0]
+    in_steps = f"in {least}{some((min(steps), max(steps)), 'step')}"
+    more = f", and {_numbers(outside)} more outside any step" if any(outside) else ""
+    if not any((*inside, *outside)):
+        why = reason_for_all(summary)
+        reason = why.in_brackets if why else ""
+        nothing = _nothing(summary, names)
+        return f"{nothing}: {least}0 {noun}s {in_steps}{reason}{_no_updates(summary)}."
+    at_least = [(least if n else "") + times(n) for n in (inside if any(inside) else outside)]
     if not any(inside):
-        return f"{_ran(names, [_at_least(summary, n) for n in outside])}, outside any step."
-    if unplaced := sum(summary.unplaced(measure) for measure in by_method):
+        return f"{_ran(names, at_least)}, outside any step."
+    if names and (unplaced := sum(summary.unplaced(measure) for measure in counted)):
         lost = f"; of {unplaced:,} of these executions the step is not known"
-        counts = [_at_least(summary, count) for count in inside]
-        return f"{_ran(names, counts)} {in_steps}{_where(summary)}{lost}{beyond}."
-    noun = plural(sum(inside), "execution")
-    many = f"{least}{_numbers(inside)} {noun} {in_steps}{_empty(summary)}"
-    return f"{_ran_a_step(summary, names, by_method)}: {many}{beyond}{_no_updates(summary)}."
+        return f"{_ran(names, at_least)} {in_steps}{_where(summary)}{lost}{more}."
+    rates = [_on_replicas(summary, measure, rate) for measure in counted]
+    where = _where(summary)
+    if all(each.endswith(where) for each in rates):
+        rates = [*(each.removesuffix(where) for each in rates[:-1]), rates[-1]]
+    many = f"{least}{_numbers(inside)} {plural(sum(inside), noun)} {in_steps}"
+    return f"{_ran(names, rates)}: {many}{_skipped(summary)}{more}{_no_updates(summary)}."
+
+
+def _nothing(summary: Summary, names: Sequence[str]) -> str:
+    """That no method ran, or that no step made an update."""
+    if not summary.dialect.apply_methods:
+        kept_none = summary.total(measures.discarded)
+        return "No update was kept" if kept_none else summary.dialect.nothing_made
+    if summary.trace.complete:
+        return f"{listed(names)} never ran" if names else "No apply method ran"
+    return f"{listed(names)} was not seen to run" if names else "No apply method was seen to run"
+
+
+def _on_replicas(summary: Summary, measure: Measure, rate: Callable[..., str]) -> str:
+    """How often a step it is, on which replicas: on each if there are few, else what is between."""
+    counts = {each: summary.rates(measure, each) for each in summary.replicas}
+    rates = {
+        each: rate(steps, summary.steps_on[each], every(summary, measure, each))
+        for each, steps in counts.items()
+    }
+    names = replica_names(summary.trace)
+    if len(set(rates.values())) == 1:
+        return rates[summary.replicas[0]] + _where(summary)
+    if len(rates) > 3:
+        none = Counter({0: sum(not any(steps) for steps in counts.values())})
+        return rate(sum(counts.values(), none), 0, 0) + _where(summary)
+    on = [f"{text} on {shown(names[each])}" for each, text in rates.items()]
+    return listed(on) if summary.dialect.apply_methods else "; ".join(on)
+
+
+def _times(steps: Counter[int], of: int, nth: int) -> str:
+    """How often a step a method ran, in those of its steps that updated anything."""
+    if not any(steps):
+        return "never"
+    low, high, seen = min(steps), max(steps), sum(steps.values())
+    if low < high:
+        common = _mostly(steps)
+        to = "or" if high == low + 1 else "to"
+        return f"{low:,} {to} {high:,} times{common and common + ','} a step"
+    if nth:
+        return f"{times(low)} every {nth:,}{_ordinal(nth)} step"
+    if seen == of or seen * 2 > of:
+        return f"{times(low)} a step"
+    return f"{times(low)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"
+
+
+def _made(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
+    """`Each step made 4 updates`, of those that updated anything."""
+    made = "kept" if summary.total(measures.discarded) else summary.dialect.made
+    if not any(steps):
+        return f"No step {made} an update"
+    low, high = min(steps), max(steps)
+    which = "A" if low < high else f"Every {nth:,}{_ordinal(nth)}" if nth else "Each"
+    return (
+        f"{which} step {made} {some((low, high), 'update')}{_mostly(steps) if low < high else ''}"
+    )
+
+
+def _mostly(steps: Counter[int]) -> str:
+    """`, mostly 4`, if that is so of more than half of the steps."""
+    common = max(steps, key=lambda count: (steps[count], count))
+    return f", mostly {common:,}" if steps[common] * 2 > steps.total() else ""
+
+
+def _skipped(summary: Summary) -> str:
+    """How many of the steps updated nothing, though others did, or called for it."""
+    empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
+    if not any(empty) or summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
+        return ""  # or that is what is said
+    by = f", by {replica_noun(summary.trace)}" if len(set(empty)) > 1 else ""
+    number = span((min(empty), max(empty)))
+    return f", {number} of which updated nothing{reason(summary).in_brackets}{by}"
 
 
 def _no_updates(summary: Summary) -> str:
     """How much of the work assigned nothing or was thrown away, and so is no update."""
     idle, lost = summary.total(measures.ineffective), summary.total(measures.discarded)
+    were = plural(lost, "was", "were")
+    if lost and not summary.dialect.apply_methods:
+        return f"; {lost:,} more {were} computed and thrown away"
     text = f"; {idle:,} of them assigned nothing, so they are no updates" if idle else ""
     if idle == summary.total(measures.tries) > 0:
         text = "; none of them assigned anything, so there was no update"
-    if lost and not summary.dialect.apply_methods:
-        return f"; {lost:,} more {plural(lost, 'was', 'were')} computed and thrown away"
-    if lost:
-        were = plural(lost, "was", "were"), plural(lost, "it is no update", "they are no updates")
-        text += f"; {lost:,} of them {were[0]} computed and thrown away, so {were[1]}"
-    return text
+    none = plural(lost, "it is no update", "they are no updates")
+    return text + (f"; {lost:,} of them {were} computed and thrown away, so {none}" if lost else "")
 
 
-def _because(summary: Summary) -> str:
-    """` (accumulated, 4 steps)`: why no step updated anything, if that is known."""
-    why = reason_for_all(summary)
-    return why.in_brackets if why else ""
+def _where(summary: Summary) -> str:
+    """` on each of 2 replicas`; nothing for a single one."""
+    noun = replica_noun(summary.trace)
+    workers = len({summary.trace.replicas[index].worker for index in summary.replicas})
+    of_workers = f" of {workers:,} workers" if workers > 1 and noun != "rank" else ""
+    replicas = len(summary.replicas)
+    return f" on each of {some(replicas, noun)}{of_workers}" if replicas > 1 else ""
+
+
+def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
+    """`_apply ran once`, `_apply ran once and _apply_sparse twice`; without names, the rates."""
+    rest = [f"{name} {rate}" for name, rate in zip(names[1:], rates[1:], strict=False)]
+    return (f"{names[0]} ran " if names else "") + listed([rates[0], *rest])
+
+
+# The second sentence: what Python called.
 
 
 def _calls(summary: Summary) -> str:
-    """The second sentence."""
-    if not summary.dialect.apply_methods:
-        return _calls_of_step(summary)
+    """How often Python called the methods, eagerly and while it traced graphs."""
     chosen = apply_methods(summary)
     counts = [summary.calls(index) for index in chosen]
     totals = [sum(each) for each in counts]
     eager, tracing = sum(each for each, _ in counts), sum(each for _, each in counts)
     graphs, idle = summary.graphs(measures.of_methods(chosen))
-    within = ""
-    if summary.idle_as_usual:  # the details have it: the table of the methods
-        if idle == graphs and summary.idle_parts:
-            within = ", in a part that no step reached"
-        idle = 0
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
+    if not chosen:
+        return "Python did not call one either."
     if not any(totals):
-        if not chosen:
-            return "Python did not call one either."
-        if not any(summary.total(measures.of_methods([index])) for index in chosen):
+        if not summary.total(measures.of_methods(chosen)):
             return f"{body} not called either."
         if summary.compiled and not graphs:
             return f"{body} not called: what ran is compiled."
@@ -148,60 +215,27 @@ def _calls(summary: Summary) -> str:
     least = "" if summary.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    noun = summary.dialect.program
-    while_tracing = f"while tracing {some(graphs, noun)}{within or _never(graphs, idle)}"
-    if not tracing:
-        if {summary.trace.methods[index].name for index in chosen} <= _OF_MANY:
-            return f"{called}, {_all(eager)}eagerly, counted once for each variable of a call."
-        return f"{called}, {_all(eager)}eagerly, and each call is one execution."
-    if not eager:
-        return f"{called}, {_all(tracing)}{while_tracing}."
-    return f"{called}: {eager:,} eagerly, {tracing:,} {while_tracing}."
-
-
-def _updates_of_steps(summary: Summary) -> str:
-    """The first sentence of an optimizer of which each step makes all updates at once."""
-    least = "" if summary.trace.complete else "at least "
-    in_steps = f"in {least}{_steps(summary)}"
-    total = summary.total(measures.updates)
-    if not total:
-        kept_none = summary.total(measures.discarded)
-        none = "No update was kept" if kept_none else summary.dialect.nothing_made
-        return f"{none}: {least}0 updates {in_steps}{_because(summary)}{_no_updates(summary)}."
-    made = {replica: _made(summary, replica) for replica in summary.replicas}
-    on = replica_names(summary.trace)
-    first, *others = made.values()
-    rates = [f"{rate} on {shown(on[replica])}" for replica, rate in made.items()]
-    if not any(each != first for each in others):
-        rates = [first + _where(summary)]
-    updates = f"{least}{some(total, 'update')}"
-    return f"{'; '.join(rates)}: {updates} {in_steps}{_empty(summary)}{_no_updates(summary)}."
-
-
-def _beside(summary: Summary) -> str:
-    """How many updates were for nothing."""
-    lost = summary.total(measures.discarded)
-    if not lost:
-        return ""
-    return f"; {lost:,} more {plural(lost, 'was', 'were')} computed and thrown away"
-
-
-def _made(summary: Summary, replica: int) -> str:
-    """`Each step made 4 updates`, of those that updated anything."""
-    steps = summary.rates(measures.updates, replica)
-    made = "kept" if summary.total(measures.discarded) else summary.dialect.made
-    if not any(steps):
-        return f"No step {made} an update"
-    low, high = min(steps), max(steps)
-    if low < high:
-        return f"A step {made} {low:,} to {high:,} updates{_mostly(steps)}"
-    nth = every(summary, measures.updates, replica)
-    which = f"Every {nth:,}{_ordinal(nth)} step" if nth else "Each step"
-    return f"{which} {made} {some(low, 'update')}"
+    while_tracing = f"while tracing {some(graphs, summary.dialect.program)}"
+    if summary.idle_as_usual:  # the details have it: the table of the methods
+        if idle == graphs and summary.idle_parts:
+            while_tracing += ", in a part that no step reached"
+    elif idle:
+        never = ", which never ran" if graphs == 1 else ", none of which ever ran"
+        while_tracing += never if idle == graphs else f"; {idle:,} of them never ran"
+    if eager and tracing:
+        return f"{called}: {eager:,} eagerly, {tracing:,} {while_tracing}."
+    called += {1: ", ", 2: ", both times "}.get(eager + tracing, ", all ")
+    if tracing:
+        return f"{called}{while_tracing}."
+    of_many = {summary.trace.methods[index].name for index in chosen} <= _OF_MANY
+    counted = (
+        "counted once for each variable of a call" if of_many else "and each call is one execution"
+    )
+    return f"{called}eagerly, {counted}."
 
 
 def _calls_of_step(summary: Summary) -> str:
-    """The second sentence of such an optimizer."""
+    """How often Python called the step methods of an optimizer whose steps make all updates."""
     parts = []
     for index in summary.methods:
         method = summary.trace.methods[index]
@@ -217,119 +251,7 @@ def _calls_of_step(summary: Summary) -> str:
                     programs=some(graphs, summary.dialect.program),
                 )
             parts.append(f"{shown(method.name)} {was_called}")
-    if not parts:
-        return f"{summary.dialect.step_method} was not called."
-    return f"{listed(parts[::-1])}."
-
-
-def _ran_a_step(summary: Summary, names: Sequence[str], by_method: Sequence[Measure]) -> str:
-    """How often a step each method ran, and on which replicas."""
-    rates = []
-    alike = True
-    for measure in by_method:
-        on = {replica: _rate(summary, measure, replica) for replica in summary.replicas}
-        if len(set(on.values())) == 1:
-            rates.append(next(iter(on.values())))
-        elif len(on) <= 3:
-            alike = False
-            names_on = replica_names(summary.trace)
-            rates.append(listed([f"{rate} on {shown(names_on[r])}" for r, rate in on.items()]))
-        else:
-            counts = {count for each in on for count in summary.rates(measure, each)}
-            low, high = min(counts) if "never" not in on.values() else 0, max(counts)
-            many = f"{low:,} to {high:,} times" if low < high else times(low)
-            where = " that updated anything" if _empty(summary) else ""
-            rates.append(f"{many} a step{where}")
-    where = _where(summary)
-    if alike:
-        return _ran(names, rates) + where
-    return _ran(names, [rate if " on " in rate else rate + where for rate in rates])
-
-
-def _rate(summary: Summary, measure: Measure, replica: int) -> str:
-    """How often a step a method ran on a replica, in those of its steps that updated anything."""
-    steps = summary.rates(measure, replica)
-    if not any(steps):
-        return "never"
-    seen, common = sum(steps.values()), _most_common(steps)
-    if len(steps) > 1:
-        mostly = _mostly(steps) and f"{_mostly(steps)},"
-        low, high = min(steps), max(steps)
-        return f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times{mostly} a step"
-    if seen == summary.steps_on[replica]:
-        return f"{times(common)} a step"
-    if nth := every(summary, measure, replica):
-        return f"{times(common)} every {nth:,}{_ordinal(nth)} step"
-    if seen * 2 > summary.steps_on[replica]:
-        return f"{times(common)} a step"
-    return f"{times(common)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"
-
-
-def _most_common(steps: Counter[int]) -> int:
-    return max(steps, key=lambda count: (steps[count], count))
-
-
-def _mostly(steps: Counter[int]) -> str:
-    """`, mostly 4`, if that is so of more than half of the steps."""
-    common = _most_common(steps)
-    return f", mostly {common:,}" if steps[common] * 2 > sum(steps.values()) else ""
-
-
-def _empty(summary: Summary) -> str:
-    """How many of the steps updated nothing, though others did, or called for it."""
-    if summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
-        return ""  # then that is what is said
-    empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
-    if not any(empty):
-        return ""
-    known = reason(summary).in_brackets
-    if len(set(empty)) == 1:
-        return f", {empty[0]:,} of which updated nothing{known}"
-    by = f"by {replica_noun(summary.trace)}"
-    return f", {min(empty):,} to {max(empty):,} of which updated nothing{known}, {by}"
-
-
-def _steps(summary: Summary) -> str:
-    """`64 steps`, or `60 to 64 steps` where the replicas differ."""
-    steps = set(summary.steps_on.values())
-    if len(steps) > 1:
-        return f"{min(steps):,} to {max(steps):,} steps"
-    return some(summary.steps, "step")
-
-
-def _where(summary: Summary) -> str:
-    """` on each of 2 replicas`; nothing for a single one, or where a rate already names them."""
-    replicas = [summary.trace.replicas[index] for index in summary.replicas]
-    if len(replicas) == 1:
-        return ""
-    workers = len({replica.worker for replica in replicas})
-    if replica_noun(summary.trace) == "rank":
-        return f" on each of {workers:,} ranks"
-    of_workers = f" of {workers:,} workers" if workers > 1 else ""
-    return f" on each of {len(replicas):,} replicas{of_workers}"
-
-
-def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
-    """`_apply ran once`, `_apply ran once and _apply_sparse twice`."""
-    first = f"{names[0]} ran {rates[0]}"
-    rest = [f"{name} {rate}" for name, rate in zip(names[1:], rates[1:], strict=True)]
-    return listed([first, *rest])
-
-
-def _at_least(summary: Summary, count: int) -> str:
-    return times(count) if summary.trace.complete or not count else f"at least {times(count)}"
-
-
-def _never(graphs: int, idle: int) -> str:
-    if not idle:
-        return ""
-    if idle == graphs:
-        return ", which never ran" if graphs == 1 else ", none of which ever ran"
-    return f"; {idle:,} of them never ran"
-
-
-def _all(count: int) -> str:
-    return {1: "", 2: "both times "}.get(count, "all ")
+    return f"{listed(parts[::-1]) or summary.dialect.step_method + ' was not called'}."
 
 
 def _numbers(counts: Sequence[int]) -> str:
@@ -337,6 +259,5 @@ def _numbers(counts: Sequence[int]) -> str:
 
 
 def _ordinal(number: int) -> str:
-    if number % 100 in (11, 12, 13):
-        return "th"
-    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    """`th`, or what else is written behind it."""
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 // 10 != 1 else 0, "th")

@@ -10,10 +10,9 @@ from tracer.model.programs import endings, runs
 from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-from tracer.reporters import text_trees
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.rows import TREES, By, Row, Value, everything
-from tracer.reporters.text_tables import Asked
+from tracer.reporters.text_tables import TABLES as TEXT_TABLES, Asked
 
 _WIDTH = 100  # of a tree
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
@@ -65,7 +64,7 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
 
 def _fenced(summary: Summary, tree: By) -> Iterator[str]:
     """A tree as the text report has it, in a fence that nothing in it can end."""
-    lines = [line.plain for line in text_trees.TREES[tree](summary, _WIDTH, Asked(command=True))]
+    lines = [line.plain for line in TEXT_TABLES[tree](summary, _WIDTH, Asked(command=True))]
     longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
     fence = "`" * max(3, longest + 1)
     yield from ("", f"{fence}text", *lines, fence)

@@ -25,7 +25,6 @@ from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.rows import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
-from tracer.reporters.text_trees import TREES
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
@@ -61,7 +60,7 @@ def render(
         heading = headline(summary, named=len(summaries) > 1)
         lines += [Text(), *paragraph(heading, width, style="bold")]
         for table in _tables(summary, by):
-            lines += [Text(), *(TABLES | TREES)[table](summary, width, asked)]
+            lines += [Text(), *TABLES[table](summary, width, asked)]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
     return printed(lines, width, color)

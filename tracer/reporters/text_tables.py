@@ -6,8 +6,8 @@ from typing import NamedTuple
 from rich.text import Text
 
 from tracer.errors import shown
-from tracer.layout import Column, Row, Table, cut
-from tracer.model import measures
+from tracer.layout import Column, Row, Table, cut, paragraph
+from tracer.model import callers, measures
 from tracer.model.apply_methods import apply_methods
 from tracer.model.labels import (
     class_of,
@@ -24,13 +24,15 @@ from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_a
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import dash, some
-from tracer.reporters import rows
-from tracer.reporters.rows import By, StepRow, VariableRow
+from tracer.reporters import caller_tree, layer_tree, rows
+from tracer.reporters.rows import By, StepRow
+from tracer.reporters.trees import Node, Tree, in_order
 
 ODD = "bold yellow"
 WRONG = "bold red"
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
+_LINE = 24  # cells of a line of the program, of which the end tells most
 
 
 class Asked(NamedTuple):
@@ -41,50 +43,54 @@ class Asked(NamedTuple):
     command: bool = False
     """By the `tracer` command."""
 
-    def all_of(self, table: By, query: str = "") -> str:
-        """What gives all rows of a table; `query` is what Python has that goes further."""
+    @property
+    def most(self) -> int:
+        """The rows of a table that are shown."""
+        return MAX_ROWS_IN_FULL if self.everything else MAX_ROWS
+
+    def more(self, rest: str, table: By, query: str = "") -> str:
+        """That a table has more rows, and what gives all; `query` is Python's that goes further."""
+        see = query if self.everything else f'by="{table}"'
         if self.command:
-            return f"--by {table}" + (" --format csv" if self.everything else "")
-        return query if self.everything else f'by="{table}"'
+            see = f"--by {table}" + (" --format csv" if self.everything else "")
+        return f"… and {rest}: {see} has them all"
 
 
-_KINDS = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
+_UPDATES = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
 _BEHIND = Column("behind", drop=3, left=True, optional=True)
-
-
-_LINE = 24  # cells of a line of the program, of which the end tells most
+_EFFECTS = (
+    Column("unchanged", drop=1, optional=True),
+    Column("not\nfinite", drop=1, optional=True),
+)
 
 
 def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
     several = any(len(summary.replicas) > 1 for summary in summaries)
     lines = program_lines(summaries[0].trace)
-    workers = [only_worker(summary.trace, summary.replicas) for summary in summaries]
-    copy = replica_noun(summaries[0].trace)
     columns = (
         Column("made in", drop=1, left=True, optional=True),
         Column("worker", drop=5, left=True, optional=True),
         Column("steps"),
         Column("updates"),
-        Column(f"per\nstep and\n{copy}" if several else "per step", drop=3),
+        Column(_step_of(summaries[0]) if several else "per step", drop=3),
         Column("Python\ncalls", drop=4),
         Column("updates of", drop=2, left=True),
     )
     table = Table("optimizer", columns)
-    for summary, worker in zip(summaries, workers, strict=True):
+    for summary in summaries:
         root = summary.optimizers[0]
         made = summary.total(measures.updates)
         calls = sum(sum(summary.calls(index)) for index in apply_methods(summary))
-        first = [summary.trace.variables[index].name for index in summary.variables[:1]]
-        more = f" +{len(summary.variables) - 1:,}" if len(summary.variables) > 1 else ""
-        variables = "".join(cut(shown(name), 30, 15) for name in first) + more
+        names = [shown(summary.trace.variables[index].name) for index in summary.variables]
+        more = f" +{len(names) - 1:,}" if len(names) > 1 else ""
         cells = (
             cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2),
-            shown(worker),
-            *_cells([summary.steps, made]),
+            shown(only_worker(summary.trace, summary.replicas)),
+            *_figures(summary.steps, made),
             _per_step(summary, measures.updates),
             f"{calls:,}",
-            variables,
+            "".join(cut(name, 30, 15) for name in names[:1]) + more,
         )
         name = f'{shown(class_of(root))} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
@@ -94,6 +100,11 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
         else 'by="variable" has a table for each of them'
     )
     return table.lines(width)
+
+
+def _step_of(summary: Summary) -> str:
+    """What updates are counted by where there are several replicas."""
+    return f"per\nstep and\n{replica_noun(summary.trace)}"
 
 
 def _per_step(summary: Summary, measure: Selection) -> str:
@@ -107,137 +118,109 @@ def _per_step(summary: Summary, measure: Selection) -> str:
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
     several = len(summary.replicas) > 1
-    copy = replica_noun(summary.trace)
-    per_step = f"per\nstep and\n{copy}" if several else "per step"
-    split = Column(f"by {copy}", drop=4, optional=not several)
-    columns = [_KINDS[0], Column(per_step, drop=2), *_KINDS[1:], split, *_EFFECT_COLUMNS]
-    extras = _extras(summary)
-    all_rows = [
-        _variable_row(row, summary, index, extras[index])
-        for index, row in zip(summary.variables, rows.by_variable(summary), strict=True)
-    ]
-    kept = _first(all_rows, MAX_ROWS_IN_FULL if asked.everything else MAX_ROWS)
-    noun = summary.dialect.variable
-    table = Table(noun, columns, kept)
-    if rest := len(all_rows) - len(kept):
-        odd = sum(bool(row.note) for row in all_rows) - sum(bool(row.note) for row in kept)
-        more = f"… and {some(rest, f'more {noun}')}{f', {odd:,} of them odd' if odd else ''}"
-        see = asked.all_of("variable", 'trace.count("updates", by=("variable",))')
-        table.below.append(f"{more}: {see} has them all")
+    per_step = _step_of(summary) if several else "per step"
+    split = Column(f"by {replica_noun(summary.trace)}", drop=4, optional=not several)
+    columns = (_UPDATES[0], Column(per_step, drop=2), *_UPDATES[1:], split, *_EFFECTS)
+    all_rows = _variable_rows(summary)
+    order = sorted(range(len(all_rows)), key=lambda index: (not all_rows[index].note, index))
+    table = Table(summary.dialect.variable, columns)
+    table.rows = [all_rows[index] for index in sorted(order[: asked.most])]
+    if rest := [all_rows[index] for index in order[asked.most :]]:
+        odd = sum(bool(row.note) for row in rest)
+        more = some(len(rest), f"more {table.header}") + (f", {odd:,} of them odd" if odd else "")
+        query = 'trace.count("updates", by=("variable",))'
+        table.below.append(asked.more(more, "variable", query))
     empty = summary.spread(measures.updates)[(0,)]
     if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
         heading = per_step.replace("\n", " ")
         without = f"without the {some(empty, 'step')} that updated nothing"
         table.below.append(f"({heading}: {without})")
-    table.below += [_EFFECTS] if summary.effects else []
+    if summary.effects:
+        table.below.append(
+            "(unchanged: after so many steps no bit of it was another one, skipped steps too; "
+            "not finite: after so many it held inf or NaN)"
+        )
     return table.lines(width)
 
 
-_EFFECT_COLUMNS = (
-    Column("unchanged", drop=1, optional=True),
-    Column("not\nfinite", drop=1, optional=True),
-)
-_EFFECTS = (
-    "(unchanged: after so many steps no bit of it was another one, skipped steps too; not finite: "
-    "after so many it held inf or NaN)"
-)
-
-
-class _Extra(NamedTuple):
-    """What is said of a variable beside its row."""
-
-    rate: str
-    """Updates per step and replica, in the steps that updated anything: `1`, or `0-1` where they
-    differ; `?` where the steps are not known."""
-    by_replica: str
-    why: str
-    """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything; empty
-    if all gradients were applied."""
-
-
-def _extras(summary: Summary) -> dict[int, _Extra]:
-    """The extras of each variable that is in any entry."""
-    extras: dict[int, _Extra] = {}
+def _variable_rows(summary: Summary) -> list[Row]:
+    made = {}
     unapplied = reason_for_all(summary)
+    figures = dict(zip(summary.variables, rows.by_variable(summary), strict=True))
     for pattern in summary.patterns:
-        why = _no_gradient(pattern)
-        if pattern.has(measures.ineffective):
-            why = "nothing was assigned" + (f", {why}" if why else "")
-        elif unapplied and pattern.has(measures.requests):
-            why = f"{why}, else {unapplied.text}" if why else unapplied.text
-        split = _split([pattern.total(measures.updates, each) for each in summary.replicas])
-        extra = _Extra(_rate(summary, pattern), split, why)
-        extras.update(dict.fromkeys(pattern.variables, extra))
-    return extras
+        updates = counting(["update"], variable=pattern.variables[0])
+        rate = _per_step(summary, updates) if pattern.has(measures.updates) else "0"
+        totals = [pattern.total(measures.updates, each) for each in summary.replicas]
+        why = _why_without(pattern, unapplied)
+        for index in pattern.variables:
+            row = figures[index]
+            notes = ["stands for each variable passed"] if pattern.argument else []
+            if not row.updates:
+                notes.append(f"never updated: {why}" if why else "never updated")
+            elif why:
+                notes.append(why)
+            name = shown(row.variable) or "''"
+            if pattern.argument:
+                name = f"argument {name.removeprefix('argument ')}"
+            cells = (
+                *_figures(row.updates),
+                rate,
+                *_figures(row.dense, row.sparse),
+                _split(totals) if len(totals) > 1 else "",
+                *_figures(row.unchanged, row.not_finite),
+            )
+            style = WRONG if not row.updates or row.not_finite else ODD if why else ""
+            made[index] = Row(name, cells, "; ".join(notes), style)
+    return [made[index] for index in summary.variables]
 
 
-def _rate(summary: Summary, pattern: Pattern) -> str:
-    if not pattern.has(measures.updates):
-        return "0"
-    return _per_step(summary, counting(["update"], variable=pattern.variables[0]))
-
-
-def _no_gradient(pattern: Pattern) -> str:
-    if not pattern.has(measures.missing):
-        return ""
+def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
+    """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
+    parts = []
+    if pattern.has(measures.ineffective):
+        parts.append("nothing was assigned")
     spread = pattern.timeline(measures.missing).spread
     steps = sum(number for (count,), number in spread.items() if count)
     lost = pattern.unplaced(measures.missing)
-    if not steps and not lost:
-        return ""
-    return f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
+    if steps or lost:
+        parts.append(f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}")
+    if unapplied and pattern.has(measures.requests):
+        parts.append(f"else {unapplied.text}" if parts else unapplied.text)
+    return ", ".join(parts)
 
 
-def _variable_row(row: VariableRow, summary: Summary, index: int, extra: _Extra) -> Row:
-    name, note = shown(row.variable) or "''", extra.why
-    if not row.updates:
-        note = f"never updated: {note}" if note else "never updated"
-    if summary.trace.variables[index].argument:
-        name = name if name.startswith("argument ") else f"argument {name}"
-        meaning = "stands for each variable passed"
-        note = f"{meaning}; {note}" if note else meaning
-    cells = (
-        f"{row.updates:,}",
-        extra.rate,
-        f"{row.dense:,}",
-        f"{row.sparse:,}",
-        extra.by_replica if len(summary.replicas) > 1 else "",
-        *("" if seen is None else f"{seen:,}" for seen in (row.unchanged, row.not_finite)),
-    )
-    style = WRONG if not row.updates or row.not_finite else ODD if extra.why else ""
-    return Row(name, cells, note, style)
+def _split(counts: Sequence[int]) -> str:
+    """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
+    if len(counts) <= 3:
+        return " + ".join(_figures(*counts))
+    low, high = min(counts), max(counts)
+    return f"{low:,} x {len(counts):,}" if low == high else dash(low, high)
 
 
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
+    copy, several = replica_noun(summary.trace), len(summary.replicas) > 1
     why = reason(summary)
     all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
-    most = MAX_ROWS_IN_FULL if asked.everything else MAX_ROWS
-    kept = all_rows if len(all_rows) <= most else all_rows[: most - 1]
-    every = f"per step,\nall {replica_noun(summary.trace)}s"
-    header = every if len(summary.replicas) > 1 else "per step"
-    table = Table(header, (*_KINDS, *_EFFECT_COLUMNS), kept.copy(), cut_names=False)
-    lost, outside = (
-        [count(measure) for measure in (measures.updates, measures.dense, measures.sparse)]
-        for count in (summary.unplaced, summary.outside)
-    )
+    kept = all_rows if len(all_rows) <= asked.most else all_rows[: asked.most - 1]
+    header = f"per step,\nall {copy}s" if several else "per step"
+    table = Table(header, (*_UPDATES, *_EFFECTS), kept.copy(), cut_names=False)
     unknown = ("-", "-") if summary.effects else ("", "")
-    if summary.unplaced(measures.steps) or any(lost):
-        note = "in all; steps above may have more"
-        table.rows.append(Row("step not known", (*_cells(lost), *unknown), note, ODD))
-    if any(outside):
-        cells = (*_cells(outside), *unknown)
-        table.rows.append(Row("outside any step", cells, "in all; a direct call", ODD))
+    for count, name, note in (
+        (summary.unplaced, "step not known", "in all; steps above may have more"),
+        (summary.outside, "outside any step", "in all; a direct call"),
+    ):
+        counts = [count(each) for each in (measures.updates, measures.dense, measures.sparse)]
+        if any(counts) or (count == summary.unplaced and count(measures.steps)):
+            table.rows.append(Row(name, (*_figures(*counts), *unknown), note, ODD))
     if rest := len(all_rows) - len(kept):
-        see = asked.all_of("step", 'trace.per_step("updates")')
         last = summary.steps + summary.trace.first_step - 1
-        more = f"… and {some(rest, 'more row')} up to step {last:,}"
-        table.below.append(f"{more}: {see} has them all")
+        more = f"{some(rest, 'more row')} up to step {last:,}"
+        table.below.append(asked.more(more, "step", 'trace.per_step("updates")'))
     if summary.effects:
-        noun, each = summary.dialect.variable, replica_noun(summary.trace)
-        all_counted = f", those of each {each} counted" if len(summary.replicas) > 1 else ""
-        said = f"(unchanged, not finite: so many {noun}s were so after the step{all_counted})"
-        table.below.append(said)
+        each = f", those of each {copy} counted" if several else ""
+        noun = f"{summary.dialect.variable}s"
+        table.below.append(f"(unchanged, not finite: so many {noun} were so after the step{each})")
         if any(row.cells[-1] == "-" for row in kept):
             table.below.append("(-: none was compared in these steps)")
     return table.lines(width)
@@ -252,13 +235,13 @@ def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
         notes.append("not recorded")
     elif not row.updates:
         said = why.text or "gradients came, none was applied"
-        if row.accumulated is not None:
-            skipped = f"skipped by {skipper(summary.optimizers)}"
-            said = accumulated(summary) if row.accumulated else skipped
         if not requested:
             said = "no gradient came" if missing else "nothing was handed over"
         elif summary.total(measures.ineffective):
             said = "nothing was assigned"
+        elif row.accumulated is not None:
+            skipped = f"skipped by {skipper(summary.optimizers)}"
+            said = accumulated(summary) if row.accumulated else skipped
         notes.append(said)
         odd = not (why.usual and said in why.text)
     elif missing:
@@ -267,12 +250,10 @@ def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
         copies = some(len(summary.replicas), replica_noun(summary.trace))
         notes.append(f"on {row.on_replicas:,} of {copies}")
         odd = True
-    cells = _cells([row.updates, row.dense, row.sparse])
+    cells = _figures(row.updates, row.dense, row.sparse)
     if not row.updates and summary.unplaced(measures.updates):
         notes, cells, odd = ["not known"], ("?",) * len(cells), True
-    not_compared = "-" if summary.effects else ""
-    seen = (row.unchanged, row.not_finite)
-    cells += tuple(not_compared if each is None else f"{each:,}" for each in seen)
+    cells += _figures(row.unchanged, row.not_finite, none="-" if summary.effects else "")
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
     style = WRONG if row.not_finite else ODD if notes and odd else ""
     return Row(label, cells, "; ".join(notes), style)
@@ -281,67 +262,56 @@ def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
 def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
     copy = replica_noun(summary.trace)
-    workers = len(rows.workers(summary)) > 1 and copy != "rank"
     names = replica_ids(summary.trace)
     figures = rows.by_replica(summary)
-    behind = _behind(
-        summary, [[index] for index in summary.replicas], [row.updates for row in figures]
-    )
+    workers = copy != "rank" and len({row.worker for row in figures}) > 1
     columns = (
         Column("worker", left=True, optional=True),
         Column("steps"),
-        *_KINDS,
+        *_UPDATES,
         _BEHIND,
         Column("device", drop=4, left=True),
     )
     table = Table(copy, columns)
-    devices = _devices(summary)
-    shown_rows = len(figures) if asked.everything else MAX_ROWS
-    for index, row, late in zip(summary.replicas[:shown_rows], figures, behind, strict=False):
-        cells = (
-            shown(row.worker) if workers else "",
-            *_cells([row.steps, row.updates, row.dense, row.sparse]),
-            late or ("-" if any(behind) else ""),
-            devices[index],
-        )
-        style = ODD if row.steps < summary.steps or late else ""
+    behind = _behind(summary, [[index] for index in summary.replicas])
+    for index, row, late in zip(summary.replicas, figures, behind, strict=True):
+        device = shown(row.device.rpartition("device:")[2]) or "-"
+        counts = _figures(row.steps, row.updates, row.dense, row.sparse)
+        cells = (shown(row.worker) if workers else "", *counts, late, device)
         name = names[index] if copy == "rank" else str(row.replica)
-        table.rows.append(Row(name, cells, style=style))
-    if rest := len(figures) - len(table.rows):
-        more = f"… and {some(rest, f'more {copy}')}"
-        table.below.append(f"{more}: {asked.all_of('replica')} has them all")
+        odd = row.steps < summary.steps or late not in ("", "-")
+        table.rows.append(Row(name, cells, style=ODD if odd else ""))
+    if not asked.everything and (rest := table.rows[MAX_ROWS:]):
+        del table.rows[MAX_ROWS:]
+        table.below.append(asked.more(some(len(rest), f"more {copy}"), "replica"))
     return table.lines(width)
 
 
 def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each worker, with its replicas together."""
-    figures = rows.by_worker(summary)
-    groups = list(rows.workers(summary).values())
-    behind = _behind(summary, groups, [row.updates for row in figures])
     ranks = replica_noun(summary.trace) == "rank"  # each is one replica
-    columns = (Column("replicas", drop=2, optional=ranks), Column("steps"), *_KINDS, _BEHIND)
+    columns = (Column("replicas", drop=2, optional=ranks), Column("steps"), *_UPDATES, _BEHIND)
     table = Table("worker", columns)
-    for row, late in zip(figures, behind, strict=True):
-        cells = (
-            "" if ranks else f"{row.replicas:,}",
-            *_cells([row.steps, row.updates, row.dense, row.sparse]),
-            late or ("-" if any(behind) else ""),
-        )
-        table.rows.append(Row(shown(row.worker) or "(local)", cells, style=ODD if late else ""))
+    behind = _behind(summary, list(rows.workers(summary).values()))
+    for row, late in zip(rows.by_worker(summary), behind, strict=True):
+        counts = _figures(row.steps, row.updates, row.dense, row.sparse)
+        cells = ("" if ranks else f"{row.replicas:,}", *counts, late)
+        style = "" if late in ("", "-") else ODD
+        table.rows.append(Row(shown(row.worker) or "(local)", cells, style=style))
     return table.lines(width)
 
 
-def _behind(summary: Summary, groups: Sequence[Sequence[int]], updates: Sequence[int]) -> list[str]:
+def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str]:
     """For each group of replicas how many updates it is behind the first of those with most."""
-    most = max(updates, default=0)
-    if len({len(group) for group in groups}) != 1 or len(set(updates)) == 1:
+    totals = [sum(summary.total(measures.updates, each) for each in group) for group in groups]
+    if len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
         return [""] * len(groups)
-    leaders = groups[updates.index(most)]
+    leaders = groups[totals.index(max(totals))]
     late = []
-    for group, number in zip(groups, updates, strict=True):
-        missing, since = (0, None) if number == most else summary.behind(group, leaders)
+    for group, total in zip(groups, totals, strict=True):
+        missing, since = (0, None) if total == max(totals) else summary.behind(group, leaders)
         step = "" if since is None else f" since step {since:,}"
-        late.append(f"{missing:,}{step}" if missing else "")
+        late.append(f"{missing:,}{step}" if missing else "-")
     return late
 
 
@@ -354,13 +324,45 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
         Column(f"\n{summary.dialect.program}s", drop=3),
         Column("never\nran", drop=3),
     )
-    table = Table("method", columns)
-    for name, *figures in rows.by_method(summary):
-        style = "" if figures[0] else WRONG
-        table.rows.append(Row(shown(name), _cells(figures), style=style))
-    if why := why_idle(summary):
-        table.below.append(f"({why})")
-    return table.lines(width)
+    made = [
+        Row(shown(name), _figures(*figures), style="" if figures[0] else WRONG)
+        for name, *figures in rows.by_method(summary)
+    ]
+    why = why_idle(summary)
+    return Table("method", columns, made, below=[f"({why})"] if why else []).lines(width)
+
+
+def by_caller(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each chain of calls, the widest branch first."""
+    if not callers.known(summary.trace.data):
+        return paragraph(callers.LACKING, width, style=ODD)
+    header = f"who calls {caller_tree.methods(summary) or 'it'}"
+    columns = (Column("executions"), Column("steps", drop=2), Column("Python\ncalls", drop=1))
+    nodes = caller_tree.nodes(summary, ODD)
+    return _tree("caller", header, columns, nodes, caller_tree.JOINT, width)
+
+
+def by_layer(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each layer; those in a row that are alike are one."""
+    columns = (
+        Column(f"{summary.dialect.variable}s", drop=3),
+        Column("updates"),
+        Column("of each", drop=2),
+        Column("dense", drop=4),
+        Column("sparse", drop=4),
+    )
+    nodes = layer_tree.nodes(summary, ODD, WRONG)
+    return _tree("layer", "layer", columns, nodes, summary.dialect.separator, width)
+
+
+def _tree(
+    by: By, header: str, columns: Sequence[Column], nodes: Sequence[Node], joint: str, width: int
+) -> list[Text]:
+    rest = sum(1 for _ in in_order(nodes)) - MAX_ROWS_IN_FULL
+    csv = Asked(everything=True, command=True)
+    below = [csv.more(some(rest, "more row"), by)] if rest > 0 else []
+    tree = Tree(header, columns, below=below, nodes=nodes, joint=joint, most=MAX_ROWS_IN_FULL)
+    return tree.lines(width)
 
 
 TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
@@ -369,36 +371,10 @@ TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "replica": by_replica,
     "worker": by_worker,
     "method": by_method,
+    "caller": by_caller,
+    "layer": by_layer,
 }
 
 
-def _cells(figures: Sequence[int]) -> tuple[str, ...]:
-    return tuple(f"{figure:,}" for figure in figures)
-
-
-def _devices(summary: Summary) -> dict[int, str]:
-    """The replicas' devices as `CPU:0`; in full where that would make two of a worker equal."""
-    replicas = {index: summary.trace.replicas[index] for index in summary.replicas}
-    short = {index: replica.device.rpartition("device:")[2] for index, replica in replicas.items()}
-    distinct = {
-        (replica.worker, short[index]) for index, replica in replicas.items() if replica.device
-    }
-    enough = len(distinct) == sum(bool(replica.device) for replica in replicas.values())
-    return {
-        index: shown(short[index] if enough else replica.device) or "-"
-        for index, replica in replicas.items()
-    }
-
-
-def _first(rows: list[Row], most: int) -> list[Row]:
-    """The odd rows and then the first others, `most` in all, in their own order."""
-    ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
-    return [rows[index] for index in sorted(ranked[:most])]
-
-
-def _split(summary: Sequence[int]) -> str:
-    """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
-    if len(summary) <= 3:
-        return " + ".join(f"{count:,}" for count in summary)
-    low, high = min(summary), max(summary)
-    return f"{low:,} x {len(summary):,}" if low == high else dash(low, high)
+def _figures(*counts: int | None, none: str = "") -> tuple[str, ...]:
+    return tuple(none if count is None else f"{count:,}" for count in counts)
