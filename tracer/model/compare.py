@@ -1,25 +1,25 @@
-"""What is different between two traces, in all or each execution; what is the same: `matching`.
+"""What is different between two traces; what is the same: `matching`. No TensorFlow.
 
 `differences` are for people: steps, variables, step runs and methods in all. `executions` are for
-snapshots, which compare each method on each variable. No TensorFlow.
+snapshots, which compare each method on each variable. Both list `Change`s of what `Counted`s say.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from functools import cache
+from itertools import chain, takewhile
+from typing import NamedTuple
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
-from tracer.model.matching import Pair, class_name, kind, matched, short_class
-from tracer.model.records import Block, Entry, Line, Observation, Role, Variable
+from tracer.model.matching import Alone, Pair, class_name, kind, matched, short_class
+from tracer.model.records import Block, Entry, Line, Observation
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary
-from tracer.model.timeline import Timeline, Values
+from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
 from tracer.model.wording import some
-
-T = TypeVar("T")
 
 _FEW = 3
 """The stretches of steps that are named for a variable."""
@@ -54,18 +54,10 @@ class Difference:
     """Layers that have another name, and were matched by order and shapes."""
     reshaped: list[str] = field(default_factory=list)
     """Variables of one name that have another shape, in words; that is no difference in counts."""
-    steps: list[Change] = field(default_factory=list)
-    """By replica."""
-    variables: list[Change] = field(default_factory=list)
-    unchanged: list[Change] = field(default_factory=list)
-    """After how many steps each variable was what it had been, if both traces know that."""
-    not_finite: list[Change] = field(default_factory=list)
-    """After how many it held inf or NaN."""
-    runs: list[Change] = field(default_factory=list)
-    """Updates in steps, equal neighbours together."""
-    methods: list[Change] = field(default_factory=list)
-    callers: list[Change] = field(default_factory=list)
-    """Updates by the lines of the program that lead to them, where they come from other ones."""
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+    """By what was counted: `steps`, `updates` of each variable, after how many steps it was
+    `unchanged` or `not_finite`, all updates in `runs` of steps, `methods`, `callers`; or
+    `executions`."""
     shifted: list[tuple[str, str]] = field(default_factory=list)
     """Lines of the program that have another number, and lead to the same."""
     several: str = ""
@@ -74,86 +66,79 @@ class Difference:
     """What the users of the optimizer call what it updates."""
 
     def __bool__(self) -> bool:
-        effects = self.unchanged or self.not_finite
-        return any((self.only, self.steps, self.variables, effects, self.runs, self.methods))
+        counts = (changes for what, changes in self.changes.items() if what != "callers")
+        return bool(self.only) or any(counts)
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
     """How each optimizer of the one trace differs from that of the other: see `matched`."""
-    pairs, only_before, only_after = matched(before, after)
-    return [*map(_difference, pairs), *_alone(only_before, "first"), *_alone(only_after, "second")]
+    pairs, alone = matched(before, after)
+    return [*map(_difference, pairs), *map(_alone, alone)]
 
 
 def executions(before: Trace, after: Trace) -> list[Difference]:
-    """What was not executed equally often in the same steps, as `methods` of each optimizer.
+    """What was not executed equally often in the same steps.
 
     It is each method on each variable, by kind and replica. Python calls do not count, nor how the
     work was spread over graphs.
     """
-    pairs, *alone = matched(before, after)
-    several = len(pairs) + sum(map(len, alone)) > 1
+    pairs, alone = matched(before, after)
+    several = len(pairs) + len(alone) > 1
     found = [
         Difference(
             _title(pair),
             only=list(_classes(pair, short_class)) if several else [],
             renamed=pair.renamed,
             reshaped=_reshaped(pair),
-            methods=list(_executions(pair)),
+            changes={"executions": list(_executions(pair))},
         )
         for pair in pairs
     ]
-    only_before, only_after = (
-        [each for each in those if any(block.total for block in each.blocks)] for those in alone
-    )
-    return [*found, *_alone(only_before, "first"), *_alone(only_after, "second")]
+    return [*found, *(_alone(each) for each in alone if each[0].has_run)]
 
 
-def _alone(those: Iterable[Summary], which: str) -> Iterator[Difference]:
-    for single in those:
-        only = f"the optimizer {class_name(single)} is only in the {which} trace"
-        yield Difference(single.optimizers[0].name, only=[only])
-
-
-def _several(summary: Summary) -> str:
-    return f"{replica_noun(summary.trace)}s" if len(summary.replicas) > 1 else ""
+def _alone(alone: Alone) -> Difference:
+    summary, which = alone
+    only = f"the optimizer {class_name(summary)} is only in the {which} trace"
+    return Difference(summary.optimizers[0].name, only=[only])
 
 
 def _difference(pair: Pair) -> Difference:
     before, after = pair.before, pair.after
-    calls, shifted = _callers(before, after)
-    steps, variables = list(_steps(before, after)), list(_variables(pair))
+    of_callers, shifted = _callers(before, after)
+    changes = {
+        "steps": list(_changed(pair, _steps(before, after), _steps(after, before))),
+        "updates": list(_by_variable(pair, pair.variables, _updates)),
+        "unchanged": list(_effects(pair, "unchanged")),
+        "not_finite": list(_effects(pair, "not_finite")),
+        "runs": list(_differing(pair, _all_updates(before), _all_updates(after))),
+        "methods": list(_changed(pair, _methods(before, after), _methods(after, before))),
+        "callers": of_callers,
+    }
+    several = [replica_noun(e.trace) for e in (before, after) if len(e.replicas) > 1]
     return Difference(
         _title(pair),
-        same=list(_same(pair, steps, variables)),
+        same=list(_same(pair, changes)),
         only=list(_only(pair)),
         renamed=pair.renamed,
         reshaped=_reshaped(pair),
-        steps=steps,
-        variables=variables,
-        unchanged=list(_effects(pair, "unchanged")),
-        not_finite=list(_effects(pair, "not_finite")),
-        runs=list(_runs(before, after)),
-        methods=list(_methods(before, after)),
-        callers=calls,
+        changes=changes,
         shifted=shifted,
-        several=_several(before) or _several(after),
+        several=f"{several[0]}s" if several else "",
         noun=before.dialect.variable,
     )
 
 
 def _title(pair: Pair) -> str:
-    return " and ".join(
-        dict.fromkeys(each.optimizers[0].name for each in (pair.before, pair.after))
-    )
+    return " and ".join(dict.fromkeys(e.optimizers[0].name for e in (pair.before, pair.after)))
 
 
-def _same(pair: Pair, steps: Sequence[Change], variables: Sequence[Change]) -> Iterator[str]:
+def _same(pair: Pair, changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:
     before, after = pair.before, pair.after
     if not (before.trace.complete and after.trace.complete):
         return
-    several = len(after.replicas) > 1
-    each = f" on each {replica_noun(after.trace)}" if several else ""
-    if not steps and after.steps:
+    each = f" on each {replica_noun(after.trace)}" if len(after.replicas) > 1 else ""
+    if not changes["steps"] and after.steps:
         yield some(after.steps, "step") + (each if len({*after.steps_on.values()}) == 1 else "")
     a_step = {
         count
@@ -163,28 +148,24 @@ def _same(pair: Pair, steps: Sequence[Change], variables: Sequence[Change]) -> I
     }
     if len(a_step) == 1 and a_step != {0}:
         yield f"{some(a_step.pop(), 'update')} a step{each}"
-    number = len(pair.variables) - len(variables)
+    number = len(pair.variables) - len(changes["updates"])
     if number:
         of = "" if number == len(pair.variables) else f"{number:,} of "
         yield f"the updates of {of}{some(len(pair.variables), after.dialect.variable)}"
 
 
 def _reshaped(pair: Pair) -> list[str]:
-    before, after = pair.before.trace.variables, pair.after.trace.variables
     return [
-        f"{before[mine].name} is {list(before[mine].shape)} in the first and "
-        f"{list(after[other].shape)} in the second"
-        for mine, other in pair.reshaped
+        f"{a.name} is {list(a.shape)} in the first and {list(b.shape)} in the second"
+        for a, b in pair.reshaped
     ]
 
 
 def _only(pair: Pair) -> Iterator[str]:
-    before, after = pair.before, pair.after
     yield from _classes(pair, class_name)
-    for index in pair.only_before:
-        yield f"{before.trace.variables[index].name} is only in the first trace"
-    for index in pair.only_after:
-        yield f"{after.trace.variables[index].name} is only in the second trace"
+    for index, other in pair.alone:
+        which = "first" if other is None else "second"
+        yield f"{pair.name(index, other)} is only in the {which} trace"
 
 
 def _classes(pair: Pair, name: Callable[[Summary], str]) -> Iterator[str]:
@@ -193,191 +174,159 @@ def _classes(pair: Pair, name: Callable[[Summary], str]) -> Iterator[str]:
         yield f"the class is {before} in the first and {after} in the second"
 
 
-def _steps(before: Summary, after: Summary) -> Iterator[Change]:
-    if not (_several(before) or _several(after)):
-        yield from _changed({"in all": before.steps}, {"in all": after.steps})
-        return
-    counts = []
-    for mine, other in ((before, after), (after, before)):
-        names = replica_names(mine.trace, other.trace)
-        counts.append({names[index]: mine.steps_on[index] for index in mine.replicas})
-    yield from _changed(*counts)
+# What is counted.
 
 
-def _changed(before: dict[str, int], after: dict[str, int]) -> Iterator[Change]:
-    for name in dict.fromkeys((*before, *after)):
-        if before.get(name) != after.get(name):
-            yield Change(name, before.get(name), after.get(name))
+class Counted(NamedTuple):
+    """A count, with the steps that it is of as far as they are known, and how much is in each."""
+
+    total: int
+    dense: Sequence[tuple[Run, int]] = ()
+    sparse: Sequence[tuple[Run, int]] = ()
 
 
-def _variables(pair: Pair) -> Iterator[Change]:
-    before, after = pair.before, pair.after
-
-    def compared(mine: Pattern, its: Pattern) -> Iterator[Change]:
-        totals = mine.total(measures.updates), its.total(measures.updates)
-        yield Change("", *totals, _where(before, _updates(mine), after, _updates(its)))
-
-    yield from _by_variable(pair, compared)
+Counts = Mapping[str, Counted]
 
 
-_Weighted = list[tuple[Run, int]]
+def _steps(summary: Summary, other: Summary) -> Counts:
+    """By replica, if either of the two has several."""
+    if max(len(summary.replicas), len(other.replicas)) < 2:
+        return {"in all": Counted(summary.steps)}
+    names = replica_names(summary.trace, other.trace)
+    return {names[index]: Counted(summary.steps_on[index]) for index in summary.replicas}
 
 
-def _updates(pattern: Pattern) -> tuple[_Weighted, _Weighted]:
-    """The dense and the sparse updates of each of the variables."""
-    return pattern.runs(measures.dense), pattern.runs(measures.sparse)
+def _methods(summary: Summary, other: Summary) -> Counts:
+    """Of each method; of optimizers of two kinds, of those that both have."""
+    others = {other.trace.methods[index].name for index in other.methods}
+    counts: dict[str, Counted] = {}
+    for index in summary.methods:
+        name = summary.trace.methods[index].name
+        if kind(summary) == kind(other) or name in others:
+            eager, tracing = summary.calls(index)
+            executed = summary.total(measures.of_methods([index]))
+            counts[f"{name}: executions"] = Counted(executed)
+            counts[f"{name}: eager calls"] = Counted(eager)
+            counts[f"{name}: calls while tracing"] = Counted(tracing)
+    return counts
+
+
+def _all_updates(summary: Summary) -> Counted:
+    dense, sparse = (
+        [(run, n) for block in summary.blocks if (n := measure(block)) for run in block.runs]
+        for measure in (measures.dense, measures.sparse)
+    )
+    return Counted(summary.total(measures.updates), dense, sparse)
+
+
+def _updates(_: Summary, pattern: Pattern) -> Counts:
+    runs = pattern.runs(measures.dense), pattern.runs(measures.sparse)
+    return {"": Counted(pattern.total(measures.updates), *runs)}
 
 
 def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
     """After which steps `what` was seen of each variable; nothing if a trace does not know it."""
-    before, after = pair.before, pair.after
-    if not (before.effects and after.effects):
-        return
 
-    def compared(mine: Pattern, its: Pattern) -> Iterator[Change]:
-        ours, theirs = (
-            [(run, 1) for effect in each.effects if effect.what == what for run in effect.runs]
-            for each in (mine, its)
-        )
-        where = _where(before, (ours, []), after, (theirs, []))
-        yield Change("", mine.observed(what), its.observed(what), where)
+    def seen(_: Summary, pattern: Pattern) -> Counts:
+        runs = [(run, 1) for each in pattern.effects if each.what == what for run in each.runs]
+        return {"": Counted(pattern.observed(what), runs)}
 
-    yield from _by_variable(pair, compared)
-
-
-def _by_variable(
-    pair: Pair, compared: Callable[[Pattern, Pattern], Iterable[Change]]
-) -> Iterator[Change]:
-    """What differs of the variables in both; it asks once for all of two patterns."""
-    of_before, of_after = _pattern_of(pair.before), _pattern_of(pair.after)
-    known: dict[tuple[int, int], list[Change]] = {}
-    for index, other in pair.variables:
-        mine, its = of_before[index], of_after[other]
-        key = (id(mine), id(its))
-        if key not in known:
-            known[key] = [each for each in compared(mine, its) if each]
-        yield from _named(pair.after.trace.variables[other], known[key])
-
-
-def _pattern_of(summary: Summary) -> dict[int, Pattern]:
-    return {index: pattern for pattern in summary.patterns for index in pattern.variables}
-
-
-def _named(variable: Variable, changes: Iterable[Change]) -> Iterator[Change]:
-    """The changes of what was compared, as those of the variable."""
-    for change in changes:
-        yield replace(change, name=", ".join(filter(None, (variable.name, change.name))))
-
-
-_Cells = Iterable[tuple[Block, Entry]]
+    known = pair.before.effects and pair.after.effects
+    return _by_variable(pair, pair.variables if known else [], seen)
 
 
 def _executions(pair: Pair) -> Iterator[Change]:
     """The executions of each step method, and of the other methods on each variable."""
-    before, after = pair.before, pair.after
-
-    def compared(mine: _Cells, its: _Cells) -> Iterator[Change]:
-        works = _works(before, after.trace, mine), _works(after, before.trace, its)
-        for work in dict.fromkeys((*works[0], *works[1])):
-            ours, theirs = (each.get(work, []) for each in works)
-            total, total_after = (
-                sum(block.total * times for block, times in each) for each in (ours, theirs)
-            )
-            runs, runs_after = (
-                [(run, times) for block, times in each for run in block.runs]
-                for each in (ours, theirs)
-            )
-            where = _where(before, (runs, []), after, (runs_after, []))
-            yield Change(work, total, total_after, where)
-
-    yield from filter(None, compared(_of_step_methods(before), _of_step_methods(after)))
-    yield from _by_variable(pair, lambda mine, its: compared(mine.cells, its.cells))
-    of_before, of_after = _pattern_of(before), _pattern_of(after)
-    for index in pair.only_before:
-        yield from _named(before.trace.variables[index], compared(of_before[index].cells, ()))
-    for index in pair.only_after:
-        yield from _named(after.trace.variables[index], compared((), of_after[index].cells))
+    of_steps = (
+        _works(
+            pair, summary, [(b, e) for b in summary.blocks for e in b.entries if not e.variables]
+        )
+        for summary in (pair.before, pair.after)
+    )
+    yield from _changed(pair, *of_steps)
+    yield from _by_variable(
+        pair,
+        [*pair.variables, *pair.alone],
+        lambda summary, pattern: _works(pair, summary, pattern.cells),
+    )
 
 
-def _of_step_methods(summary: Summary) -> _Cells:
-    return ((block, e) for block in summary.blocks for e in block.entries if not e.variables)
-
-
-def _works(summary: Summary, other: Trace, cells: _Cells) -> dict[str, list[tuple[Block, int]]]:
+def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -> Counts:
     """What ran by method, kind and replica: `update_step (dense), replica 1`."""
-    trace = summary.trace
-    several = len(trace.replicas) > 1 or len(other.replicas) > 1
-    names = [f", {name}" * several for name in replica_names(trace, other)]
-    works: dict[str, list[tuple[Block, int]]] = {}
+    traces = pair.before.trace, pair.after.trace
+    several = any(len(trace.replicas) > 1 for trace in traces)
+    names = [f", {name}" * several for name in replica_names(summary.trace, *traces)]
+    works: dict[str, Counted] = {}
     for block, entry in cells:
         if entry.role != "request" and block.total:
             kind = f" ({entry.kind})" if entry.kind else ""
-            work = f"{trace.methods[entry.method].name}{kind}{names[block.replica]}"
-            works.setdefault(work, []).append((block, entry.times))
+            work = f"{summary.trace.methods[entry.method].name}{kind}{names[block.replica]}"
+            total, runs, _ = works.get(work, Counted(0))
+            runs = [*runs, *((run, entry.times) for run in block.runs)]
+            works[work] = Counted(total + block.total * entry.times, runs)
     return works
 
 
-class _Step(NamedTuple):
-    """The updates in one step of each trace."""
-
-    dense_before: int = 0
-    sparse_before: int = 0
-    dense_after: int = 0
-    sparse_after: int = 0
-
-    @property
-    def before(self) -> int:
-        return self.dense_before + self.sparse_before
-
-    @property
-    def after(self) -> int:
-        return self.dense_after + self.sparse_after
+# What of it differs.
 
 
-def _where(
-    before: Summary,
-    mine: tuple[_Weighted, _Weighted],
-    after: Summary,
-    its: tuple[_Weighted, _Weighted],
-) -> str:
-    return "" if mine == its else _some(list(_differing(before, mine, after, its)))
-
-
-def _differing(
-    before: Summary,
-    mine: tuple[_Weighted, _Weighted],
-    after: Summary,
-    its: tuple[_Weighted, _Weighted],
+def _by_variable(
+    pair: Pair,
+    variables: Iterable[tuple[int | None, int | None]],
+    count: Callable[[Summary, Pattern], Counts],
 ) -> Iterator[Change]:
+    """What differs of each of the variables; it asks once for all of two patterns."""
+    before, after = pair.before, pair.after
+    of_before, of_after = _pattern_of(before), _pattern_of(after)
+
+    @cache
+    def changed(mine: Pattern | None, its: Pattern | None) -> list[Change]:
+        counts = count(before, mine) if mine else {}, count(after, its) if its else {}
+        return list(_changed(pair, *counts))
+
+    for index, other in variables:
+        name = pair.name(index, other)
+        mine, its = of_before.get(index), of_after.get(other)
+        for change in changed(mine, its):
+            yield replace(change, name=", ".join(filter(None, (name, change.name))))
+
+
+def _pattern_of(summary: Summary) -> Mapping[int | None, Pattern]:
+    return {index: pattern for pattern in summary.patterns for index in pattern.variables}
+
+
+def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
+    for name in dict.fromkeys((*before, *after)):
+        mine, its = before.get(name), after.get(name)
+        if mine != its:
+            stretches = list(_differing(pair, mine or Counted(0), its or Counted(0)))
+            where = [_words(each) for each in stretches[:_FEW]]
+            if len(stretches) > _FEW:
+                where.append(f"and {len(stretches) - _FEW} more")
+            change = Change(name, mine and mine.total, its and its.total, "; ".join(where))
+            if change:
+                yield change
+
+
+def _differing(pair: Pair, mine: Counted, its: Counted) -> Iterator[Change]:
     """The steps in which dense or sparse updates differ."""
-    weighted: list[tuple[Run, Values]] = [
+    weighted = [
         (run, tuple(times * (place == each) for each in range(4)))
-        for place, runs in enumerate((*mine, *its))
+        for place, runs in enumerate((*mine[1:], *its[1:]))
         for run, times in runs
     ]
-    timeline = Timeline.of(weighted, max(before.steps, after.steps), len(_Step._fields))
-    yield from _differing_in(timeline, before.steps, after.steps)
-
-
-def _differing_in(timeline: Timeline, steps_before: int, steps_after: int) -> Iterator[Change]:
-    for steps, counts in timeline.parts():
-        step = _Step(*counts)
-        if step[:2] != step[2:]:
-            kinds = ""
-            if step.before == step.after:
-                kinds = (
-                    f"dense {step.dense_before} to {step.dense_after}, "
-                    f"sparse {step.sparse_before} to {step.sparse_after}"
-                )
-            count_before = None if steps.first > steps_before else step.before
-            count_after = None if steps.first > steps_after else step.after
-            yield Change(steps_label(steps), count_before, count_after, kinds)
-
-
-def _some(changes: Sequence[Change]) -> str:
-    parts = [_words(each) for each in changes[:_FEW]]
-    rest = len(changes) - len(parts)
-    return "; ".join([*parts, f"and {rest} more"] if rest else parts)
+    last = pair.before.steps, pair.after.steps
+    for steps, values in Timeline.of(weighted, max(last), 4).parts():
+        dense, sparse, dense_after, sparse_after = values
+        if values[:2] != values[2:]:
+            before, after = dense + sparse, dense_after + sparse_after
+            kinds = f"dense {dense} to {dense_after}, sparse {sparse} to {sparse_after}"
+            yield Change(
+                steps_label(steps),
+                None if steps.first > last[0] else before,
+                None if steps.first > last[1] else after,
+                kinds if before == after else "",
+            )
 
 
 def _words(change: Change) -> str:
@@ -390,56 +339,7 @@ def _words(change: Change) -> str:
     return f"{change.where or f'{change.before:,} to {change.after:,}'} {steps}"
 
 
-def _runs(before: Summary, after: Summary) -> Iterator[Change]:
-    return _differing(before, _all_updates(before), after, _all_updates(after))
-
-
-def _all_updates(summary: Summary) -> tuple[_Weighted, _Weighted]:
-    """The dense and the sparse updates of all variables in steps."""
-    inside = [block for block in summary.blocks if not block.outside]
-    dense, sparse = (
-        [(run, times) for block in inside if (times := measure(block)) for run in block.runs]
-        for measure in (measures.dense, measures.sparse)
-    )
-    return dense, sparse
-
-
-def _methods(before: Summary, after: Summary) -> Iterator[Change]:
-    """The counts of each method; of two kinds of optimizers those that update count together."""
-    labels = _by_role(before, after) if kind(before) != kind(after) else {}
-    yield from _changed(_method_counts(before, labels), _method_counts(after, labels))
-
-
-def _by_role(before: Summary, after: Summary) -> dict[str, str]:
-    """One label for the methods that update and that one kind alone has.
-
-    A step method that one kind alone has is part of the other one: it is left out, with no label.
-    """
-    mine, its = _methods_of("update", before), _methods_of("update", after)
-    own = mine - its, its - mine
-    label = " = ".join(", ".join(sorted(names)) for names in own)
-    labels = dict.fromkeys(own[0] | own[1], label) if all(own) else {}
-    return labels | dict.fromkeys(_methods_of("step", before) ^ _methods_of("step", after), "")
-
-
-def _methods_of(role: Role, summary: Summary) -> set[str]:
-    methods = {e.method for block in summary.blocks for e in block.entries if e.role == role}
-    return {summary.trace.methods[index].name for index in methods}
-
-
-def _method_counts(summary: Summary, labels: Mapping[str, str]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for index in summary.methods:
-        name = summary.trace.methods[index].name
-        label = labels.get(name, name)
-        if not label:
-            continue
-        eager, tracing = summary.calls(index)
-        counts[f"{label}: executions"] += summary.total(measures.of_methods([index]))
-        counts[f"{label}: eager calls"] += eager
-        counts[f"{label}: calls while tracing"] += tracing
-    return counts
-
+# The lines that lead to it.
 
 Path = tuple[Line, ...]
 """The lines of the program on a path; none for one that is not known."""
@@ -453,26 +353,26 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
     if not (before.trace.data.paths and after.trace.data.paths):
         return [], []
     counts, counts_after = _updates_by_path(before), _updates_by_path(after)
-    changed = [
-        path
-        for path in dict.fromkeys((*counts, *counts_after))
-        if counts.get(path) != counts_after.get(path)
-    ]
+    by_functions: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+    for path in dict.fromkeys((*counts, *counts_after)):
+        if counts.get(path) != counts_after.get(path):
+            functions = tuple((line.file, line.function) for line in path)
+            by_functions.setdefault(functions, []).append(path)
     shifted: dict[tuple[str, str], None] = {}
     rest: list[Path] = []
-    for paths in _by_functions(changed).values():
+    for paths in by_functions.values():
         gone = [path for path in paths if path in counts]
         come = [path for path in paths if path in counts_after]
         if [counts[path] for path in gone] == [counts_after[path] for path in come]:
-            for old, new in zip(gone, come, strict=True):
-                for line, other in zip(old, new, strict=True):
-                    if line != other:
-                        shifted[callers.label(line), callers.label(other)] = None
+            lines = zip(chain(*gone), chain(*come), strict=True)
+            moved = (tuple(map(callers.label, each)) for each in lines)
+            shifted |= dict.fromkeys((old, new) for old, new in moved if old != new)
         else:
             rest += paths
-    begin, end = _shared(rest), _shared([path[::-1] for path in rest])
+    names = _without_common([tuple(map(callers.label, path)) for path in rest])
     changes = [
-        Change(_inner(path, begin, end), counts.get(path), counts_after.get(path)) for path in rest
+        Change(name, counts.get(path), counts_after.get(path))
+        for name, path in zip(names, rest, strict=True)
     ]
     return changes, list(shifted)
 
@@ -485,35 +385,20 @@ def _updates_by_path(summary: Summary) -> dict[Path, int]:
         if number := measures.updates(block) * block.total:
             path = () if block.path is None else data.paths[block.path]
             counts[tuple(line for index in path if (line := data.lines[index]).file)] += number
-    return {path: counts[path] for path in sorted(counts, key=_place)}
+    ordered = sorted(counts, key=lambda path: [(line.file, line.number) for line in path])
+    return {path: counts[path] for path in ordered}
 
 
-def _place(path: Path) -> tuple[tuple[str, int], ...]:
-    return tuple((line.file, line.number) for line in path)
-
-
-def _by_functions(paths: Iterable[Path]) -> dict[tuple[tuple[str, str], ...], list[Path]]:
-    """The paths, those together that differ in the numbers of their lines alone."""
-    alike: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+def _without_common(paths: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Each path without what all begin and end with, unless nothing is left."""
+    known = [path for path in paths if path]
+    begin, end = _shared(known), _shared([path[::-1] for path in known])
     for path in paths:
-        alike.setdefault(tuple((line.file, line.function) for line in path), []).append(path)
-    return alike
+        lines = path[begin : max(begin + 1, len(path) - end)] or path[-1:]
+        yield " > ".join(lines or [callers.label(callers.UNKNOWN)])
 
 
-def _inner(path: Path, begin: int, end: int) -> str:
-    """A path without so many lines at its begin and end, unless nothing is left."""
-    if not path:
-        return callers.label(callers.UNKNOWN)
-    lines = path[begin : max(begin + 1, len(path) - end)] or path[-1:]
-    return " > ".join(map(callers.label, lines))
-
-
-def _shared(paths: Sequence[Path]) -> int:
-    """With how many lines all paths that are known begin, if there are several."""
-    several = [path for path in paths if path]
-    number = 0
-    for lines in zip(*several, strict=False):
-        if len(several) == 1 or len(set(lines)) > 1:
-            break
-        number += 1
-    return number
+def _shared(paths: Sequence[tuple[str, ...]]) -> int:
+    """With how many lines all paths begin, if there are several."""
+    lines = zip(*paths, strict=False) if len(paths) > 1 else ()
+    return len(list(takewhile(lambda each: len(set(each)) == 1, lines)))

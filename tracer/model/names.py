@@ -5,7 +5,7 @@ object is told apart and named (`Objects`): this module knows no TensorFlow, and
 loaded knows names only.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -76,14 +76,15 @@ def finder(
 
     `canonical` gives the one object that stands for a variable.
     """
-    alive = enumerate(None if reference is None else reference() for reference in objects)
-    known = {id(canonical(own)): index for index, own in alive if own is not None}
+    known: dict[int, tuple[int | None, ref[Any] | None]] = {}
+    for index, reference in enumerate(objects):
+        if reference is not None and (own := reference()) is not None:
+            known[id(canonical(own))] = index, reference
 
     def find(variable: object) -> int | None:
         own = canonical(variable)
-        index = known.get(id(own))
-        reference = None if index is None else objects[index]
-        found = None if reference is None else reference()
+        index, reference = known.get(id(own), (None, None))
+        found = reference and reference()  # None once it was collected: the id may be another's
         return index if found is not None and canonical(found) is own else None
 
     return find
@@ -106,7 +107,8 @@ def variables_meant(
     `TypeError` for what is neither a text nor a variable.
     """
     if isinstance(wanted, str):
-        return _by_name(wanted, variables)
+        names = [each.name for each in variables]
+        return named("variable", wanted, names, [each.part_of for each in variables])
     if shards := shards_of(wanted):
         meant = (variables_meant(shard, variables, objects) for shard in shards)
         return frozenset[int]().union(*meant)
@@ -139,22 +141,25 @@ def is_meant(wanted: str, name: str) -> bool:
     return name == wanted or fnmatchcase(name, wanted)
 
 
-def _by_name(wanted: str, variables: Sequence[Variable]) -> frozenset[int]:
-    """By the name of a variable or else of a sharded one or else, as a glob, of both."""
-    for means in (
-        lambda variable: variable.name == wanted,
-        lambda variable: wanted and variable.part_of == wanted,
-        lambda variable: (
-            fnmatchcase(variable.name, wanted)
-            or (variable.part_of and fnmatchcase(variable.part_of, wanted))
-        ),
-    ):
-        meant = frozenset(i for i, variable in enumerate(variables) if means(variable))
-        if meant:
+def named(
+    noun: str, wanted: str, names: Sequence[str], wholes: Sequence[str] = ()
+) -> frozenset[int]:
+    """The indices of what is named `wanted` or, if nothing is, of what it matches as a glob.
+
+    Each has one of `names` and, if it is a part, the name of the whole, which means all parts of
+    it if nothing else has that name.
+
+    Raises `tracer.UnknownName` if there is none; `noun` says what the names are of.
+    """
+    wanted, parts = str(wanted), wholes if wanted else ()
+    exact = str.__eq__
+    for same, among in ((exact, [names]), (exact, [parts]), (fnmatchcase, [names, parts])):
+        found = (i for each in among for i, name in enumerate(each) if same(name, wanted))
+        if meant := frozenset(found):
             return meant
-    sharded = (variable.part_of for variable in variables if variable.part_of)
-    names = dict.fromkeys([*(variable.name for variable in variables), *sharded])
-    raise unknown_name("variable", wanted, names, meant=near_patterns(wanted, names))
+    known = dict.fromkeys((*names, *filter(None, wholes)))
+    near = near_patterns(wanted, known) if wholes else ()
+    raise unknown_name(noun, wanted, known, meant=near)
 
 
 _NEAR = 0.7
@@ -174,22 +179,24 @@ def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
     ['*/kernel']
     """
     names = list(names)
-    for end in (wanted, f"{wanted}/*"):
-        heads = dict.fromkeys(head for name in names if (head := _head(name, end)) is not None)
-        if len(heads) > 1:
-            return [f"*/{end}"]
-        if heads:
-            return [f"{head}/{end}".removeprefix("/") for head in heads]
-    patterns: dict[str, str] = {}
-    for name in sorted(names, key=lambda each: each.count("/")):  # a name before what is below it
-        parts = name.split("/")
-        for first, last in combinations(range(len(parts) + 1), 2):
-            part, whole = "/".join(parts[first:last]), "/".join(parts[:last])
-            pattern = name if last == len(parts) else f"{whole}/*"
-            patterns.setdefault(part, pattern)
-            if pattern is not name:
-                patterns.setdefault(f"{part}/*", pattern)
-    return [patterns[each] for each in get_close_matches(wanted, patterns, n=1, cutoff=_NEAR)]
+    parts = dict.fromkeys(part for name in names for part in _parts(name))
+    for written in (wanted, *get_close_matches(wanted, parts, n=1, cutoff=_NEAR)):
+        for end in (written, f"{written}/*"):
+            heads = dict.fromkeys(head for name in names if (head := _head(name, end)) is not None)
+            if heads:
+                head = heads.popitem()[0] if len(heads) == 1 else "*"
+                return [f"{head}/{end}".removeprefix("/")]
+    return []
+
+
+def _parts(name: str) -> Iterator[str]:
+    """What may be written for a name: `hidden/kernel`, `net/hidden`, `hidden/*`, ..."""
+    parts = name.split("/")
+    for first, last in combinations(range(len(parts) + 1), 2):
+        part = "/".join(parts[first:last])
+        yield part
+        if last < len(parts):
+            yield f"{part}/*"
 
 
 def _head(name: str, end: str) -> str | None:
@@ -200,39 +207,24 @@ def _head(name: str, end: str) -> str | None:
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:
-    index = None if objects.index_of is None else objects.index_of(wanted)
+    index = objects.index_of(wanted) if objects.index_of else None
     if index is not None:
         return index
     name = objects.name_of(wanted)
     names = [variable.name for variable in variables]
     alike = [index for index, known in enumerate(names) if known == name or _numbered(known, name)]
-    if not alike:  # and it is no glob: a path may hold brackets
-        raise unknown_name("variable", name, names)
-    if objects.index_of is not None:
+    if alike and objects.index_of:
         raise UnknownName(
             f"no variable {name!r} that is this object: the one that the trace holds is another; "
             "ask for it by its name"
         )
-    if len(alike) > 1:
-        raise unknown_name("variable that can be told by the object alone:", name, names)
-    return alike[0]
+    if len(alike) == 1:
+        return alike[0]
+    by_object = " that can be told by the object alone:" if alike else ""
+    raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may hold brackets
 
 
 def _numbered(known: str, name: str) -> bool:
     """Whether `known` is `name` with a number, as `distinct` gives it."""
     head, separator, number = known.rpartition("#")
     return head == name and bool(separator) and number.isdecimal()
-
-
-def named(noun: str, wanted: str, names: Sequence[str]) -> frozenset[int]:
-    """The indices of the names that are `wanted` or, if none is, that it matches as a glob.
-
-    Raises `tracer.UnknownName` if there is none; `noun` says what the names are of.
-    """
-    exact = frozenset(index for index, name in enumerate(names) if name == wanted)
-    meant = exact or frozenset(
-        index for index, name in enumerate(names) if fnmatchcase(name, str(wanted))
-    )
-    if not meant:
-        raise unknown_name(noun, wanted, dict.fromkeys(names))
-    return meant

@@ -24,11 +24,15 @@ def difference(expected: Trace, actual: Trace) -> str:
 
 def _lines(compared: Difference, named: bool) -> list[str]:
     """`update_step on dense/kernel (dense): 8 to 9`."""
-    texts = [*map(_text, compared.methods), *compared.reshaped, *compared.only]
+    texts = [
+        *map(_text, compared.changes.get("executions", ())),
+        *compared.reshaped,
+        *compared.only,
+    ]
     return [shown(f"{compared.title}: {text}" if named else text) for text in texts]
 
 
 def _text(change: Change) -> str:
     """`dense/kernel, update_step (dense): 16 to 15; 2 to 1 in step 8`."""
     where = f"; {change.where}" if change.where else ""
-    return f"{change.name}: {change.before:,} to {change.after:,}{where}"
+    return f"{change.name}: {change.before or 0:,} to {change.after or 0:,}{where}"
