@@ -123,9 +123,10 @@ def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:
     if isinstance(value, tuple):
         return tuple(_changed(each, change) for each in value)
     fields = getattr(value, "__struct_fields__", ())
+    old = {field: getattr(value, field) for field in fields}
     new = {
-        field: change[field](getattr(value, field)) if field in change else _changed(getattr(value, field), change)
-        for field in fields
+        field: change[field](held) if field in change else _changed(held, change)
+        for field, held in old.items()
     }
     return replace(value, **new) if fields else value
 

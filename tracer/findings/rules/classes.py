@@ -222,7 +222,8 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
     methods = [i for i, each in enumerate(trace.methods) if fnmatchcase(each.name, name)]
     index = trace.optimizers.index(optimizer)
     selection = counting(EXECUTIONS, None, methods, optimizer=index)
-    return selection, [each for each in trace.data.calls if selection.holds_calls(each)]
+    calls = trace.data.calls
+    return selection, [each for each in calls if each.method in methods and each.optimizer == index]
 
 
 @rule(
