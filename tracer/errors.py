@@ -19,6 +19,10 @@ def shown(text: str) -> str:
     )
 
 
+class Mistake(ValueError):
+    """Raised for a mistake in the use of the `tracer` command; its text is the line printed."""
+
+
 class UnsupportedOptimizer(TypeError):
     """Raised by `tracer.wrap` for an optimizer that `tracer` cannot trace."""
 

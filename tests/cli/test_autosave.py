@@ -33,8 +33,7 @@ class Snapshots:
 def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     snapshots = Snapshots(lambda: traces.accumulation(8))
-    autosave = Autosave(snapshots, path, folder=False, seconds=0.05)
-    autosave.start()
+    autosave = Autosave(snapshots, path, seconds=0.05)
     for steps in (8, 16, 24):
         trace = traces.accumulation(steps)
         snapshots.trace = lambda trace=trace: trace  # type: ignore[misc]
@@ -50,8 +49,7 @@ def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Pa
 
 def test_a_file_in_a_folder_is_named_by_the_worker_when_it_is_known(tmp_path: Path) -> None:
     snapshots = Snapshots(traces.nothing)
-    autosave = Autosave(snapshots, tmp_path, folder=True, seconds=0.05)
-    autosave.start()
+    autosave = Autosave(snapshots, None, tmp_path, seconds=0.05)
     snapshots.wait_for_a_save()
     assert not list(tmp_path.iterdir())
     snapshots.trace = traces.eager
@@ -73,8 +71,7 @@ def test_what_goes_wrong_is_said_once(
 
     snapshots = Snapshots(snapshot)
     path = tmp_path / "gone" / "run.json"
-    autosave = Autosave(snapshots, path, folder=False, seconds=0.05)
-    autosave.start()
+    autosave = Autosave(snapshots, path, seconds=0.05)
     snapshots.wait_for_a_save()
     assert autosave.finish() is None
     said = capfd.readouterr().err
@@ -85,8 +82,7 @@ def test_what_goes_wrong_is_said_once(
 def test_it_goes_on_when_the_folder_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "run.json"
     snapshots = Snapshots(traces.eager)
-    autosave = Autosave(snapshots, path, folder=False, seconds=0.05)
-    autosave.start()
+    autosave = Autosave(snapshots, path, seconds=0.05)
     snapshots.wait_for_a_save()
     path.parent.mkdir()
     assert autosave.finish() == path

@@ -15,7 +15,7 @@ from support import traces
 from support.libraries import needs_keras3
 
 import tracer
-from tracer.cli.launch import FILE, Launch
+from tracer.cli.launch import FILE, check
 from tracer.errors import TraceFileError
 
 ENVIRONMENT = {
@@ -362,7 +362,7 @@ def test_a_run_that_counted_nothing_joins_no_other_run(tmp_path: Path) -> None:
     traces.eager().save(tmp_path / "runs" / "worker-0.json")
     traced = run([*TRACER, "-q", "-o", "runs/", "none.py"], tmp_path)
     assert [each.name for each in (tmp_path / "runs").iterdir()] == ["worker-0.json"]
-    assert "tracer: kept runs, the trace of an earlier run" in traced.stderr
+    assert "tracer: kept runs/worker-0.json, the trace of an earlier run" in traced.stderr
 
 
 TASK = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
@@ -468,7 +468,6 @@ TRACE = '{"format": "optimizer-tracer", "version": 1}'
         (["-o", "t.json", "t.json"], "t.json is a trace, not a program: did you mean tracer rep"),
         (["-o", "empty.py", "empty.py"], "empty.py: the trace would overwrite the program"),
         (["-o", "out/../link", "empty.py"], "link: the trace would overwrite the program"),
-        (["-o", ".", "trace.json"], ".: the trace would overwrite the program"),
         (["-o", "named.py", "empty.py"], "named.py: is not a trace file, and would be overwritt"),
     ],
 )
@@ -479,7 +478,6 @@ def test_no_program_and_no_trace_given_as_one_is_overwritten(
         "tracer.json": TRACE,
         "t.json": TRACE,
         "empty.py": "",
-        "trace.json": "print('ran')",
         "named.py": 'print("optimizer-tracer")',
     }
     (tmp_path / "out").mkdir()
@@ -489,7 +487,7 @@ def test_no_program_and_no_trace_given_as_one_is_overwritten(
     monkeypatch.chdir(tmp_path)
     output, program = arguments[-2] if arguments[1:] else FILE, arguments[-1]
     with pytest.raises(TraceFileError) as raised:
-        Launch(program, (), output=output).check()
+        check(program, output)
     assert reason in str(raised.value)
     traced = run([*TRACER, "-q", *arguments], tmp_path)
     assert (traced.returncode, traced.stdout) == (2, "")

@@ -15,12 +15,16 @@ from tracer.errors import TraceFileError
 
 def test_progress() -> None:
     before, after = traces.accumulation(steps=40), traces.accumulation(steps=64)
-    (found,) = progress(after, before, 4.0)
-    assert (found.steps, found.rate, found.a_step, found.skipped) == (64, 6.0, "0-4", 48)
-    (found,) = progress(traces.uneven_replicas(), None, 1.0)
-    assert found.rate is None
-    assert found.replicas[0] == ("worker:0 replica 0", 10)
-    assert found.replicas[3] == ("worker:1 replica 1", 8)
+    ((row,),) = progress(after, before, 4.0)
+    assert (row.name, row.cells) == ("adam", ("64", "6.0", "0-4", "48", "4"))
+    ((row, *replicas),) = progress(traces.uneven_replicas(), None, 1.0)
+    assert row.cells == ("10", "", "2-4", "0", "2")
+    assert [(each.name.strip(), each.cells[0]) for each in replicas] == [
+        ("worker:0 replica 0", "10"),
+        ("worker:0 replica 1", "10"),
+        ("worker:1 replica 0", "8"),
+        ("worker:1 replica 1", "8"),
+    ]
 
 
 def _write(folder: Path, out: io.StringIO) -> None:

@@ -709,7 +709,7 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
         ["deep", "er", "sent.json", written.name]
     )
     assert tracer.load(written) == trace
-    Autosave(lambda: trace, folder, folder=True, seconds=1).pause()
+    Autosave(lambda: trace, None, folder, seconds=1).finish()
     assert list(folder.iterdir()) == [written]
 
 

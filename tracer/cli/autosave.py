@@ -20,125 +20,120 @@ _PATIENCE = 30  # seconds that the last writing of the thread may take
 _HEAD = 1 << 16  # bytes of a trace file in which an empty list of optimizers is looked for
 _EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 
+at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
+"""`os.register_at_fork`; nothing where there are no forks."""
+
 
 class Autosave:
-    """Writes what `snapshot` returns, if anything, to `path` again and again, by its own thread.
+    """Writes what `snapshot` returns, if anything, to a file again and again until `finish`.
 
-    `path` is a file or, if `folder`, a folder in which the file is named by the worker. A worker of
-    several writes to the folder `workers`, if there is one, and not to the file `path`. The file is
-    never more than `seconds` behind, unless a disk takes longer than that for one writing. A file
-    that cannot be written is reported once on standard error, and tried again. A trace without
-    optimizers does not replace a trace that has some.
+    It does so by a thread of its own. The file is `path`; without a `path`, or for a worker of
+    several, it stands in `folder`, if one is given, and is named by the worker. It is never more
+    than `seconds` behind, unless a disk takes longer than that for one writing. A file that cannot
+    be written is reported once on standard error, and tried again. A trace without optimizers does
+    not replace a trace that has some.
     """
 
     def __init__(
         self,
         snapshot: Callable[[], Trace | None],
-        path: Path,
+        path: Path | None,
+        folder: Path | None = None,
         *,
-        folder: bool,
         seconds: float,
-        workers: Path | None = None,
     ) -> None:
         self._snapshot = snapshot
         self._path = path
         self._folder = folder
-        self._workers = workers
-        self._kept: Path | None = None
         self._seconds = seconds
         self._reading = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tracer-autosave", daemon=True)
-        self._warned = False
-        self._held = False
-        self._written: Path | None = None
         self._writing = threading.Lock()
-        self._paused = False
-
-    def start(self) -> None:
-        """Write a first file, and go on until `finish`."""
+        self._ended = threading.Event()
+        self._finished = False
+        self._warned = False
+        self._kept: Path | None = None
+        self._written: Path | None = None
         # A child process must not inherit a lock that this thread held when the process was forked.
-        if hasattr(os, "register_at_fork"):
-            release = self._release
-            os.register_at_fork(before=self._hold, after_in_parent=release, after_in_child=release)
+        at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release)
+        self._thread = threading.Thread(target=self._run, name="tracer-autosave", daemon=True)
         self._thread.start()
 
     def finish(self) -> Path | None:
         """Write the trace of the whole run; returns the path of the file, None if there is none."""
+        self._finished = True
         self._ended.set()
         self._thread.join(timeout=_PATIENCE)
         if self._thread.is_alive():
-            self._warn(f"{self._path}: cannot be written: the disk does not answer")
+            self._warn(f"{self._path or self._folder}: cannot be written: the disk does not answer")
             return None
-        written = self._write(finished=True)
+        written = self._write()
         if self._kept is not None:
-            kept = os.path.relpath(self._kept)
-            say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
-        return self._written if written else None
+            say(
+                f"kept {os.path.relpath(self._kept)}, the trace of an earlier run: this run used "
+                "no optimizer"
+            )
+        return written
 
     def pause(self) -> None:
         """Write the file as that of a finished run, and no more until `resume`."""
-        self._paused = True
-        self._write(finished=True)
+        if not self._finished:
+            self._finished = True
+            self._write()
 
     def resume(self) -> None:
         """Keep the file up to date again."""
-        self._paused = False
+        self._finished = False
 
     def _run(self) -> None:
-        while True:
+        wait = 0.0
+        while not self._ended.wait(wait):
             began = time.monotonic()
-            if not self._paused:
-                self._write(finished=False)
-            took = time.monotonic() - began
+            if not self._finished:
+                self._write()
             # What is in the file is as old as the next file is late: one pause and two writings.
-            if self._ended.wait(max(_LEAST, 0.8 * self._seconds - 2 * took)):
-                return
+            wait = max(_LEAST, 0.8 * self._seconds - 2 * (time.monotonic() - began))
 
-    def _write(self, finished: bool) -> bool:
-        """Write the file; returns False if that failed."""
-        with self._writing:
-            return self._put(finished or self._paused)
-
-    def _put(self, finished: bool) -> bool:
+    def _write(self) -> Path | None:
+        """Write the file; returns its path, None if there is nothing to write or that failed."""
         try:
-            with self._reading:
-                trace = self._snapshot()
-            path = None if trace is None else self._file(trace, finished)
-            if trace is None or path is None:
-                return False
-            self._kept = None if trace.optimizers else self._earlier(path)
-            if self._kept is not None:
-                return False
-            if path.parent == self._workers:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            tracefile.save(msgspec.structs.replace(trace.data, finished=finished), path)
-            if self._written is not None and self._written != path:
-                self._written.unlink(missing_ok=True)
-            self._written = path
-            return True
+            with self._writing:
+                return self._save()
         except TraceFileError as error:
             self._warn(str(error))
         except Exception as error:  # whatever it is, it must not reach the program
             self._warn(f"the trace was not written: {type(error).__name__}: {error}")
-        return False
+        return None
 
-    def _file(self, trace: Trace, finished: bool) -> Path | None:
+    def _save(self) -> Path | None:
+        with self._reading:
+            trace = self._snapshot()
+        if trace is None or (path := self._file(trace)) is None:
+            return None
+        self._kept = None if trace.optimizers else self._earlier(path)
+        if self._kept is not None:
+            return None
+        tracefile.save(msgspec.structs.replace(trace.data, finished=self._finished), path)
+        if self._written is not None and self._written != path:
+            self._written.unlink(missing_ok=True)
+        self._written = path
+        return path
+
+    def _file(self, trace: Trace) -> Path | None:
         """The file to write; None as long as it is not known which worker this is."""
         several = ", " in trace.environment.get("cluster", "")
-        folder = self._path if self._folder else self._workers if several else None
-        if folder is None:
+        if self._folder is None or (self._path is not None and not several):
             return self._path
-        named = any(each.worker for each in trace.programs)
-        if not named and not trace.replicas and not finished:
+        if not (self._finished or trace.replicas or any(each.worker for each in trace.programs)):
             return None
-        return folder / tracefile.file_name(trace)
+        if several:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / tracefile.file_name(trace)
 
     def _earlier(self, path: Path) -> Path | None:
         """The trace with optimizers that a trace without any would replace, or stand beside."""
-        if self._folder and path.stem == "trace":  # no worker of the run in the folder
-            return path.parent if any(map(_has_optimizers, path.parent.glob("*.json"))) else None
-        return path if _has_optimizers(path) else None
+        of_no_worker = path != self._path and path.stem == "trace"
+        files = path.parent.glob("*.json") if of_no_worker else [path]
+        return next(filter(_has_optimizers, files), None)
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -150,18 +145,15 @@ class Autosave:
 
     def _release(self) -> None:
         if self._held:
-            self._held = False
             self._reading.release()
 
 
 def _has_optimizers(path: Path) -> bool:
     """Whether there is a trace file at `path` that counted something, by its first bytes."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-    except OSError:
-        return False
-    return bool(head) and _EMPTY.search(head) is None
+    with suppress(OSError), open(path, "rb") as file:
+        start = file.read(_HEAD)
+        return bool(start) and _EMPTY.search(start) is None
+    return False
 
 
 def say(line: str) -> None:

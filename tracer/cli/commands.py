@@ -1,15 +1,16 @@
 """The `tracer` command. It imports TensorFlow only where a command trains something."""
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from tracer.errors import MergeError, MissingExtra, TraceFileError, UnknownName, shown
+from tracer.errors import MergeError, MissingExtra, Mistake, TraceFileError, UnknownName, shown
 
 app = typer.Typer(
     no_args_is_help=False,
@@ -17,10 +18,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Mistake(Exception):
-    """A mistake in the use of the command; its text is the line that is printed."""
 
 
 _TableOption = Annotated[
@@ -42,30 +39,17 @@ _OutputOption = Annotated[
 
 def _steps(text: str) -> range:
     """The steps that a slice of Python would have: `3:7`, `3:`, `:7`; `3-6`, or `3` for one."""
-    first, colon, end = text.partition(":")
-    try:
-        if "-" in text[1:] and not colon:  # as the reports write them: both are meant
-            first, _, last = text.partition("-")
-            return range(int(first), int(last) + 1)
-        start = int(first) if first else 1
-        stop = (int(end) if end else sys.maxsize) if colon else start + 1
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not A:B or A-B with two numbers") from None
-    return range(start, stop)
+    found = re.fullmatch(r"(\d*):(\d*)|(\d+)(?:-(\d+))?", text)  # reports write 3-6
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not A:B or A-B with two numbers")
+    start, stop, first, last = found.groups()
+    if first:
+        return range(int(first), int(last or first) + 1)
+    return range(int(start or 1), int(stop or sys.maxsize))
 
 
-@contextmanager
-def _writing(output: Path | None) -> Iterator[None]:
-    """A file that cannot be written is the user's to solve; a broken pipe is none.
-
-    That a file was written is said on standard error; standard output is for what was asked for.
-    """
-    try:
-        yield
-    except OSError as error:
-        if output is None:
-            raise
-        raise Mistake(f"cannot write {output}: {error.strerror or error}") from error
+def _say_written(output: Path | None) -> None:
+    """Standard output is for what was asked for, so this is said on standard error."""
     if output is not None:
         print(f"tracer: wrote {output}", file=sys.stderr)
 
@@ -162,7 +146,7 @@ def run(
             "--every",
             metavar="SECONDS",
             min=0.1,
-            help="How far the trace file may be behind while the program runs.",
+            help="Save the trace at least every SECONDS while the program runs.",
         ),
     ] = 5.0,
 ) -> Callable[[], None]:
@@ -173,14 +157,21 @@ def run(
     so that it is there even after a kill. In a folder (one that exists, or a PATH that ends in /)
     the file is named by the worker.
     """
-    from tracer.cli.launch import Launch
+    from tracer.cli import launch
 
-    launch = Launch(program, arguments or (), module, output, by, quiet, seconds, children, effects)
-    try:
-        launch.check()
-    except OSError as error:
-        raise Mistake(f"cannot open {program}: {error.strerror or error}") from error
-    return launch
+    launch.check(program, output, module=module, children=children)
+    return partial(
+        launch.launch,
+        program,
+        arguments or (),
+        module=module,
+        output=output,
+        by=by,
+        quiet=quiet,
+        seconds=seconds,
+        children=children,
+        effects=effects,
+    )
 
 
 @app.command(
@@ -243,25 +234,19 @@ def report(
 
     A CSV file holds one table, that of the variables if --by names no other.
     """
-    from tracer.model.excerpt import select
-    from tracer.model.redaction import without_paths
-    from tracer.model.tracefile import load_run
+    from tracer.model import excerpt, redaction, tracefile
     from tracer.reporters import formats
 
-    trace = select(
-        load_run(path),
+    trace = excerpt.select(
+        tracefile.load_run(path),
         variable=variable,
         steps=step,
         replica=replica,
         method=method,
         optimizer=optimizer,
     )
-    trace = without_paths(trace) if no_paths else trace
-    with _writing(output):
-        try:
-            formats.put(trace, format, by, output)
-        except ValueError as error:
-            raise Mistake(str(error)) from error
+    formats.put(redaction.without_paths(trace) if no_paths else trace, format, by, output)
+    _say_written(output)
 
 
 @app.command(
@@ -279,16 +264,15 @@ def diff(
     The exit status is 0 if they count the same, 1 if not. Layers that Keras numbered differently
     (dense_3 and dense) are matched by order and shapes, and the output says so.
     """
-    from tracer.model.compare import differences
-    from tracer.model.tracefile import load
+    from tracer.model import compare, tracefile
     from tracer.reporters import comparison, console
 
-    traces = load(before), load(after)
-    differences_found = differences(*traces)
+    traces = tracefile.load(before), tracefile.load(after)
+    differences = compare.differences(*traces)
     console.put(
-        lambda width, color: comparison.render(*traces, differences_found, width=width, color=color)
+        lambda width, color: comparison.render(*traces, differences, width=width, color=color)
     )
-    return int(any(differences_found))
+    return int(any(differences))
 
 
 @app.command(
@@ -333,12 +317,8 @@ def check(
     from tracer.model.tracefile import load_run
     from tracer.testing import expressions, verdicts
 
-    try:
-        wanted = [expressions.read(each) for each in expect or ()]
-        if not wanted:
-            wanted = expressions.from_project(Path.cwd())
-    except expressions.BadExpectation as error:
-        raise Mistake(str(error)) from error
+    wanted = [expressions.read(each) for each in expect or ()]
+    wanted = wanted or expressions.from_project(Path.cwd())
     if not wanted and findings is None:
         raise Mistake(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
@@ -351,8 +331,8 @@ def check(
         content = verdicts.github(results, milder, trace)
     else:
         content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
-    with _writing(output):
-        verdicts.put(content, output)
+    verdicts.put(content, output)
+    _say_written(output)
     return int(any(each.reason for each in results))
 
 
@@ -377,11 +357,11 @@ def explain(
     from tracer.findings.catalogue import RULES, rule
     from tracer.reporters import console, explanations
 
-    if code is None:
-        console.put(lambda width, color: explanations.listing(RULES, width, color))
-    else:
-        chosen = rule(code)
-        console.put(lambda width, color: explanations.explanation(chosen, width, color))
+    console.put(
+        partial(explanations.listing, RULES)
+        if code is None
+        else partial(explanations.explanation, rule(code))
+    )
 
 
 @app.command(
@@ -398,7 +378,7 @@ def watch(
         float,
         typer.Option(metavar="SECONDS", min=1, help="Give up when nothing new comes for so long."),
     ] = 60.0,
-) -> int:
+) -> None:
     """Follow a run from another terminal until it ends.
 
     In a pipe it prints a line whenever the trace file is written anew. The exit status is 0 when
@@ -408,10 +388,8 @@ def watch(
 
     from tracer.cli import watch
 
-    if watch.watch(path, Console(highlight=False), patience):
-        return 0
-    print(f"tracer: no news of {path} for {patience:g} s: was the run killed?", file=sys.stderr)
-    return 1
+    if not watch.watch(path, Console(highlight=False), patience):
+        _fail(f"no news of {path} for {patience:g} s: was the run killed?", 1)
 
 
 @app.command(epilog=_examples("tracer demo"))
@@ -440,6 +418,8 @@ def main() -> NoReturn:
     except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
         _fail(str(error), 2)
     except OSError as error:
+        if error.filename:
+            _fail(f"cannot write {error.filename}: {error.strerror}", 2)
         # Python would complain when it flushes at exit what cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
@@ -453,11 +433,10 @@ def main() -> NoReturn:
 
 def _meant(arguments: Sequence[str]) -> str:
     """`: did you mean tracer run train.py?` where a file stands in the place of the command."""
-    first = arguments[0] if arguments else ""
-    for command, ending in (("run", ".py"), ("report", ".json"), ("report", "/")):
-        if first.endswith(ending):
-            return f": did you mean tracer {command} {' '.join(arguments)}?"
-    return ""
+    commands = {".py": "run", ".json": "report", "/": "report"}
+    first = " ".join(arguments[:1])
+    command = next((commands[ending] for ending in commands if first.endswith(ending)), "")
+    return f": did you mean tracer {command} {' '.join(arguments)}?" if command else ""
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -1,7 +1,6 @@
 """The process that this is: what it runs, since when, how it ended, its trace and its file."""
 
 import atexit
-import functools
 import json
 import os
 import sys
@@ -9,15 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
+import wrapt
 
-from tracer.api import CallTrace, recording_aloud
+from tracer.api import recording_aloud
 from tracer.cli.autosave import Autosave
 from tracer.layout import cut
 from tracer.model.records import Program, TraceData
 from tracer.model.redaction import message
+from tracer.model.trace import Trace
 
 _LONGEST = 200  # cells of what an exception says
 _VARIABLES = (
@@ -38,9 +39,10 @@ class Process:
     """The process that this is, from now on; every optimizer that it uses is traced.
 
     `command` is what the process runs, `launch` tells one `tracer run --children` from others, and
-    a `child` was started by the program, so that how it ends is not always known. If `effects`, the
-    variables are compared before and after each step. `say` is told what the class of an optimizer
-    shows, when it is made.
+    a `child` was started by the program, so that how it ends is not always known, and there is a
+    file only if it used an optimizer. If `effects`, the variables are compared before and after
+    each step. `say` gets what the class of an optimizer shows, when it is made; `report` gets the
+    trace and its file when a process that is no child ends. The file is at most `seconds` behind.
     """
 
     def __init__(
@@ -48,148 +50,117 @@ class Process:
         command: str,
         launch: str = "",
         *,
+        seconds: float,
         child: bool = False,
         effects: bool = False,
         say: Callable[[str], None] | None = None,
+        report: Callable[[Trace, Path | None], None] | None = None,
     ) -> None:
         self.command = command
         self.launch = launch
+        self.seconds = seconds
         self.effects = effects
         self._place = ("", ()) if launch else place()
         self._child = child
+        self._report = report
         self._tracing = ExitStack()
         self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
-        self._begin()
+        # Functions are called last come, first served: this one after all that the program adds.
+        atexit.register(self._end)
+        wrapt.wrap_function_wrapper(os, "_exit", self._exit)
 
-    def _begin(self) -> None:
+    def keep(self, path: Path | None, folder: Path | None = None) -> None:
+        """Keep the trace in a file until the process ends; `path` and `folder` as for `Autosave`.
+
+        The trace ends where Python does: after the program's other threads and `atexit` functions.
+        """
         self._id = os.getpid()
         self._over = False
         self.status: int | None = None
         self._error = ""
         self._started = time.time()
         self._start = time.monotonic()
-        self._grown: list[tuple[int, float]] = []
+        self._grown = [(0, 0.0)]
+        self.autosave = Autosave(self._snapshot, path, folder, seconds=self.seconds)
 
-    def keep(
-        self,
-        path: Path,
-        *,
-        folder: bool,
-        seconds: float,
-        workers: Path | None = None,
-        always: bool = True,
-        told: Callable[[CallTrace, Path | None], None] = lambda trace, written: None,
-    ) -> Autosave:
-        """Keep the trace in a file until the process ends; then call `told` with both.
+    @property
+    def is_alive(self) -> bool:
+        """True until this process ends; False in a fork of it that is not followed."""
+        return os.getpid() == self._id and not self._over
 
-        `path`, `folder`, `seconds` and `workers` are those of `Autosave`; where not `always`, there
-        is a file only if an optimizer was used. The trace ends where Python does: after the
-        program's other threads and `atexit` functions.
-        """
-
-        def snapshot() -> CallTrace | None:
-            trace = self.trace()
-            return trace if always or trace.optimizers else None
-
-        autosave = Autosave(snapshot, path, folder=folder, seconds=seconds, workers=workers)
-
-        def end() -> None:
-            give_back()
-            if os.getpid() != self._id or self._over:
-                return
-            self._over = True
-            uncaught = getattr(sys, "last_value", None)  # Python has printed it
-            if self._child and self.status is None and uncaught is not None:
-                self.note(uncaught)
-            self._tracing.close()
-            written = autosave.finish()
-            told(self.trace(), written)
-
-        # Functions are called last come, first served: this one after all that the program adds.
-        atexit.register(end)
-        autosave.start()
-        give_back = self._end_before_exiting(end)
-        return autosave
-
-    def restart_as_fork(self, command: str) -> bool:
-        """Be the fork of a process, in the fork; False if that had used an optimizer before."""
+    def become_fork(self, path: Path) -> None:
+        """Be the fork of a process, in the fork, unless that had used an optimizer before."""
         # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
-        if self._over or self._recording.used:
-            return False
-        self.command = command
-        self._child = True
-        self._begin()
-        return True
+        if not self._over and not self._recording.used:
+            self.command = f"{self.command} (a fork)"
+            self._child = True
+            self.keep(path)
 
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """What was recorded so far, with the process that it is of."""
         data = _placed(self._recording.trace().data, *self._place)
-        status = 0 if self._over and self.status is None and not self._child else self.status
         seconds = time.monotonic() - self._start
-        timed_steps, timed_seconds = self._time_steps(CallTrace(data).steps, seconds)
-        worker = ", ".join(dict.fromkeys(each.worker for each in data.replicas if each.worker))
+        trace = Trace(data)
         program = Program(
             self.command,
             self._started,
             seconds,
-            worker or self._place[0],
-            status,
+            ", ".join(filter(None, trace.workers)) or self._place[0],
+            self.status,
             self._error,
             self.launch,
-            timed_steps,
-            timed_seconds,
+            *self._time_steps(trace.steps, seconds),
         )
-        return CallTrace(msgspec.structs.replace(data, programs=(program,)))
+        return Trace(msgspec.structs.replace(data, programs=(program,)))
+
+    def _snapshot(self) -> Trace | None:
+        trace = self.trace()
+        return trace if trace.optimizers or not self._child else None
 
     def _time_steps(self, steps: int, seconds: float) -> tuple[int, float]:
         """How many steps ran in how many seconds, from the first to the last but one new reading.
 
         Before the first reading the program was imported, before the last one it may have ended.
         """
-        grown = self._grown
-        if steps > (grown[-1][0] if grown else 0):
-            grown = self._grown = [*grown[:1], *grown[1:][-1:], (steps, seconds)]
-        if len(grown) < 3:
+        if steps > self._grown[-1][0]:
+            self._grown.append((steps, seconds))
+        if len(self._grown) < 4:
             return 0, 0.0
-        (first, began), (last, ended), _ = grown
+        (first, began), (last, ended) = self._grown[1], self._grown[-2]
         return last - first, ended - began
 
     def note(self, error: BaseException) -> None:
         """The program ended by this exception."""
         if isinstance(error, SystemExit):
-            # What `sys.exit` was given: nothing is well, a text is printed and is 1.
-            code = error.code
+            code = error.code  # a text is printed, and is 1
             self.status = 0 if code is None else int(code) if isinstance(code, int) else 1
-        else:
-            self.status = 1
-            said = ""
-            with suppress(Exception):  # an exception of the program may not even have a text
-                said = message(" ".join(str(error).split()))
-            self._error = cut(f"{type(error).__name__}{': ' if said else ''}{said}", _LONGEST, 0)
+            return
+        said = type(error).__name__
+        with suppress(Exception):  # an exception of the program may not even have a text
+            said = ": ".join(filter(None, [said, message(" ".join(str(error).split()))]))
+        self.status, self._error = 1, cut(said, _LONGEST, 0)
 
-    def _end_before_exiting(self, end: Callable[[], None]) -> Callable[[], None]:
-        """Call `end` before `os._exit`, at which Python calls nothing of what waits for its end.
+    def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
+        """End before `os._exit`, at which Python calls nothing of what waits for its end."""
+        try:
+            if self.is_alive:
+                self.status = args[0] if args else options["status"]
+                self._end()
+        finally:
+            leave(*args, **options)
 
-        Returns a function that puts `os._exit` back.
-        """
-        leave = os._exit
-
-        @functools.wraps(leave)
-        def leave_at_once(status: int) -> NoReturn:
-            try:
-                if not self._over and os.getpid() == self._id:
-                    self.status = status
-                    end()
-            finally:
-                leave(status)
-
-        os._exit = leave_at_once
-
-        def give_back() -> None:
-            if os._exit is leave_at_once:
-                os._exit = leave
-
-        return give_back
+    def _end(self) -> None:
+        if not self.is_alive:
+            return
+        self._over = True
+        if not self._child:
+            self.status = self.status or 0
+        elif self.status is None and (uncaught := getattr(sys, "last_value", None)) is not None:
+            self.note(uncaught)  # Python has printed it
+        self._tracing.close()
+        written = self.autosave.finish()
+        if self._report is not None and not self._child:
+            self._report(self.trace(), written)
 
 
 def _placed(data: TraceData, worker: str, cluster: Sequence[str]) -> TraceData:
@@ -229,7 +200,7 @@ def _task(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     jobs = config["cluster"]
     if "ps" in jobs or sum(map(len, jobs.values())) < 2:
         return "", ()
-    trains = [job for job in sorted(jobs) if job in ("chief", "worker")]
-    every = tuple(f"{job}:{index}" for job in trains for index in range(len(jobs[job])))
+    trains = [(job, range(len(jobs.get(job, ())))) for job in ("chief", "worker")]
     task = config["task"]
-    return f"{task['type']}:{int(task.get('index', 0))}", every
+    name = f"{task['type']}:{int(task.get('index', 0))}"
+    return name, tuple(f"{job}:{index}" for job, indices in trains for index in indices)

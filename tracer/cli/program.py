@@ -31,7 +31,8 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
         hook = sys.excepthook
 
         def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
-            _clean(error, traceback)
+            error.__traceback__ = traceback
+            _clean(error, set())
             hook(kind, error, error.__traceback__)
 
         sys.excepthook = show
@@ -69,27 +70,20 @@ def _set_path(first: str) -> None:
 def _code(path: str) -> CodeType:
     with io.open_code(path) as file:
         compiled: CodeType | None = pkgutil.read_code(file)  # None for a source file
-    if compiled is not None:
-        return compiled
-    with io.open_code(path) as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
+        file.seek(0)
+        return compiled or compile(file.read(), path, "exec", dont_inherit=True)
 
 
 # Tracebacks.
 
 
-def _clean(error: BaseException, traceback: TracebackType | None) -> None:
-    """Take the frames of this package out of the traceback, and out of those chained to it."""
-    error.__traceback__ = traceback
-    todo, seen = [error], {id(error)}
-    while todo:
-        current = todo.pop()
-        current.__traceback__ = _without_ours(current.__traceback__)
-        chained = [current.__cause__, current.__context__, *getattr(current, "exceptions", ())]
-        for other in chained:
-            if isinstance(other, BaseException) and id(other) not in seen:
-                seen.add(id(other))
-                todo.append(other)
+def _clean(error: Any, seen: set[int]) -> None:
+    """Take the frames of this package out of the tracebacks of an error and those chained to it."""
+    if isinstance(error, BaseException) and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = _without_ours(error.__traceback__)
+        for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+            _clean(other, seen)
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from tracer.errors import MissingExtra
+from tracer.errors import MissingExtra, Mistake
 from tracer.model.trace import Trace
 from tracer.reporters import console, text
 from tracer.reporters.rows import By
@@ -49,7 +49,7 @@ _ENDINGS: dict[str, Format] = {
 def chosen(format: Format | None, output: Path | None) -> Format:
     """The format that is asked for or, if none is, the one that the file's ending tells.
 
-    A file without an ending, and no file, is text. Raises `ValueError` for an ending of which
+    A file without an ending, and no file, is text. Raises `Mistake` for an ending of which
     nobody could say what it means.
     """
     if format is not None or output is None or not output.suffix:
@@ -58,7 +58,7 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     if ends in _ENDINGS:
         return _ENDINGS[ends]
     if output.suffix.lower() not in _ENDINGS:
-        raise ValueError(
+        raise Mistake(
             f"{output}: no report has the ending {output.suffix}: choose one of "
             f"{', '.join(_ENDINGS)}, or say which format it is with --format"
         )
@@ -94,15 +94,15 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
 
     Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page,
     TensorBoard and the formats of stacks have no single tables. Raises `OSError` if the file cannot
-    be written, `MissingExtra` if the format needs packages that are not there, and `ValueError` for
+    be written, `MissingExtra` if the format needs packages that are not there, and `Mistake` for
     an ending, a `by`, no folder or no callers, where there is no such format or it cannot do that.
     """
     format = chosen(format, output)
     if by is not None and format in _WITHOUT_TABLES:
-        raise ValueError(_WITHOUT_TABLES[format])
+        raise Mistake(_WITHOUT_TABLES[format])
     if format == "tensorboard":
         if output is None:
-            raise ValueError("--format tensorboard needs the folder of the logs: -o LOGDIR")
+            raise Mistake("--format tensorboard needs the folder of the logs: -o LOGDIR")
         module(format).write(trace, output)
     elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")

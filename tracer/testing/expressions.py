@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from tracer.errors import shown, unknown_name
+from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.catalogue import Finding, at_least, findings
 from tracer.findings.rule import Severity
 from tracer.model.programs import endings
@@ -45,7 +45,7 @@ _COUNTS: dict[str, tuple[Counted, str, frozenset[Kind | None] | None]] = {
 HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 
-class BadExpectation(ValueError):
+class BadExpectation(Mistake):
     """Raised for an expectation that cannot be read; says how to write one."""
 
 

@@ -5,6 +5,7 @@ This folder stands in `PYTHONPATH` then, and holds nothing but this file.
 
 import os
 import sys
+from importlib.machinery import PathFinder
 
 _NAME = "sitecustomize"
 
@@ -13,15 +14,10 @@ def _give_way() -> None:
     """Take this folder out of `sys.path`, and run the `sitecustomize` that it hides, if any."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
-    hiding = sys.modules.pop(_NAME, None)
-    try:
+    this = sys.modules.pop(_NAME)
+    if PathFinder.find_spec(_NAME) is not None:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
-    except ImportError as error:
-        if error.name != _NAME:
-            raise
-    finally:
-        if hiding is not None:  # whoever imports this file wants to find it
-            sys.modules.setdefault(_NAME, hiding)
+    sys.modules.setdefault(_NAME, this)  # whoever imports this file wants to find it
 
 
 try:
