@@ -228,8 +228,7 @@ def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
     """After which steps `what` was seen of each variable; nothing if a trace does not know it."""
 
     def seen(_: Summary, pattern: Pattern) -> Counts:
-        runs = [(run, 1) for each in pattern.effects if each.what == what for run in each.runs]
-        return {"": Counted(pattern.observed(what), runs)}
+        return {"": Counted(pattern.observed(what), pattern.runs(measures.observing(what)))}
 
     known = pair.before.effects and pair.after.effects
     return _by_variable(pair, pair.variables if known else [], seen)
