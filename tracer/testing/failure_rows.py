@@ -341,7 +341,7 @@ def _why_not_changed(trace: Trace, patterns: Sequence[Pattern]) -> str:
     """Why some replica that was handed a variable did not change it; empty if each did."""
     moved: Counter[int] = Counter()
     for pattern in patterns:
-        for replica in pattern.replicas:
+        for replica in range(len(trace.replicas)):
             if compared := pattern.observed("compared", replica):
                 moved[replica] += compared - pattern.observed("unchanged", replica)
     if not moved:
