@@ -9,11 +9,10 @@ million steps takes no longer than one of a hundred. No TensorFlow.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec import structs
 
-from tracer.model.dialects import Dialect, dialect_of
+from tracer.model.dialects import dialect_of
 from tracer.model.effects import as_block
 from tracer.model.measures import Measure, counting, observing, steps, tries, updates
 from tracer.model.records import (
@@ -21,12 +20,9 @@ from tracer.model.records import (
     Calls,
     Entry,
     Graph,
-    Kind,
     Observation,
     Optimizer,
     Remark,
-    Role,
-    contribution,
 )
 from tracer.model.runs import Run, union
 from tracer.model.selection import Selection
@@ -85,9 +81,20 @@ class Counts:
             self._on.setdefault(block.replica, []).append(block)
         self._timelines: dict[tuple[object, ...], Timeline] = {}
 
+    @property
+    def entries(self) -> list[tuple[Block, Entry]]:
+        """What one execution of each block does."""
+        entries = ((block, entry) for block in self._on[None] for entry in block.entries)
+        return [(block, entry) for block, entry in entries if entry.method >= 0]
+
     def total(self, measure: Measure, replica: int | None = None) -> int:
         """The count over the whole trace, or on one replica."""
         return sum(block.total * measure(block) for block in self._on.get(replica, ()))
+
+    def runs(self, measure: Measure, replica: int | None = None) -> list[tuple[Run, int]]:
+        """The steps in which it was counted, with what one execution counts."""
+        counted = ((block, measure(block)) for block in self._on.get(replica, ()))
+        return [(run, times) for block, times in counted if times for run in block.runs]
 
     def unplaced(self, measure: Measure) -> int:
         """That part of the total which ran in a step, but it is not known in which."""
@@ -148,12 +155,6 @@ class Pattern(Counts):
         self.argument = argument
         """Whether it is the argument of a function, which stands for several variables."""
 
-    @property
-    def cells(self) -> Sequence[tuple[Block, Entry]]:
-        """What one execution of a block does to each of the variables; entries name none."""
-        cells = ((block, entry) for block in self._on[None] for entry in block.entries)
-        return [(block, entry) for block, entry in cells if entry.method >= 0]
-
     @cached_property
     def replicas(self) -> tuple[int, ...]:
         """The replicas on which a gradient was handed over, or an update tried."""
@@ -168,24 +169,8 @@ class Pattern(Counts):
         """Whether the step is known of each update and of each gradient."""
         return not any(_asked(each) and each.unplaced for each in self._on[None])
 
-    def runs(self, measure: Selection, replica: int | None = None) -> list[tuple[Run, int]]:
-        """The steps in which it was counted, with what one execution counts."""
-        counted = ((block, measure(block)) for block in self._on.get(replica, ()))
-        return [(run, times) for block, times in counted if times for run in block.runs]
-
 
 _asked = counting(["update", "vain", "request"], ("dense", "sparse", "none"))
-
-
-class Execution(NamedTuple):
-    """What was executed."""
-
-    role: Role
-    kind: Kind | None
-    method: int
-    optimizer: int
-    outside: bool
-    """Whether that was outside any step."""
 
 
 _Cells = tuple[tuple[int, Entry], ...]
@@ -198,6 +183,10 @@ class Summary(Counts):
     def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
+        self.optimizers = tuple(each for each in trace.optimizers if each.root == root)
+        """The root, then the optimizers nested in it."""
+        self.dialect = dialect_of(trace, self.optimizers)
+        """What the users of these optimizers call things."""
         self.blocks = _whatever_path(self.by_path())
         self.effects = tuple(each for each in trace.data.effects if each.root == root)
         """What steps did to the variables; none where it was not asked for."""
@@ -212,39 +201,21 @@ class Summary(Counts):
         """The steps of the replica that ran most of them."""
         return max(self.steps_on.values(), default=0)
 
-    @cached_property
-    def optimizers(self) -> tuple[Optimizer, ...]:
-        """The root, then the optimizers nested in it."""
-        everyone = self.trace.optimizers
-        nested = (
-            optimizer
-            for i, optimizer in enumerate(everyone)
-            if optimizer.root == self.root and i != self.root
-        )
-        return (everyone[self.root], *nested)
-
     def remarks(self, *codes: str) -> Iterator[tuple[Optimizer, Remark]]:
         """The remarks with one of these codes, each with the optimizer that it is on."""
         for optimizer in self.optimizers:
             yield from ((optimizer, each) for each in optimizer.remarks if each.code in codes)
 
     @cached_property
-    def dialect(self) -> Dialect:
-        """What the users of these optimizers call things."""
-        return dialect_of(self.trace, self.optimizers)
-
-    @cached_property
     def variables(self) -> tuple[int, ...]:
         """The indices of the variables that this optimizer was asked to update, or traced for."""
-        entries = (entry for block in self.blocks for entry in block.entries)
-        asked = {variable for entry in entries for variable in entry.variables}
+        asked = {variable for _, entry in self.entries for variable in entry.variables}
         return tuple(sorted(asked.union(*(calls.variables for calls in self._calls))))
 
     @cached_property
     def methods(self) -> tuple[int, ...]:
         """The indices of the methods that were executed or called."""
-        entries = (entry for block in self.blocks for entry in block.entries)
-        used = {entry.method for entry in entries if entry.role != "request"}
+        used = {entry.method for _, entry in self.entries if entry.role != "request"}
         return tuple(sorted(used.union(calls.method for calls in self._calls)))
 
     def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
@@ -372,24 +343,9 @@ class Summary(Counts):
         return [e for e in self.trace.data.calls if optimizers[e.optimizer].root == self.root]
 
     @cached_property
-    def executions(self) -> Mapping[Execution, int]:
-        """What was executed how often, that of each variable counted; 0 if it was only traced."""
-        counts: Counter[Execution] = Counter()
-        for block in self.blocks:
-            for e in block.entries:
-                key = Execution(e.role, e.kind, e.method, e.optimizer, block.outside)
-                counts[key] += block.total * contribution(e, None)
-        return counts
-
-    @cached_property
     def has_run(self) -> bool:
         """Whether anything was executed, and not only traced."""
         return any(block.total for block in self.blocks)
-
-    @cached_property
-    def compiled(self) -> bool:
-        """Whether anything was traced into a graph."""
-        return any(block.context == "graph" for block in self.blocks)
 
     @cached_property
     def updated(self) -> frozenset[int]:
@@ -453,19 +409,11 @@ class Summary(Counts):
 
         A step without one, of which the work was thrown away, is one that it counts in.
         """
-        if not self._empty_on[replica]:
-            return Counter(
-                {count: n for (count,), n in self.spread(measure, replica=replica).items()}
-            )
         counts: Counter[int] = Counter()
         for (made, count), number in self.spread(tries, measure, replica=replica).items():
             if made or count:
                 counts[count] += number
         return counts
-
-    @cached_property
-    def _empty_on(self) -> dict[int, int]:
-        return {each: self.spread(tries, replica=each)[(0,)] for each in self.replicas}
 
 
 def is_first_only(graph: Graph) -> bool:

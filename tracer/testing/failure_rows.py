@@ -360,7 +360,7 @@ def _why_not_updated(trace: Trace, patterns: Sequence[Pattern]) -> str:
         return "handed over, never applied"
     if _total(patterns, missing):
         return "no gradient"
-    if any(each.cells for each in patterns):
+    if any(each.entries for each in patterns):
         return "its graph never ran"
     return "never handed to the optimizer" if trace.complete else "not seen"
 
