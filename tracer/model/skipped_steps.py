@@ -70,11 +70,14 @@ class Skipped(NamedTuple):
 def skipped(summary: Summary) -> Skipped | None:
     """What a loss scale skipped; None if it is nothing, or if that is not known."""
     scales = [each for each in summary.optimizers if is_loss_scale(each)]
-    known = summary.trace.complete and not summary.unplaced(measures.tries)
-    if not scales or not known or not summary.replicas or accumulated_steps(summary) > 1:
+    accumulates = accumulated_steps(summary) > 1
+    reached = accumulations(summary) if accumulates else measures.tries
+    if not scales or not summary.trace.complete or not summary.steps:
+        return None
+    if reached is None or summary.unplaced(reached):
         return None
     replica = summary.replicas[0]  # a loss scale decides for all replicas
-    timeline = summary.timeline(measures.tries, replica=replica)
+    timeline = summary.timeline(reached, replica=replica)
     streaks = [(first, last) for first, last, _ in timeline.spans(lambda made: not any(made))]
     if not streaks:
         return None
