@@ -180,11 +180,11 @@ def _wrap_transformation(given: T, retrace: bool, effects: bool) -> T:
     from tracer.hooks import optax_updates, recording, registry, wrapping
 
     known = registry.recorder_of(optax_updates.standing_for(given))
+    made: T
     made, update = optax_updates.traced(given, retrace=retrace)
     wrapping.hold(update, known, retrace=retrace, effects=effects)
     recording.meet(update)
-    transformation: T = made
-    return transformation
+    return made
 
 
 def _defects(recorder: "Recorder") -> str:
@@ -322,10 +322,8 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     """
     from tracer.reporters import console
 
-    trace = optimizer_or_trace
-    if not isinstance(trace, Trace):
-        trace = trace_of(optimizer_or_trace)
-    console.report(trace, by=by, file=file)
+    given = optimizer_or_trace
+    console.report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
 
 
 def name_of(variable: object) -> str:
@@ -333,22 +331,18 @@ def name_of(variable: object) -> str:
 
     Raises `TypeError` for an object that is no variable.
     """
-    if any(base.__module__.startswith("tensorflow.") for base in type(variable).__mro__):
+    classes = type(variable).__mro__
+    if any(base.__module__.startswith("tensorflow.") for base in classes):
         from tracer.recorder.tensorflow import (
             variables,  # TensorFlow is there, or there were no such variable
         )
 
         return variables.name_of(variable)
-    if _is_parameter(variable):
+    if any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in classes):
         from tracer.recorder.torch_optim import parameters
 
         return parameters.name_of(variable)
     return plain_name(variable)
-
-
-def _is_parameter(variable: object) -> bool:
-    """Whether it is a tensor of PyTorch."""
-    return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
 
 
 def leaves_of(given: object) -> list[Variable]:
@@ -388,17 +382,15 @@ def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]"
 
     Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
     """
-    entries = [entry for block in trace.blocks for entry in block.entries]
-    handed = {index for entry in entries for index in entry.variables}
-    index_of = trace.objects.index_of
+    blocks, index_of = trace.blocks, trace.objects.index_of
+    handed = {index for block in blocks for entry in block.entries for index in entry.variables}
     if "tensorflow" not in sys.modules or (handed and index_of is None):
         return []
     from tracer.recorder.tensorflow import frozen
 
-    def is_handed(variable: object) -> bool:
-        return index_of is not None and index_of(variable) in handed
-
-    return frozen.frozen_beside(is_handed, optimizer)
+    return frozen.frozen_beside(
+        lambda variable: index_of is not None and index_of(variable) in handed, optimizer
+    )
 
 
 def _call_trace(trace: Trace) -> CallTrace:

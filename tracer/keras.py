@@ -81,25 +81,15 @@ class TraceCallback:
         self.save = save
         self.logs = logs
         self.effects = effects
-        self.validation_data = None  # these five are what the Keras classes set
+        self.validation_data = self._chief_worker_only = None  # as the Keras classes set them
+        self._supports_tf_logs = True  # tf_keras need not copy them from the device for us
         self._model: Any = None
         self.params: Mapping[str, Any] = {}
-        self._chief_worker_only = None
-        self._supports_tf_logs = True  # tf_keras need not copy them from the device for us
         self._lock = threading.Lock()
-        self._told = 0  # the last step that a line was about
-        self._epoch = 0  # batches of this epoch
-        self._before = 0  # batches of this training before this epoch
-        self._since = 0  # steps before this training
-        self._logged: Mapping[str, float] = {}  # what was counted when the last epoch ended
 
     def set_model(self, model: Any) -> None:
         """Called by Keras with the model that is trained."""
         self._model = model
-
-    def set_params(self, params: Mapping[str, Any]) -> None:
-        """Called by Keras with the parameters of the training."""
-        self.params = params
 
     @property
     def model(self) -> Any:
@@ -118,11 +108,11 @@ class TraceCallback:
         registry.wake(self._model.optimizer)
         if self.effects or not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer, effects=self.effects)
-        trace = self.trace
-        self._since = self._told = trace.steps
-        self._epoch = self._before = 0
+        self._told = self.trace.steps  # the last step that a line was about
+        self._before = self._told  # steps before this epoch
+        self._epoch = 0  # batches of this epoch
         if self.logs:
-            self._logged = counts(trace, self.effects)
+            self._logged = counts(self.trace, self.effects)  # when the last epoch ended
             self._warn_of_earlier_callbacks()
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
@@ -134,7 +124,7 @@ class TraceCallback:
         """Print a line if enough steps ran since the last one."""
         with self._lock:  # Keras 3 calls from several threads
             self._epoch = max(self._epoch, batch + 1)
-            steps = self._since + self._before + self._epoch
+            steps = self._before + self._epoch
             if self.every is not None and steps - self._told >= self.every:
                 self._tell(self.trace, self.every)
 
@@ -228,22 +218,17 @@ def _callbacks_before(callback: object) -> list[Any]:
 
     Keras tells a callback neither of the list nor of its place, so the callers are looked at.
     """
-    frame = sys._getframe(1).f_back
-    while frame is not None:
+    frame: Any = sys._getframe(1)
+    while frame := frame.f_back:
         owner = frame.f_locals.get("self")
         if type(owner).__name__ == "CallbackList":
-            callbacks = list(owner.callbacks)  # type: ignore[union-attr]
-            places = [place for place, each in enumerate(callbacks) if each is callback]
-            return callbacks[: places[0]] if places else []
-        frame = frame.f_back
+            callbacks = list(owner.callbacks)
+            place = next((at for at, each in enumerate(callbacks) if each is callback), 0)
+            return callbacks[:place]
     return []
 
 
 def _callback_classes() -> list[Any]:
     """The `Callback` of each Keras that the program imported."""
-    classes = []
-    for name in ("keras", "tf_keras"):
-        callbacks = getattr(sys.modules.get(name), "callbacks", None)
-        if callbacks is not None and callbacks.Callback not in classes:
-            classes.append(callbacks.Callback)
-    return classes
+    found = (getattr(sys.modules.get(name), "callbacks", None) for name in ("keras", "tf_keras"))
+    return list(dict.fromkeys(each.Callback for each in found if each is not None))

@@ -34,12 +34,12 @@ def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     trace = summary.trace
     index = trace.optimizers.index(optimizer)
     done = [
-        of
-        for of, number in summary.executions.items()
-        if number and of.optimizer == index and of.role in EXECUTIONS - {"step"}
+        entry
+        for block, entry in summary.entries
+        if block.total and entry.optimizer == index and entry.role in EXECUTIONS - {"step"}
     ]
-    names = {trace.methods[of.method].name for of in done}
-    return trace.complete and {of.kind for of in done} == {"sparse"} and method not in names
+    names = {trace.methods[each.method].name for each in done}
+    return trace.complete and {each.kind for each in done} == {"sparse"} and method not in names
 
 
 def apply_methods(summary: Summary) -> list[int]:
@@ -49,7 +49,8 @@ def apply_methods(summary: Summary) -> list[int]:
     `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
     """
     methods = summary.trace.methods
-    makers = {of.method for of in summary.executions if of.role in ("update", "vain", "discarded")}
+    tried = ("update", "vain", "discarded")
+    makers = {entry.method for _, entry in summary.entries if entry.role in tried}
     if not makers:
         makers = {index for index in summary.methods if methods[index].role == "apply"}
     chosen: set[int] = set()

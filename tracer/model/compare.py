@@ -211,25 +211,20 @@ def _methods(summary: Summary, other: Summary) -> Counts:
     return counts
 
 
-def _all_updates(summary: Summary) -> Counted:
-    dense, sparse = (
-        [(run, n) for block in summary.blocks if (n := measure(block)) for run in block.runs]
-        for measure in (measures.dense, measures.sparse)
-    )
-    return Counted(summary.total(measures.updates), dense, sparse)
-
-
 def _updates(_: Summary, pattern: Pattern) -> Counts:
-    runs = pattern.runs(measures.dense), pattern.runs(measures.sparse)
-    return {"": Counted(pattern.total(measures.updates), *runs)}
+    return {"": _all_updates(pattern)}
+
+
+def _all_updates(counts: Summary | Pattern) -> Counted:
+    kinds = counts.runs(measures.dense), counts.runs(measures.sparse)
+    return Counted(counts.total(measures.updates), *kinds)
 
 
 def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
     """After which steps `what` was seen of each variable; nothing if a trace does not know it."""
 
     def seen(_: Summary, pattern: Pattern) -> Counts:
-        runs = [(run, 1) for each in pattern.effects if each.what == what for run in each.runs]
-        return {"": Counted(pattern.observed(what), runs)}
+        return {"": Counted(pattern.observed(what), pattern.runs(measures.observing(what)))}
 
     known = pair.before.effects and pair.after.effects
     return _by_variable(pair, pair.variables if known else [], seen)
@@ -238,16 +233,14 @@ def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
 def _executions(pair: Pair) -> Iterator[Change]:
     """The executions of each step method, and of the other methods on each variable."""
     of_steps = (
-        _works(
-            pair, summary, [(b, e) for b in summary.blocks for e in b.entries if not e.variables]
-        )
+        _works(pair, summary, [each for each in summary.entries if not each[1].variables])
         for summary in (pair.before, pair.after)
     )
     yield from _changed(pair, *of_steps)
     yield from _by_variable(
         pair,
         [*pair.variables, *pair.alone],
-        lambda summary, pattern: _works(pair, summary, pattern.cells),
+        lambda summary, pattern: _works(pair, summary, pattern.entries),
     )
 
 

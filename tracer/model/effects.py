@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from tracer.errors import UnknownName, is_mistake
 from tracer.model.records import Block, Effect, Entry, Observation, TraceData
+from tracer.model.runs import apart
 
 __tracebackhide__ = is_mistake
 
@@ -33,5 +34,5 @@ def as_block(effect: Effect) -> Block:
     """The effect as what executes in these steps, to be counted as the work of an optimizer is."""
     role: Any = effect.what
     entry = Entry(effect.root, -1, role, None, effect.variables)
-    parts = effect.total, effect.runs
+    parts = effect.total, apart(effect.runs)
     return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from tracer.model.records import Block, Kind
-from tracer.model.selection import EXECUTIONS, Counted, Selection
+from tracer.model.records import Block, Kind, Observation
+from tracer.model.selection import EXECUTIONS, ROLES, Counted, Selection
 
 Measure = Callable[[Block], int]
 """What one execution of a block counts."""
@@ -47,6 +47,11 @@ missing = counting(["request"], ["none"])
 def steps(block: Block) -> int:
     """Counts steps: executions of the outermost step method, not of those inside it."""
     return int(block.step)
+
+
+def observing(what: Observation, variables: frozenset[int] | None = None) -> Selection:
+    """A measure that counts of how many variables this was seen, of all or of these."""
+    return Selection(roles=ROLES[what], variables=variables)
 
 
 def of_methods(methods: Iterable[int]) -> Selection:

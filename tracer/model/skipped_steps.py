@@ -12,6 +12,7 @@ from tracer.model.labels import class_of
 from tracer.model.measures import Measure
 from tracer.model.records import Block, Optimizer
 from tracer.model.summary import Summary
+from tracer.model.timeline import Stretch
 
 SKIPPED_BY = "skipped_by"
 """The setting of a transformation of optax with what in it skips steps: `apply_if_finite`."""
@@ -39,10 +40,6 @@ class Reason(NamedTuple):
         """` (accumulated, 4 steps)`, where it holds for each of them; else empty."""
         plain = self.text.replace(" (", ", ").replace(")", "")
         return f" ({plain})" if plain and self.everywhere else ""
-
-
-_IT_SEEMS = "accumulating, it seems", "gradients are being accumulated, it seems"
-_UNKNOWN = "", "gradients are being accumulated, or a condition skipped them"
 
 
 def reason(summary: Summary) -> Reason:
@@ -75,9 +72,9 @@ def skipped(summary: Summary) -> Skipped | None:
     scales = [each for each in summary.optimizers if is_loss_scale(each)]
     accumulates = accumulated_steps(summary) > 1
     reached = accumulations(summary) if accumulates else measures.tries
-    if not scales or not summary.trace.complete or reached is None or summary.unplaced(reached):
+    if not scales or not summary.trace.complete or not summary.steps:
         return None
-    if not summary.steps:
+    if reached is None or summary.unplaced(reached):
         return None
     replica = summary.replicas[0]  # a loss scale decides for all replicas
     timeline = summary.timeline(reached, replica=replica)
@@ -100,9 +97,9 @@ def _halvings(scale: Optimizer) -> int:
     More than that cannot be for the scale: it is 1 or less by then.
     """
     initial = scale.settings.get("initial_scale")
-    if not isinstance(initial, int | float) or initial < 1:
-        return _HALVINGS
-    return math.ceil(math.log2(initial))
+    if isinstance(initial, int | float) and initial >= 1:
+        return math.ceil(math.log2(initial))
+    return _HALVINGS
 
 
 def reason_for_all(summary: Summary) -> Reason | None:
@@ -119,24 +116,27 @@ def accumulated(summary: Summary) -> str:
 
 
 def _words(summary: Summary) -> tuple[str, str]:
-    by = skipper(summary.optimizers)
-    scaled = bool(by)
+    """Why they updated nothing, in brackets and as a clause."""
+    by, kept = skipper(summary.optimizers), "gradients are being accumulated"
     if accumulated_steps(summary) > 1:
         reached = accumulations(summary)
-        all_did = reached is not None and summary.total(reached) >= summary.total(measures.steps)
-        if not scaled or all_did:
-            return accumulated(summary), "gradients are being accumulated"
-        if reached is None or summary.total(reached):
-            return (
-                f"{accumulated(summary)}, or skipped by {by}",
-                f"gradients are being accumulated, or {by} skipped them",
-            )
-    if scaled:
-        return f"skipped by {by}", f"skipped by {by}: {_why(by)}"
-    first = summary.replicas[0] if summary.replicas else None
-    if first is not None and every(summary, measures.tries, first):
-        return _IT_SEEMS
-    return _UNKNOWN
+        number = None if reached is None else summary.total(reached)
+        if not by or (number is not None and number >= summary.total(measures.steps)):
+            return accumulated(summary), kept
+        if number != 0:
+            return f"{accumulated(summary)}, or skipped by {by}", f"{kept}, or {by} skipped them"
+    if by:
+        return f"skipped by {by}", f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
+    if summary.replicas and every(summary, measures.tries, summary.replicas[0]):
+        return "accumulating, it seems", f"{kept}, it seems"
+    return "", f"{kept}, or a condition skipped them"
+
+
+_WHY = {
+    "MultiSteps": "its should_skip_update_fn said so",
+    "the loss scale": "a gradient was not finite",
+}
+"""Why it skips a step."""
 
 
 def is_loss_scale(optimizer: Optimizer) -> bool:
@@ -150,23 +150,11 @@ def skipper(optimizers: Iterable[Optimizer]) -> str:
 
 
 def _skips(optimizer: Optimizer) -> str:
-    if has_grad_scaler(optimizer):
+    if optimizer.settings.get("grad_scaler"):
         return "GradScaler"
     if setting := optimizer.settings.get(SKIPPED_BY):
         return str(setting)
     return "the loss scale" if "LossScale" in class_of(optimizer) else ""
-
-
-def _why(by: str) -> str:
-    """Why it skips a step."""
-    if by == "MultiSteps":
-        return "its should_skip_update_fn said so"
-    return "a gradient was " + ("not finite" if by == "the loss scale" else "inf or NaN")
-
-
-def has_grad_scaler(optimizer: Optimizer) -> bool:
-    """Whether a `GradScaler` of PyTorch decides which of its steps are skipped."""
-    return bool(optimizer.settings.get("grad_scaler"))
 
 
 def accumulated_steps(summary: Summary) -> int:
@@ -185,26 +173,17 @@ def accumulations(summary: Summary) -> Measure | None:
     Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
     none of them: it did not reach the optimizer inside.
     """
-    telling = {
-        index
-        for index, each in enumerate(summary.trace.optimizers)
-        if each.root == summary.root and _accumulated(each) > 1
-    }
+    optimizers = summary.trace.optimizers
 
     def count(block: Block) -> int:
-        return max(
-            (
-                entry.times
-                for entry in block.entries
-                if entry.role == "step" and entry.optimizer in telling
-            ),
-            default=0,
-        )
+        steps = (entry for entry in block.entries if entry.role == "step")
+        kept = (each.times for each in steps if _accumulated(optimizers[each.optimizer]) > 1)
+        return max(kept, default=0)
 
     if any(each.settings.get(SKIPPED_BY) for each in summary.optimizers):
         return _reached_optax
-    known = telling and (summary.total(count) or not summary.total(measures.tries))
-    return count if known else None
+    known = summary.total(count) or not summary.total(measures.tries)
+    return count if known and accumulated_steps(summary) > 1 else None
 
 
 def _reached_optax(block: Block) -> int:
@@ -214,12 +193,9 @@ def _reached_optax(block: Block) -> int:
 
 def every(summary: Summary, measure: Measure, replica: int) -> int:
     """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
-    stretches = summary.timeline(measure, replica=replica).stretches
-    if not stretches:
-        return 0
-    first = stretches[0]
-    if len(first.cycle) != 2 or first.cycle[0][1] != (0,) or first.cycle[1][0] != 1:
-        return 0
-    rest = sum(length for each in stretches[1:] for length, _ in each.cycle)
-    quiet = all(values == (0,) for each in stretches[1:] for _, values in each.cycle)
-    return first.period if quiet and rest < first.period else 0
+    match summary.timeline(measure, replica=replica).stretches:
+        case [Stretch(cycle=((_, (0,)), (1, _))) as first, *others]:
+            rest = [part for each in others for part in each.cycle]
+            if sum(n for n, _ in rest) < first.period and not any(made for _, (made,) in rest):
+                return first.period
+    return 0

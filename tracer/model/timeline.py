@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -102,21 +102,17 @@ class Timeline:
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
         """
-        runs_of: dict[Values, list[Run]] = {}
-        for run, values in weighted:
-            runs_of.setdefault(values, []).append(run)
-        return cls.of_trains(
-            ((train, values) for values in runs_of for train in trains(runs_of[values])),
-            steps,
-            size,
-        )
-
-    @classmethod
-    def of_trains(
-        cls, weighted: Iterable[tuple["Train", Values]], steps: int, size: int
-    ) -> "Timeline":
-        """The same from trains."""
-        return cls(_cycles(merged(_regions(list(weighted), steps, (0,) * size))))
+        zero = (0,) * size
+        sums: dict[tuple[int, int, int], Values] = {}
+        for run, weights in weighted:
+            values = tuple(weight * run.times for weight in weights)
+            key = run.first, run.stride if run.count > 1 else 1, run.count
+            sums[key] = added(sums.get(key, zero), values)
+        alike: dict[Values, list[tuple[int, int, int]]] = {}
+        for key, values in sums.items():
+            alike.setdefault(values, []).append(key)
+        found = [(train, values) for values in alike for train in _trains(alike[values])]
+        return cls(_cycles(merged(_regions(found, steps, zero))))
 
     def times(self, weights: Values) -> "Timeline":
         """A timeline of one count, with several counts that are so many times that one."""
@@ -144,8 +140,7 @@ class Timeline:
         """
         for stretch in self.stretches:
             turns = min(stretch.turns, max(0, (last + 1 - stretch.first) // stretch.period))
-            if turns:
-                yield from Stretch(stretch.first, stretch.cycle, turns).parts()
+            yield from replace(stretch, turns=turns).parts() if turns else ()
             begin = stretch.first + turns * stretch.period
             for length, values in stretch.cycle if turns < stretch.turns else ():
                 if begin <= last:
@@ -202,7 +197,7 @@ class Timeline:
                 yield from stretch.within(low - stretch.first, high - low + 1)
 
 
-class Train(NamedTuple):
+class _Train(NamedTuple):
     """`length` steps in a row from `first` on, and again each `period` steps, `turns` times in all.
 
     One run of steps after the other as a partial batch leaves them, for each epoch one, is one
@@ -213,7 +208,6 @@ class Train(NamedTuple):
     length: int
     period: int
     turns: int
-    times: int
 
     @property
     def window(self) -> tuple[int, int]:
@@ -233,16 +227,15 @@ class Train(NamedTuple):
             yield max(start, begin), min(start + self.length, end)
 
 
-def trains(runs: Iterable[Run]) -> tuple[Train, ...]:
+def _trains(runs: Iterable[tuple[int, int, int]]) -> Iterator[_Train]:
     """The same steps in fewer pieces; a million steps are often one."""
-    made = []
-    firsts_of: dict[tuple[int, int], list[int]] = {}
-    for run in runs:
-        if run.stride == 1 or run.count == 1:
-            firsts_of.setdefault((run.count, run.times), []).append(run.first)
+    firsts_of: dict[int, list[int]] = {}
+    for first, stride, count in runs:
+        if stride == 1:
+            firsts_of.setdefault(count, []).append(first)
         else:
-            made.append(Train(run.first, 1, run.stride, run.count, run.times))
-    for (length, times), firsts in firsts_of.items():
+            yield _Train(first, 1, stride, count)
+    for length, firsts in firsts_of.items():
         firsts.sort()
         at = 0
         while at < len(firsts):
@@ -250,15 +243,14 @@ def trains(runs: Iterable[Run]) -> tuple[Train, ...]:
             period = firsts[end] - firsts[at] if end < len(firsts) else 0
             while length < period and end < len(firsts) and firsts[end] - firsts[end - 1] == period:
                 end += 1
-            if period <= length or end - at < _TURNS:
+            if end - at < _TURNS:
                 end, period = at + 1, length
-            made.append(Train(firsts[at], length, period, end - at, times))
+            yield _Train(firsts[at], length, period, end - at)
             at = end
-    return tuple(made)
 
 
 def _regions(
-    weighted: Sequence[tuple[Train, Values]], steps: int, zero: Values
+    weighted: Sequence[tuple[_Train, Values]], steps: int, zero: Values
 ) -> Iterator[Stretch]:
     """Stretches between the steps at which a train starts or ends."""
     starts: dict[int, list[int]] = {1: [], steps + 1: []}
@@ -266,8 +258,7 @@ def _regions(
         for edge in train.window:
             starts.setdefault(min(max(edge, 1), steps + 1), []).append(number)
     active: set[int] = set()
-    edges = sorted(starts)
-    for begin, end in pairwise(edges):
+    for begin, end in pairwise(sorted(starts)):
         for number in starts[begin]:
             low, high = weighted[number][0].window
             (active.add if low <= begin < high else active.discard)(number)
@@ -275,56 +266,41 @@ def _regions(
 
 
 def _region(
-    begin: int, end: int, active: Sequence[tuple[Train, Values]], zero: Values
+    begin: int, end: int, active: Sequence[tuple[_Train, Values]], zero: Values
 ) -> Iterator[Stretch]:
     """The steps from `begin` to before `end`, in which the trains in `active` go on regularly."""
-    base, strided = zero, []
-    for train, weights in active:
-        values = tuple(weight * train.times for weight in weights)
-        if train.turns == 1:
-            base = added(base, values)
-        else:
-            strided.append((train, values))
-    if not strided:
-        yield Stretch(begin, ((end - begin, base),))
+    period = math.lcm(*(train.period for train, _ in active if train.turns > 1))
+    if period == 1:
+        whole = tuple(map(sum, zip(zero, *(values for _, values in active), strict=True)))
+        yield Stretch(begin, ((end - begin, whole),))
         return
-    period = math.lcm(*(train.period for train, _ in strided))
     turns = (end - begin) // period
-    cycle = _parts(begin, begin + period, base, strided) if turns >= _TURNS else ()
-    if len(cycle) == 1:
-        yield Stretch(begin, ((period * turns, cycle[0][1]),))
+    cycle = _parts(begin, begin + period, active, zero) if turns >= _TURNS else ()
+    if 0 < len(cycle) <= _LONGEST_CYCLE:
+        alike = Stretch(begin, ((period * turns, cycle[0][1]),))
+        yield alike if len(cycle) == 1 else Stretch(begin, cycle, turns)
         begin += period * turns
-    elif 1 < len(cycle) <= _LONGEST_CYCLE:
-        yield Stretch(begin, cycle, turns)
-        begin += period * turns
-    for length, values in _parts(begin, end, base, strided):
+    for length, values in _parts(begin, end, active, zero):
         yield Stretch(begin, ((length, values),))
         begin += length
 
 
 def _parts(
-    begin: int, end: int, base: Values, strided: Sequence[tuple[Train, Values]]
+    begin: int, end: int, active: Iterable[tuple[_Train, Values]], zero: Values
 ) -> tuple[Part, ...]:
     """Each step from `begin` to before `end`, equal neighbours together."""
-    changes: dict[int, Values] = {}
-    zero = (0,) * len(base)
-    for train, values in strided:
+    changes = {begin: zero, end: zero}
+    for train, values in active:
         less = tuple(-value for value in values)
         for start, stop in train.within(begin, end):
             changes[start] = added(changes.get(start, zero), values)
             changes[stop] = added(changes.get(stop, zero), less)
     parts: list[Part] = []
-
-    def put(length: int, values: Values) -> None:
-        if parts and parts[-1][1] == values:
-            length += parts.pop()[0]
-        if length:
-            parts.append((length, values))
-
-    for step in sorted(changes):
-        put(step - begin, base)
-        begin, base = step, added(base, changes[step])
-    put(end - begin, base)
+    values = zero
+    for start, stop in pairwise(sorted(changes)):
+        values = added(values, changes[start])
+        length = parts.pop()[0] if parts and parts[-1][1] == values else 0
+        parts.append((length + stop - start, values))
     return tuple(parts)
 
 
@@ -337,12 +313,10 @@ def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
     found: list[Stretch] = []
     for stretch in stretches:
         before = found[-1] if found else None
-        if before is None or len(before.cycle) != len(stretch.cycle):
-            found.append(stretch)
-        elif len(stretch.cycle) == 1 and before.cycle[0][1] == stretch.cycle[0][1]:
-            length = before.period + stretch.period
-            found[-1] = Stretch(before.first, ((length, stretch.cycle[0][1]),))
-        elif len(stretch.cycle) > 1 and before.cycle == stretch.cycle:
+        ((length, values), *more) = stretch.cycle
+        if before and not more and len(before.cycle) == 1 and before.cycle[0][1] == values:
+            found[-1] = Stretch(before.first, ((before.period + length, values),))
+        elif before and more and before.cycle == stretch.cycle:
             found[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
         else:
             found.append(stretch)
@@ -354,25 +328,17 @@ def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
     at = 0
     while at < len(pieces):
         size, turns = _repeats(pieces, at)
-        if turns >= _TURNS:
-            cycle = tuple(piece.cycle[0] for piece in pieces[at : at + size])
-            yield Stretch(pieces[at].first, cycle, turns)
-            at += size * turns
-        else:
-            yield pieces[at]
-            at += 1
+        cycle = tuple(piece.cycle[0] for piece in pieces[at : at + size])
+        yield pieces[at] if turns == 1 else Stretch(pieces[at].first, cycle, turns)
+        at += size * turns
 
 
 def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
     """The fewest parts that come at least three times from `at` on, and how often they come."""
-    for size in range(2, _LONGEST_CYCLE + 1):
-        if at + _TURNS * size > len(pieces):
-            break
-        if pieces[at].cycle != pieces[at + size].cycle:
-            continue  # the usual case where steps are skipped at random
-        end = at
-        while end < len(pieces) and len(pieces[end].cycle) == 1:
-            if end >= at + size and pieces[end].cycle != pieces[end - size].cycle:
+    for size in range(2, min(_LONGEST_CYCLE, (len(pieces) - at) // _TURNS) + 1):
+        end = at + size
+        while end < len(pieces) and pieces[end].cycle == pieces[end - size].cycle:
+            if len(pieces[end].cycle) > 1:
                 break
             end += 1
         if (end - at) // size >= _TURNS:

@@ -209,7 +209,7 @@ def _calls(summary: Summary) -> str:
     if not any(totals):
         if not summary.total(measures.of_methods(chosen)):
             return f"{body} not called either."
-        if summary.compiled and not graphs:
+        if not graphs and any(each.context == "graph" for each in summary.blocks):
             return f"{body} not called: what ran is compiled."
         return f"{body} not called while the tracer watched."
     least = "" if summary.trace.complete else "at least "

@@ -340,10 +340,10 @@ def _total(patterns: Iterable[Pattern], measure: Selection) -> int:
 def _why_not_changed(trace: Trace, patterns: Sequence[Pattern]) -> str:
     """Why some replica that was handed a variable did not change it; empty if each did."""
     moved: Counter[int] = Counter()
-    for effect in (effect for pattern in patterns for effect in pattern.effects):
-        moved[effect.replica] += {"compared": effect.total, "unchanged": -effect.total}.get(
-            effect.what, 0
-        )
+    for pattern in patterns:
+        for replica in range(len(trace.replicas)):
+            if compared := pattern.observed("compared", replica):
+                moved[replica] += compared - pattern.observed("unchanged", replica)
     if not moved:
         return "never handed over"
     still = [replica for replica, number in moved.items() if not number]
@@ -360,7 +360,7 @@ def _why_not_updated(trace: Trace, patterns: Sequence[Pattern]) -> str:
         return "handed over, never applied"
     if _total(patterns, missing):
         return "no gradient"
-    if any(each.cells for each in patterns):
+    if any(each.entries for each in patterns):
         return "its graph never ran"
     return "never handed to the optimizer" if trace.complete else "not seen"
 

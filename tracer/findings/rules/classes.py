@@ -253,9 +253,8 @@ def never_assigned(summary: Summary) -> Iterator[Case]:
                 "where TensorFlow needs the op that makes the update.",
                 f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
             )
-    ran = {
-        (of.optimizer, of.method) for of, n in summary.executions.items() if of.role == "vain" and n
-    }
+    idle = [entry for block, entry in summary.entries if entry.role == "vain" and block.total]
+    ran = {(each.optimizer, each.method) for each in idle}
     for index, method in sorted(ran):
         optimizer = trace.optimizers[index]
         selection = counting(["vain"], None, [method], optimizer=index)

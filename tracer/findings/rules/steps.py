@@ -265,13 +265,13 @@ _FINE = "If that is what you meant, there is nothing to do."
 def _made(summary: Summary, replica: int) -> dict[int, int]:
     """For each optimizer that updates variables, how often its step method ran on a replica."""
     roles = ("update", "vain", "discarded")
-    inside = [of for of in summary.executions if of.role in roles and not of.outside]
+    inside = [e for block, e in summary.entries if e.role in roles and not block.outside]
     made = {
         index: max(
             summary.total(counting(["step"], None, [method], optimizer=index), replica)
             for method in summary.methods
         )
-        for index in sorted({of.optimizer for of in inside})
+        for index in sorted({each.optimizer for each in inside})
     }
     return {index: number for index, number in made.items() if number}
 

@@ -153,7 +153,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     for pattern in summary.asked:
         variables = [each for each in pattern.variables if 0 not in every[each].shape]
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
-        for replica in updating[:1] if pattern.effects and variables else ():
+        for replica in updating[:1] if pattern.observed("compared") and variables else ():
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
             timeline = pattern.timeline(
                 updates, replica=replica, observations=("compared", "unchanged")
