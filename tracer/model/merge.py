@@ -33,11 +33,9 @@ def merge(traces: Iterable[Trace]) -> Trace:
 
 def of_whole_run(trace: Trace) -> Trace:
     """The trace, incomplete if it knows of workers whose traces are not in it."""
-    notes = _missing([trace.data])
-    if not notes:
-        return trace
-    data = replace(trace.data, complete=False, notes=(*trace.data.notes, *notes))
-    return Trace(data, trace.objects)
+    data, notes = trace.data, _missing([trace.data])
+    known = {"complete": data.complete and not notes, "notes": (*data.notes, *notes)}
+    return Trace(replace(data, **known), trace.objects)
 
 
 # The workers of one run.

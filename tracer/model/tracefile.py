@@ -100,10 +100,8 @@ def load(path: str | Path) -> Trace:
     try:
         return Trace(fileformat.decode(content))
     except ValueError as error:
-        if Path(path).suffix == ".py":
-            why = f"is a program, not a trace file: did you mean tracer run {path}?"
-            raise _error(path, why) from error
-        raise _error(path, error) from error
+        program = f"is a program, not a trace file: did you mean tracer run {path}?"
+        raise _error(path, program if Path(path).suffix == ".py" else error) from error
 
 
 def load_run(path: Path) -> Trace:
