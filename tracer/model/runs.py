@@ -36,17 +36,6 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         """The executions in the whole run."""
         return self.count * self.times
 
-    def within(self, steps: range) -> int:
-        """The executions in those of `steps` (a range with a positive step) that the run covers.
-
-        >>> Run(first=4, stride=4, count=4).within(range(1, 10))
-        2
-        >>> Run(first=4, stride=4, count=4).within(range(2, 100, 6))
-        1
-        """
-        covered = self.only(steps)
-        return covered.total if covered else 0
-
     def only(self, steps: range) -> "Run | None":
         """The part of the run that is in `steps` (a range with a positive step); None if none is.
 
