@@ -22,8 +22,8 @@ FIRST, SECOND, EAGER = (
 
 def everyone(caller: Caller) -> Iterator[Caller]:
     yield caller
-    for each in caller.children:
-        yield from everyone(each)
+    for _, each in caller.walk():
+        yield each
 
 
 def called(caller: Caller, *names: str) -> Caller:
