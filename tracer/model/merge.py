@@ -43,7 +43,8 @@ def of_whole_run(trace: Trace) -> Trace:
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """One trace of several workers, whose optimizers and variables are known by their names."""
-    parts = sorted((data for data in every if data.optimizers), key=_workers)
+    parts = [data for data in every if data.optimizers]
+    parts.sort(key=lambda data: [_number(replica.worker) for replica in data.replicas])
     for other in parts[1:]:
         if difference := _difference(parts[0], other):
             raise MergeError(f"not one run: {difference}")
@@ -137,12 +138,8 @@ def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
             yield f"{name}: {said} in {listed(having)} alone"
 
 
-def _workers(data: TraceData) -> list[tuple[str, int]]:
-    """The workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    return sorted(_number(name) for name in {replica.worker for replica in data.replicas})
-
-
 def _number(worker: str) -> tuple[str, int]:
+    """What sorts workers in TensorFlow's order: `worker:2` before `worker:10`."""
     kind, _, number = worker.partition(":")
     return kind, int(number) if number.isdigit() else 0
 

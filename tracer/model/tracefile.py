@@ -91,8 +91,6 @@ def load(path: str | Path) -> Trace:
         try:
             return merge(load(file) for file in files)
         except MergeError as error:
-            if len(files) == 1:
-                raise
             one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
             raise MergeError(f"{path}: {error}; {one}") from error
     with _errors_of_system(path, "read"):
