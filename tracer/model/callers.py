@@ -101,10 +101,9 @@ def _add(leaves: _Leaves, data: TraceData, block: Block, selection: Selection) -
 def _leaf(leaves: _Leaves, data: TraceData, path: int | None, method: str = "") -> _Leaf:
     """Where a path ends; and below it the method that is called there, if that is not its end."""
     if (path, method) not in leaves:
-        lines = [UNKNOWN] if path is None else [data.lines[index] for index in data.paths[path]]
+        lines = lines_of(data, path) or [UNKNOWN]
         names = [(line, "") for line in lines]
-        known = lines and not lines[-1].file and lines[-1].function.rpartition(".")[2] == method
-        if method and not known:
+        if method and (lines[-1].file or lines[-1].function.rpartition(".")[2] != method):
             names.append((Line(method), method))
         paths = frozenset[int]() if method or path is None else frozenset({path})
         leaves[path, method] = _Leaf(names, paths)
@@ -162,19 +161,19 @@ def label(line: Line) -> str:
     return f"{line.file}:{line.number}{function}"
 
 
+def lines_of(data: TraceData, path: int | None) -> list[Line]:
+    """The lines on a path; none if it is not known."""
+    return [] if path is None else [data.lines[index] for index in data.paths[path]]
+
+
 def path_text(data: TraceData, path: int | None) -> str | None:
     """A path as one text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None for none."""
-    if path is None:
-        return None
-    return " > ".join(label(data.lines[index]) for index in data.paths[path])
+    return " > ".join(map(label, lines_of(data, path))) or None
 
 
 def nearest(data: TraceData, path: int | None) -> Line | None:
     """The last line of the program on a path; None if none is known."""
-    if path is None:
-        return None
-    lines = [data.lines[index] for index in data.paths[path]]
-    return next((line for line in reversed(lines) if line.file), None)
+    return next((line for line in reversed(lines_of(data, path)) if line.file), None)
 
 
 def known(data: TraceData) -> bool:

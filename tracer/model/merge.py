@@ -1,5 +1,6 @@
 """One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -112,11 +113,9 @@ def _names(records: Iterable[Optimizer | Variable]) -> list[str]:
 
 def _is_astray(optimizer: Optimizer, data: TraceData) -> bool:
     """Whether an optimizer's own count stayed at 0, or moved more often than it made steps."""
-    steps: Counter[int] = Counter()
-    for block in data.blocks:
-        if block.step and block.root == optimizer.root:
-            steps[block.replica] += block.total
-    made, moved = max(steps.values(), default=0), optimizer.iterations
+    steps = Trace(data).steps_by_replica()
+    made = max((steps[root, of] for root, of in steps if root == optimizer.root), default=0)
+    moved = optimizer.iterations
     return moved is not None and (moved == 0 < made or moved > made)
 
 
@@ -147,9 +146,9 @@ def _number(worker: str) -> tuple[str, int]:
 def _missing(parts: Sequence[TraceData]) -> list[str]:
     """A note for each worker of the cluster of which there is no trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
-    traced = {replica.worker for data in parts for replica in data.replicas}
-    traced |= {program.worker for data in parts for program in data.programs}
-    missing = sorted(cluster - traced - {""}, key=_number)
+    replicas = {replica.worker for data in parts for replica in data.replicas}
+    programs = {program.worker for data in parts for program in data.programs}
+    missing = sorted(cluster - replicas - programs - {""}, key=_number)
     notes = [
         f"{worker}: there is no trace of this worker, so what it ran is not counted"
         for worker in missing[:_NAMED]
@@ -162,15 +161,13 @@ def _missing(parts: Sequence[TraceData]) -> list[str]:
 def _not_together(parts: Sequence[TraceData]) -> list[str]:
     """A note on a program that had ended when another one began: they are of different runs."""
     programs = [program for data in parts for program in data.programs]
-    if not programs:
-        return []
-    first = min(programs, key=lambda program: program.started + program.seconds)
-    last = max(programs, key=lambda program: program.started)
-    if first.started + first.seconds >= last.started:
-        return []
+    programs.sort(key=lambda program: program.started)
+    ended = [each for each in programs if each.started + each.seconds < programs[-1].started]
     return [
-        f"the program of {first.worker or 'one'} had ended when that of {last.worker or 'another'} "
-        "began: a file is left of an earlier run, so the counts are of several"
+        f"the program of {each.worker or 'one'} had ended when that of "
+        f"{programs[-1].worker or 'another'} began: a file is left of an earlier run, so the "
+        "counts are of several"
+        for each in ended[:1]
     ]
 
 
@@ -373,11 +370,6 @@ def _numbered(records: Sequence[Named]) -> list[Named]:
     names = {record.name for record in records}
     if len(names) == len(records):
         return list(records)
-    plain = [_plain(record.name, names) for record in records]
-    return [replace(r, name=name) for r, name in zip(records, distinct(plain), strict=True)]
-
-
-def _plain(name: str, names: Collection[str]) -> str:
-    """The name without the number that it has because others of `names` are the same."""
-    plain, separator, number = name.rpartition("#")
-    return plain if separator and number.isdecimal() and plain in names else name
+    plain = [re.sub(r"#\d+$", "", record.name) for record in records]
+    own = [each if each in names else r.name for each, r in zip(plain, records, strict=True)]
+    return [replace(r, name=name) for r, name in zip(records, distinct(own), strict=True)]
