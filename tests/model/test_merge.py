@@ -228,7 +228,7 @@ def test_notes_say_whose_they_are() -> None:
         ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
         (
             [ALL[0], worker("worker:1", 3, ("a", "c"))],
-            "worker:10 has the variable b, worker:1 has not",
+            r"worker:1 has the variables c float32\[2, 3\], worker:10 has b float32\[2, 3\]",
         ),
         (
             [
@@ -246,7 +246,7 @@ def test_notes_say_whose_they_are() -> None:
                     ALL[1], variables=(Variable("a", (9,), "float32"), ALL[1].variables[1])
                 ),
             ],
-            r"a float32\[9\] in worker:1 is a float32\[2, 3\] in worker:10",
+            r"worker:1 has the variables a float32\[9\], worker:10 has a float32\[2, 3\]",
         ),
     ],
 )

@@ -71,16 +71,16 @@ def running(worker: str, seconds: float) -> Program:
         # Killed: the other one ended.
         (
             [running("worker:0", 9), msgspec.structs.replace(FAILED, error="", status=0)],
-            ["worker:0 wrote nothing after step 10."],
+            ["The program of worker:0 wrote nothing after step 10."],
         ),
         # The others wait for it, and their files go on.
         (
             [running("worker:0", 90), running("worker:1", 9), running("worker:2", 89)],
-            ["worker:1 wrote nothing after step 8."],
+            ["The program of worker:1 wrote nothing after step 8."],
         ),
         (
             [running("worker:0", 90), running("worker:3", 9), running("worker:4", 8)],
-            ["worker:3 and worker:4 wrote nothing after the start."],
+            ["The programs of worker:3 and worker:4 wrote nothing after the start."],
         ),
         ([running("worker:0", 90), running("worker:1", 87)], []),  # all go on
         ([running("", 90)], []),

@@ -57,22 +57,17 @@ def test_last_and_total_are_those_of_the_steps(run: Run) -> None:
 
 
 @given(RUNS, RANGES)
-def test_within_counts_the_executions_in_a_range(run: Run, steps: range) -> None:
-    assert run.within(steps) == sum(step in steps for step in steps_of(run))
-
-
-@given(RUNS, RANGES)
 def test_only_is_the_part_of_a_run_in_a_range(run: Run, steps: range) -> None:
     part = run.only(steps)
     assert expanded([part] if part else []) == [s for s in steps_of(run) if s in steps]
     assert part is None or part.stride >= 1
 
 
-def test_within_is_exact_and_quick_far_beyond_what_can_be_expanded() -> None:
+def test_only_is_exact_and_quick_far_beyond_what_can_be_expanded() -> None:
     run = Run(first=7, stride=6, count=10**15, times=2)
-    assert run.within(range(1, 2**62, 4)) == 10**15  # every second of its steps: 13, 25, ...
-    assert run.within(range(2, 2**62, 6)) == 0
-    assert run.within(range(7, 8)) == 2
+    found = [run.only(each) for each in (range(1, 2**62, 4), range(2, 2**62, 6), range(7, 8))]
+    assert found[0] == Run(13, 12, 10**15 // 2, 2)  # every second of its steps
+    assert found[1:] == [None, Run(7, 1, 1, 2)]
 
 
 @given(st.dictionaries(st.integers(1, 60), st.integers(1, 2)))

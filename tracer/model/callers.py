@@ -1,7 +1,7 @@
 """Who calls: the paths of calls as a tree, with what was executed below each. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tracer.model.records import Block, Line, TraceData, contribution
@@ -48,53 +48,22 @@ class Caller:
 
 
 @dataclass
-class _Node:
-    """A caller while its counts are added up."""
+class _Leaf:
+    """What is counted at the end of a path, or of a method that is called there."""
 
-    line: Line | None = None
-    method: str = ""
+    names: list[tuple[Line, str]]
+    """The lines that lead to it, each with the method that it is, as in a `Caller`."""
+    paths: frozenset[int]
     executions: int = 0
     updates: int = 0
     calls: int = 0
     steps: Counter[tuple[int, int]] = field(default_factory=Counter)  # by root and replica
     variables: set[int] = field(default_factory=set)
     replicas: set[int] = field(default_factory=set)
-    paths: set[int] = field(default_factory=set)
-    children: dict[tuple[Line, str], "_Node"] = field(default_factory=dict)
 
-    def child(self, line: Line, method: str = "") -> "_Node":
-        return self.children.setdefault((line, method), _Node(line, method))
 
-    def add_up(self) -> None:
-        """Add what is below it to what it called itself."""
-        for child in self.children.values():
-            child.add_up()
-            self.executions += child.executions
-            self.updates += child.updates
-            self.calls += child.calls
-            self.steps += child.steps
-            self.variables |= child.variables
-            self.replicas |= child.replicas
-            self.paths |= child.paths
-
-    def frozen(self) -> Caller:
-        children = [each.frozen() for each in self.children.values()]
-        children = [each for each in children if each.executions or each.calls]
-        steps: dict[int, int] = {}
-        for (root, _), number in self.steps.items():
-            steps[root] = max(steps.get(root, 0), number)
-        return Caller(
-            line=self.line,
-            method=self.method,
-            executions=self.executions,
-            updates=self.updates,
-            steps=sum(steps.values()),
-            calls=self.calls,
-            variables=len(self.variables),
-            replicas=len(self.replicas),
-            paths=frozenset(self.paths),
-            children=tuple(sorted(children, key=lambda each: (-each.executions, -each.calls))),
-        )
+_Leaves = dict[tuple[int | None, str], _Leaf]
+"""By path and by method, which is empty for the end of the path."""
 
 
 def tree(data: TraceData, selection: Selection, root: int | None = None) -> Caller:
@@ -103,49 +72,69 @@ def tree(data: TraceData, selection: Selection, root: int | None = None) -> Call
     Each path ends in the methods that were executed or called there. What has no path is below a
     line of its own, `UNKNOWN`. Python calls have no step, so those of the whole run count.
     """
-    whole = _Node()
+    leaves: _Leaves = {}
     selection = replace(selection, roles=(selection.roles or EXECUTIONS) | ROLES["calls"])
     for block in counted(data):
         if root in (None, block.root) and selection.holds_replica(block.replica):
-            _add(whole, data, block, selection)
-    whole.add_up()
-    return whole.frozen()
+            _add(leaves, data, block, selection)
+    return _caller(None, "", [*leaves.values()], 0)
 
 
-def _add(whole: _Node, data: TraceData, block: Block, selection: Selection) -> None:
+def _add(leaves: _Leaves, data: TraceData, block: Block, selection: Selection) -> None:
     called = not ROLES["calls"].isdisjoint(entry.role for entry in block.entries)
     if called and not (block.total and selection.count(block)):
         return
     times = block.total if called else selection.executions(block)
-    at = _end_of(whole, data, block.path)
+    end = _leaf(leaves, data, block.path)
     if block.step and _steps_count(block, selection):
-        at.steps[block.root, block.replica] += times
+        end.steps[block.root, block.replica] += times
     for entry in filter(selection.holds, block.entries):
         if each := contribution(entry, selection.variables):
-            node = _method(at, data.methods[entry.method].name)
-            node.calls += times * each if called else 0
-            node.executions += 0 if called else times * each
-            node.updates += times * each if entry.role == "update" else 0
-            node.variables.update(selection.kept(entry.variables))
-            node.replicas.add(block.replica)
+            leaf = _leaf(leaves, data, block.path, data.methods[entry.method].name)
+            leaf.calls += times * each if called else 0
+            leaf.executions += 0 if called else times * each
+            leaf.updates += times * each if entry.role == "update" else 0
+            leaf.variables.update(selection.kept(entry.variables))
+            leaf.replicas.add(block.replica)
 
 
-def _end_of(whole: _Node, data: TraceData, path: int | None) -> _Node:
-    """Where a path ends in the tree."""
-    node = whole
-    for line in (UNKNOWN,) if path is None else (data.lines[index] for index in data.paths[path]):
-        node = node.child(line)
-    if path is not None:
-        node.paths.add(path)
-    return node
+def _leaf(leaves: _Leaves, data: TraceData, path: int | None, method: str = "") -> _Leaf:
+    """Where a path ends; and below it the method that is called there, if that is not its end."""
+    if (path, method) not in leaves:
+        lines = lines_of(data, path) or [UNKNOWN]
+        names = [(line, "") for line in lines]
+        if method and (lines[-1].file or lines[-1].function.rpartition(".")[2] != method):
+            names.append((Line(method), method))
+        paths = frozenset[int]() if method or path is None else frozenset({path})
+        leaves[path, method] = _Leaf(names, paths)
+    return leaves[path, method]
 
 
-def _method(node: _Node, method: str) -> _Node:
-    """What a method at the end of a path counts for: the end itself, if that is the method."""
-    line = node.line
-    if line is not None and not line.file and line.function.rpartition(".")[2] == method:
-        return node
-    return node.child(Line(method), method)
+def _caller(line: Line | None, method: str, leaves: Sequence[_Leaf], depth: int) -> Caller:
+    """The caller to which the first names of these leaves lead."""
+    below: dict[tuple[Line, str], list[_Leaf]] = {}
+    steps: Counter[tuple[int, int]] = Counter()
+    for leaf in leaves:
+        steps.update(leaf.steps)
+        if len(leaf.names) > depth:
+            below.setdefault(leaf.names[depth], []).append(leaf)
+    most: dict[int, int] = {}
+    for (root, _), number in steps.items():
+        most[root] = max(most.get(root, 0), number)
+    children = [_caller(*name, part, depth + 1) for name, part in below.items()]
+    children.sort(key=lambda each: (-each.executions, -each.calls))
+    return Caller(
+        line=line,
+        method=method,
+        executions=sum(leaf.executions for leaf in leaves),
+        updates=sum(leaf.updates for leaf in leaves),
+        steps=sum(most.values()),
+        calls=sum(leaf.calls for leaf in leaves),
+        variables=len({index for leaf in leaves for index in leaf.variables}),
+        replicas=len({index for leaf in leaves for index in leaf.replicas}),
+        paths=frozenset(path for leaf in leaves for path in leaf.paths),
+        children=tuple(each for each in children if each.executions or each.calls),
+    )
 
 
 def _steps_count(block: Block, selection: Selection) -> bool:
@@ -172,19 +161,19 @@ def label(line: Line) -> str:
     return f"{line.file}:{line.number}{function}"
 
 
+def lines_of(data: TraceData, path: int | None) -> list[Line]:
+    """The lines on a path; none if it is not known."""
+    return [] if path is None else [data.lines[index] for index in data.paths[path]]
+
+
 def path_text(data: TraceData, path: int | None) -> str | None:
     """A path as one text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None for none."""
-    if path is None:
-        return None
-    return " > ".join(label(data.lines[index]) for index in data.paths[path])
+    return " > ".join(map(label, lines_of(data, path))) or None
 
 
 def nearest(data: TraceData, path: int | None) -> Line | None:
     """The last line of the program on a path; None if none is known."""
-    if path is None:
-        return None
-    lines = [data.lines[index] for index in data.paths[path]]
-    return next((line for line in reversed(lines) if line.file), None)
+    return next((line for line in reversed(lines_of(data, path)) if line.file), None)
 
 
 def known(data: TraceData) -> bool:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tracer.errors import UnknownName
 from tracer.model.names import named
 from tracer.model.records import Block, Effect, Entry, Role, TraceData, with_indices
+from tracer.model.selection import Selection
 from tracer.model.trace import Trace
 
 _Ran = TypeVar("_Ran", Block, Effect)
@@ -46,11 +47,8 @@ def select(
     if steps is not None:
         steps = limits["steps"] = _known_steps(trace, steps)
     kept = trace.selection(method=method, variable=variable, replica=replica)
-    data = trace.data
-    if kept.replicas is not None:
-        data = _cut(data, {"replicas": {index: index for index in kept.replicas}.get})
-    if kept.variables is not None:
-        data = _of_variables(data, kept.variables)
+    own = {index: index for index in range(len(trace.replicas)) if kept.holds_replica(index)}
+    data = _cut(trace.data, {"replicas": own.get, "variables": kept.kept})
     if kept.methods is not None:
         data = _of_methods(data, kept.methods)
     if steps is not None:
@@ -92,10 +90,6 @@ def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
     return _cut(data, change, every)
 
 
-def _of_variables(data: TraceData, variables: frozenset[int]) -> TraceData:
-    return _cut(data, {"variables": lambda old: tuple(each for each in old if each in variables)})
-
-
 def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
     """The trace of some methods, with the variables that they got.
 
@@ -122,7 +116,8 @@ def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
     )
     variables = {index for entry in entries for index in entry.variables}
     variables |= {index for each in calls for index in each.variables}
-    return _of_variables(replace(data, blocks=blocks, calls=calls), frozenset(variables))
+    got = Selection(variables=frozenset(variables))
+    return _cut(replace(data, blocks=blocks, calls=calls), {"variables": got.kept})
 
 
 def _in_steps(data: TraceData, steps: range) -> TraceData:

@@ -157,8 +157,8 @@ def decode(content: bytes) -> TraceData:
 def _check_header(content: bytes) -> None:
     try:
         header = msgspec.json.decode(content, type=_Header)
-    except msgspec.ValidationError as error:
-        raise ValueError("is JSON of another program, not a trace file") from error
+    except msgspec.ValidationError:
+        header = _Header()
     if header.format != FORMAT:
         raise ValueError("is JSON of another program, not a trace file")
     if type(header.version) is not int or header.version < 1:

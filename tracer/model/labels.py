@@ -17,11 +17,9 @@ def class_of(optimizer: Optimizer) -> str:
 
 def brand_of(optimizer: Optimizer, trace: Trace) -> str:
     """The library that an optimizer is of, as people call it."""
-    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
-    if optimizer.class_name.startswith("tensorflow.python.keras."):
-        keras2 = "tensorflow.python.keras"
-    elif optimizer.class_name.startswith("keras."):
-        keras2 = "Keras 2"
+    installed = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
+    by_package = {"tensorflow": "tensorflow.python.keras", "keras": "Keras 2"}
+    keras2 = by_package.get(optimizer.class_name.partition(".")[0], installed)
     known = KIND_WORDS.get(optimizer.kind)
     return known.brand.format(keras2=keras2) if known else optimizer.kind
 

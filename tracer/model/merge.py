@@ -1,5 +1,6 @@
 """One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variabl
 from tracer.model.trace import Trace
 from tracer.model.wording import listed
 
-_NAMED = 8  # workers of which there is no trace
+_NAMED = 8  # workers of which there is no trace, variables that one of them has alone
 
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
@@ -33,11 +34,9 @@ def merge(traces: Iterable[Trace]) -> Trace:
 
 def of_whole_run(trace: Trace) -> Trace:
     """The trace, incomplete if it knows of workers whose traces are not in it."""
-    notes = _missing([trace.data])
-    if not notes:
-        return trace
-    data = replace(trace.data, complete=False, notes=(*trace.data.notes, *notes))
-    return Trace(data, trace.objects)
+    data, notes = trace.data, _missing([trace.data])
+    known = {"complete": data.complete and not notes, "notes": (*data.notes, *notes)}
+    return Trace(replace(data, **known), trace.objects)
 
 
 # The workers of one run.
@@ -45,7 +44,8 @@ def of_whole_run(trace: Trace) -> Trace:
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """One trace of several workers, whose optimizers and variables are known by their names."""
-    parts = sorted((data for data in every if data.optimizers), key=_workers)
+    parts = [data for data in every if data.optimizers]
+    parts.sort(key=lambda data: [_number(replica.worker) for replica in data.replicas])
     for other in parts[1:]:
         if difference := _difference(parts[0], other):
             raise MergeError(f"not one run: {difference}")
@@ -58,39 +58,42 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     whole = _joined([(data, _names(data.optimizers), _names(data.variables)) for data in parts])
     unknown = [*_missing(every), *_not_together(every)]
     notes = [_of_worker(note, data) for data in every for note in data.notes]
+    notes += [note for each in whole.optimizers for note in _seen_by_some(each.name, parts)]
     return replace(
         whole,
-        optimizers=tuple(
-            _of_all_workers(index, [data for data in parts if data.optimizers])
-            for index in range(len(whole.optimizers))
-        ),
+        optimizers=tuple(_of_all_workers(each.name, parts) for each in whole.optimizers),
         variables=tuple(replace(each, shape=_shape(each)) for each in whole.variables),
         complete=whole.complete and not unknown,
-        notes=tuple(dict.fromkeys([*notes, *_seen_by_some(parts), *unknown])),
+        notes=tuple(dict.fromkeys([*notes, *unknown])),
     )
 
 
-def _of_all_workers(index: int, parts: Sequence[TraceData]) -> Optimizer:
+def _named(name: str, parts: Iterable[TraceData]) -> list[tuple[Optimizer, TraceData]]:
+    """The optimizer in each trace that has it, with that trace."""
+    return [(each, data) for data in parts for each in data.optimizers if each.name == name]
+
+
+def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
     """An optimizer with what any of the workers saw of it.
 
     Turns, rates and values are compared among the optimizers of one process, so they are those of
     the first worker.
     """
-    own = [data.optimizers[index] for data in parts]
-    astray = [data.optimizers[index] for data in parts if _is_astray(index, data)]
+    own = [each for each, _ in _named(name, parts)]
+    astray = [each for each, data in _named(name, parts) if _is_astray(each, data)]
     failures: dict[Failure, Failure] = {}
     for failure in chain.from_iterable(each.failures for each in own):
         known = failures.setdefault(replace(failure, after=0, last=True), failure)
         failures[replace(failure, after=0, last=True)] = replace(
             known, after=min(known.after, failure.after), last=known.last or failure.last
         )
-    settings = {name: value for each in own[::-1] for name, value in each.settings.items()}
+    settings = {key: value for each in own[::-1] for key, value in each.settings.items()}
     scales = [each.settings.get("dynamic_scale") for each in own]
     if known_scales := [scale for scale in scales if isinstance(scale, int | float)]:
         settings["dynamic_scale"] = min(known_scales)
     seen: dict[str, Any] = {
-        name: tuple(dict.fromkeys(chain.from_iterable(getattr(each, name) for each in own)))
-        for name in ("remarks", "never_handed", "frozen")
+        field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in own)))
+        for field in ("remarks", "never_handed", "frozen")
     }
     moved = [each.iterations for each in (*astray, *own) if each.iterations is not None]
     return replace(
@@ -108,44 +111,34 @@ def _names(records: Iterable[Optimizer | Variable]) -> list[str]:
     return [record.name for record in records]
 
 
-def _is_astray(index: int, data: TraceData) -> bool:
+def _is_astray(optimizer: Optimizer, data: TraceData) -> bool:
     """Whether an optimizer's own count stayed at 0, or moved more often than it made steps."""
-    optimizer = data.optimizers[index]
-    steps: Counter[int] = Counter()
-    for block in data.blocks:
-        if block.step and block.root == optimizer.root:
-            steps[block.replica] += block.total
-    made, moved = max(steps.values(), default=0), optimizer.iterations
+    steps = Trace(data).steps_by_replica()
+    made = max((steps[root, of] for root, of in steps if root == optimizer.root), default=0)
+    moved = optimizer.iterations
     return moved is not None and (moved == 0 < made or moved > made)
 
 
-_SEEN: Mapping[str, Callable[[int, TraceData], object]] = {
-    "a step raised": lambda index, data: data.optimizers[index].failures,
-    "frozen variables were updated": lambda index, data: data.optimizers[index].frozen,
-    "trainable variables were never handed over": (
-        lambda index, data: data.optimizers[index].never_handed
-    ),
+_SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
+    "a step raised": lambda optimizer, _: optimizer.failures,
+    "frozen variables were updated": lambda optimizer, _: optimizer.frozen,
+    "trainable variables were never handed over": lambda optimizer, _: optimizer.never_handed,
     "iterations are not the steps": _is_astray,
 }
 """What is said where some workers alone saw it of an optimizer, and how to tell."""
 
 
-def _seen_by_some(parts: Sequence[TraceData]) -> Iterator[str]:
+def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
     """Which workers alone saw what an optimizer of all workers says."""
-    parts = [data for data in parts if data.optimizers]
-    for index, optimizer in enumerate(parts[0].optimizers if parts else ()):
-        for said, saw in _SEEN.items():
-            having = [_named(data) for data in parts if saw(index, data)]
-            if 0 < len(having) < len(parts):
-                yield f"{optimizer.name}: {said} in {listed(having)} alone"
-
-
-def _workers(data: TraceData) -> list[tuple[str, int]]:
-    """The workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    return sorted(_number(name) for name in {replica.worker for replica in data.replicas})
+    every = _named(name, parts)
+    for said, saw in _SEEN.items():
+        having = [_workers_in(data) for optimizer, data in every if saw(optimizer, data)]
+        if 0 < len(having) < len(every):
+            yield f"{name}: {said} in {listed(having)} alone"
 
 
 def _number(worker: str) -> tuple[str, int]:
+    """What sorts workers in TensorFlow's order: `worker:2` before `worker:10`."""
     kind, _, number = worker.partition(":")
     return kind, int(number) if number.isdigit() else 0
 
@@ -153,9 +146,9 @@ def _number(worker: str) -> tuple[str, int]:
 def _missing(parts: Sequence[TraceData]) -> list[str]:
     """A note for each worker of the cluster of which there is no trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
-    traced = {replica.worker for data in parts for replica in data.replicas}
-    traced |= {program.worker for data in parts for program in data.programs}
-    missing = sorted(cluster - traced - {""}, key=_number)
+    replicas = {replica.worker for data in parts for replica in data.replicas}
+    programs = {program.worker for data in parts for program in data.programs}
+    missing = sorted(cluster - replicas - programs - {""}, key=_number)
     notes = [
         f"{worker}: there is no trace of this worker, so what it ran is not counted"
         for worker in missing[:_NAMED]
@@ -168,48 +161,47 @@ def _missing(parts: Sequence[TraceData]) -> list[str]:
 def _not_together(parts: Sequence[TraceData]) -> list[str]:
     """A note on a program that had ended when another one began: they are of different runs."""
     programs = [program for data in parts for program in data.programs]
-    if not programs:
-        return []
-    first = min(programs, key=lambda program: program.started + program.seconds)
-    last = max(programs, key=lambda program: program.started)
-    if first.started + first.seconds >= last.started:
-        return []
+    programs.sort(key=lambda program: program.started)
+    ended = [each for each in programs if each.started + each.seconds < programs[-1].started]
     return [
-        f"the program of {first.worker or 'one'} had ended when that of {last.worker or 'another'} "
-        "began: a file is left of an earlier run, so the counts are of several"
+        f"the program of {each.worker or 'one'} had ended when that of "
+        f"{programs[-1].worker or 'another'} began: a file is left of an earlier run, so the "
+        "counts are of several"
+        for each in ended[:1]
     ]
 
 
 def _of_worker(note: str, data: TraceData) -> str:
-    return f"{_named(data)}: {note}" if any(each.worker for each in data.replicas) else note
+    return f"{_workers_in(data)}: {note}" if any(each.worker for each in data.replicas) else note
 
 
-def _named(data: TraceData) -> str:
+def _workers_in(data: TraceData) -> str:
     return ", ".join(dict.fromkeys(r.worker for r in data.replicas if r.worker)) or "one trace"
 
 
 def _difference(first: TraceData, other: TraceData) -> str:
     """What one of them trains and the other does not; empty if they train the same."""
-    one, two = _named(first), _named(other)
-    optimizers = [_optimizers(data) for data in (first, other)]
-    if optimizers[0] != optimizers[1]:
-        return f"{one} has the optimizers {optimizers[0]}, {two} has {optimizers[1]}"
-    before, after = ({each.name: each for each in data.variables} for data in (first, other))
-    for name in sorted(before.keys() ^ after.keys()):
-        has, lacks = (one, two) if name in before else (two, one)
-        return f"{has} has the variable {name}, {lacks} has not"
-    for name, variable in before.items():
-        if variable != after[name] and _described(variable) != _described(after[name]):
-            return f"{_described(variable)} in {one} is {_described(after[name])} in {two}"
+    for table, described in _DESCRIBED.items():
+        both = [getattr(data, table) for data in (first, other)]
+        if both[0] != both[1]:
+            before, after = ([described(each) for each in records] for records in both)
+            own, its = _first_not_in(after, before), _first_not_in(before, after)
+            if own != its:
+                here, there = _workers_in(first), _workers_in(other)
+                return f"{here} has the {table} {own}, {there} has {its}"
     return ""
 
 
-def _optimizers(data: TraceData) -> str:
-    return ", ".join(f"{each.name} ({each.class_name})" for each in data.optimizers) or "none"
+_DESCRIBED: Mapping[str, Callable[[Any], str]] = {
+    "optimizers": lambda optimizer: f"{optimizer.name} ({optimizer.class_name})",
+    "variables": lambda variable: f"{variable.name} {variable.dtype}{[*_shape(variable)]}",
+}
 
 
-def _described(variable: Variable) -> str:
-    return f"{variable.name} {variable.dtype}{[*_shape(variable)]}"
+def _first_not_in(names: Collection[str], others: Iterable[str]) -> str:
+    found = [other for other in others if other not in names]
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return f"{', '.join(found[:_NAMED]) or 'none'}{more}"
 
 
 def _shape(variable: Variable) -> tuple[int | None, ...]:
@@ -220,8 +212,8 @@ def _shape(variable: Variable) -> tuple[int | None, ...]:
 def _require_same_part(first: TraceData, other: TraceData) -> None:
     if (first.only, first.first_step) != (other.only, other.first_step):
         raise MergeError(
-            f"not the same part of a run: {_named(first)} holds {_extent(first)}, "
-            f"{_named(other)} {_extent(other)}"
+            f"not the same part of a run: {_workers_in(first)} holds {_extent(first)}, "
+            f"{_workers_in(other)} {_extent(other)}"
         )
 
 
@@ -291,24 +283,15 @@ def combine(
     reference_of: dict[Hashable, Reference] = {}
     keyed = []
     for number, (data, references) in enumerate(parts):
-        keys = [_key_of(reference, (number, i)) for i, reference in enumerate(references)]
-        for key, reference in zip(keys, references, strict=True):
-            reference_of.setdefault(key, reference)
+        # Python has one weak reference to an object, whoever asks for it.
+        keys = [(number, i) if each is None else id(each) for i, each in enumerate(references)]
+        reference_of |= dict(zip(keys, references, strict=True))
         keyed.append((data, [(number, i) for i in range(len(data.optimizers))], keys))
     whole = _joined(keyed)
     whole = replace(
         whole, complete=whole.complete and not notes, notes=tuple([*whole.notes, *notes])
     )
     return whole, [*reference_of.values()]
-
-
-def _key_of(reference: Reference, place: tuple[int, int]) -> Hashable:
-    """What tells a variable apart: its object, or its place in its trace if it has none."""
-    if reference is None:
-        return place
-    held = reference()
-    # Of what is gone by now Python had one weak reference, whoever asked for it.
-    return id(reference if held is None else held)
 
 
 # Putting records together.
@@ -387,11 +370,6 @@ def _numbered(records: Sequence[Named]) -> list[Named]:
     names = {record.name for record in records}
     if len(names) == len(records):
         return list(records)
-    plain = [_plain(record.name, names) for record in records]
-    return [replace(r, name=name) for r, name in zip(records, distinct(plain), strict=True)]
-
-
-def _plain(name: str, names: Collection[str]) -> str:
-    """The name without the number that it has because others of `names` are the same."""
-    plain, separator, number = name.rpartition("#")
-    return plain if separator and number.isdecimal() and plain in names else name
+    plain = [re.sub(r"#\d+$", "", record.name) for record in records]
+    own = [each if each in names else r.name for each, r in zip(plain, records, strict=True)]
+    return [replace(r, name=name) for r, name in zip(records, distinct(own), strict=True)]

@@ -30,14 +30,11 @@ def endings(trace: Trace) -> list[str]:
             steps = steps_of[program.worker]
             when = f"after step {steps:,}" if steps else "before the first step"
             alike.setdefault((f"{said}, {when}", bool(program.worker)), []).append(program.worker)
-    ended = [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
-    silent: dict[int, list[str]] = {}
     for program in _silent(trace):
-        silent.setdefault(steps_of[program.worker], []).append(program.worker)
-    for steps, workers in silent.items():
-        when = f"step {steps:,}" if steps else "the start"
-        ended.append(shown(f"{listed(workers)} wrote nothing after {when}."))
-    return ended
+        steps = steps_of[program.worker]
+        said = f"wrote nothing after {f'step {steps:,}' if steps else 'the start'}"
+        alike.setdefault((said, True), []).append(program.worker)
+    return [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
 
 
 def runs(trace: Trace) -> Iterator[str]:
@@ -90,9 +87,8 @@ def _silent(trace: Trace) -> list[Program]:
 
 
 def _whose(workers: list[str]) -> str:
-    if not all(workers):
-        return "The program"
-    return f"The program{'' if len(workers) == 1 else 's'} of {listed(workers)}"
+    several = "" if len(workers) == 1 else "s"
+    return f"The program{several} of {listed(workers)}" if all(workers) else "The program"
 
 
 def _steps_by_worker(trace: Trace) -> Counter[str]:

@@ -36,17 +36,6 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         """The executions in the whole run."""
         return self.count * self.times
 
-    def within(self, steps: range) -> int:
-        """The executions in those of `steps` (a range with a positive step) that the run covers.
-
-        >>> Run(first=4, stride=4, count=4).within(range(1, 10))
-        2
-        >>> Run(first=4, stride=4, count=4).within(range(2, 100, 6))
-        1
-        """
-        covered = self.only(steps)
-        return covered.total if covered else 0
-
     def only(self, steps: range) -> "Run | None":
         """The part of the run that is in `steps` (a range with a positive step); None if none is.
 
@@ -137,16 +126,14 @@ def union(runs: Iterable[Run]) -> list[Run]:
     >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
     [Run(first=1, stride=1, count=1000000, times=1)]
     """
-    ordered = sorted(runs, key=lambda run: run.first)
-    if not _rises(ordered):
-        ordered = woven(ordered)
-    if _rises(ordered):
-        return join(ordered)
-    times: Counter[int] = Counter()
-    for run in ordered:
-        for step in range(run.first, run.last + 1, run.stride):
-            times[step] += run.times
-    return fold(sorted(times.items()))
+    ordered = woven(runs)
+    if any(later.first <= run.last for run, later in pairwise(ordered)):
+        times: Counter[int] = Counter()
+        for run in ordered:
+            for step in range(run.first, run.last + 1, run.stride):
+                times[step] += run.times
+        ordered = fold(sorted(times.items()))
+    return join(ordered)
 
 
 def layers(runs: Iterable[Run]) -> list[list[Run]]:
@@ -167,10 +154,6 @@ def layers(runs: Iterable[Run]) -> list[list[Run]]:
     return [join(layer) for layer in found]
 
 
-def _rises(runs: Sequence[Run]) -> bool:
-    return all(later.first > run.last for run, later in pairwise(runs))
-
-
 def woven(runs: Iterable[Run]) -> list[Run]:
     """The runs in the order of their first steps, those as one that take turns.
 
@@ -188,22 +171,19 @@ def woven(runs: Iterable[Run]) -> list[Run]:
             gap = alike[at + 1].first - first.first if at + 1 < len(alike) else 0
             turns = stride // gap if gap > 0 and stride % gap == 0 else 1
             group = alike[at : at + turns]
-            if turns > 1 and _take_turns(group, turns, gap):
-                found.append(Run(first.first, gap, sum(run.count for run in group), times))
-                at += turns
-            else:
-                found.append(first)
-                at += 1
+            if turns == 1 or not _take_turns(group, turns, gap):
+                group, gap = [first], stride
+            found.append(Run(first.first, gap, sum(run.count for run in group), times))
+            at += len(group)
     return sorted(found, key=lambda run: run.first)
 
 
 def _take_turns(runs: Sequence[Run], turns: int, gap: int) -> bool:
     """Whether so many runs come one after the other, every `gap`, up to the last step of all."""
-    if len(runs) < turns or any(b.first - a.first != gap for a, b in pairwise(runs)):
-        return False
-    most, least = runs[0].count, runs[-1].count
+    gaps = {later.first - run.first for run, later in pairwise(runs)}
     counts = [run.count for run in runs]
-    return most - least <= 1 and counts == sorted(counts, reverse=True)
+    fall = counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
+    return len(runs) == turns and gaps == {gap} and fall
 
 
 def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:

@@ -91,8 +91,6 @@ def load(path: str | Path) -> Trace:
         try:
             return merge(load(file) for file in files)
         except MergeError as error:
-            if len(files) == 1:
-                raise
             one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
             raise MergeError(f"{path}: {error}; {one}") from error
     with _errors_of_system(path, "read"):
@@ -100,10 +98,8 @@ def load(path: str | Path) -> Trace:
     try:
         return Trace(fileformat.decode(content))
     except ValueError as error:
-        if Path(path).suffix == ".py":
-            why = f"is a program, not a trace file: did you mean tracer run {path}?"
-            raise _error(path, why) from error
-        raise _error(path, error) from error
+        program = f"is a program, not a trace file: did you mean tracer run {path}?"
+        raise _error(path, program if Path(path).suffix == ".py" else error) from error
 
 
 def load_run(path: Path) -> Trace:
