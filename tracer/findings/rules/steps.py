@@ -17,7 +17,6 @@ from tracer.model.skipped_steps import (
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.wording import plural, some
 
-MAX_ERROR = 200  # characters, where a recorder cuts what was said
 _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
 
 
@@ -43,9 +42,7 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
     root = summary.optimizers[0]
     reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
-    for failure in root.failures:
-        if reported and failure.cause == "other":
-            continue
+    for failure in (each for each in root.failures if each.cause != "other" or not reported):
         kind, _, said = failure.error.partition(": ")
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
@@ -97,15 +94,14 @@ def _quoted(failure: Failure, said: str) -> str:
 def _because(failure: Failure, said: str) -> str:
     number, which = len(failure.variables), names_in_short(failure.variables)
     is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
-    if len(failure.error) >= MAX_ERROR:
-        said = said.partition(". ")[0]
     return {
         "unknown": f": {which or 'what it was handed'} {is_no} that it was built for",
         "creation": (
             ": it makes variables of its own in its first step, and the function had run before"
         ),
         "none": ": every gradient was None" + (which and f", of {which}"),
-        "other": (which and f", on {which}") + (said and f": {said.rstrip('.')}"),
+        "other": (which and f", on {which}")
+        + (said and f": {said.partition('. ')[0].rstrip('.')}"),
     }[failure.cause]
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 from tracer.findings.rule import FEW, MANY, MAX_NAMES, Case, Severity, of_optimizer, rule
 from tracer.model.labels import class_of, replica_names, replica_noun
 from tracer.model.measures import counting, dense, missing, requests, sparse, tries, updates
-from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
+from tracer.model.skipped_steps import accumulated_steps, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline
 from tracer.model.wording import listed, plural, some
@@ -144,11 +144,13 @@ def _taken_away(summary: Summary) -> str:
 
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     """Whether a loss scale skipped each step in which these variables had a gradient."""
-    scaled = any(map(is_loss_scale, summary.optimizers)) and accumulated_steps(summary) == 1
-    if not scaled or summary.unplaced(tries):
-        return False
+    scaled = skipper(summary.optimizers) and accumulated_steps(summary) == 1
     asked = counting(["request"], variable=pattern.variables[0])
-    return not any(made and came for made, came in summary.spread(tries, asked))
+    return (
+        bool(scaled)
+        and not summary.unplaced(tries)
+        and not any(made and came for made, came in summary.spread(tries, asked))
+    )
 
 
 @rule(
@@ -260,9 +262,11 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]
         number = sum(steps.number for steps, _ in parts)
         if parts and not _uneven(summary, pattern):
-            several = "a step in {number} of {steps}, first " if number > 1 else ""
             yield Case(
-                f"{{which}} {{were}} updated {{most:times}} {several}in step {{step:,}}.",
+                "{which} {were} updated {most:times} in step {step:,}."
+                if number == 1
+                else "{which} {were} updated {most:times} a step in {number} of {steps}, first in "
+                "step {step:,}.",
                 variables=pattern.variables,
                 step=parts[0][0].first,
                 words={"steps": some(summary.steps, "step")},

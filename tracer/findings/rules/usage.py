@@ -49,8 +49,10 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
     for found in filter(None, map(_IDENTIFIER.search, errors)):
         is_class, home, library, name = found.groups()
         if is_class:
-            text, advice = f"the class {name}, and takes an optimizer", f"Call it: {name}(...)."
-            yield Case(f"compile was given {text}.", advice)
+            yield Case(
+                f"compile was given the class {name}, and takes an optimizer.",
+                f"Call it: {name}(...).",
+            )
         elif library in _LIBRARIES:
             (other,) = _LIBRARIES.keys() - {library}
             yield Case(
@@ -121,8 +123,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 
 def _in_turns(one: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether each had a turn before and after one of the other."""
-    both_again = one[0] < one[1] and other[0] < other[1]
-    return both_again and one[0] < other[1] and other[0] < one[1]
+    return all(a[0] < b[1] for a in (one, other) for b in (one, other))
 
 
 def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
