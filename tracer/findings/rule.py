@@ -135,9 +135,9 @@ def folded(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
     """
     alike: dict[object, dict[object, list[Case]]] = {}
     for case in cases:
-        template = case.text, case.severity, case.advice, case.names, *case.words.values()
-        same = alike.setdefault(template, {})
-        same.setdefault((case.step, case.replica, *case.numbers.values()), []).append(case)
+        template = case.text, case.severity, case.advice, case.names, case.replica
+        same = alike.setdefault((*template, *case.words.values()), {})
+        same.setdefault((case.step, *case.numbers.values()), []).append(case)
     for groups in alike.values():
         every = [case for group in groups.values() for case in group]
         for group in groups.values() if len(groups) <= MAX_CASES else [every]:
@@ -149,12 +149,13 @@ def _together(summary: Summary, group: Sequence[Case]) -> Case:
     known = names_of(summary, sorted(index for case in group for index in case.variables))
     names = known or first.names
     of = of_optimizer(summary) if known else ""
-    steps = [case.step for case in group if case.step is not None]
+    steps = {case.step for case in group if case.step is not None}
+    step = min(steps, default=None)
     numbers = {key: sorted(case.numbers[key] for case in group) for key in first.numbers}
     words = dict(
         which=names_in_short(names, of, summary.dialect.variable),
-        step=min(steps, default=None),
-        later=" or later" if len(set(steps)) > 1 else "",
+        step=step,
+        later=" or later" if len(steps) > 1 else "",
         **{many: plural(len(names), one, many) for many, one in _SINGULAR.items()},
         **{key: _Range((each[0], each[-1])) for key, each in numbers.items()},
         **first.words,
@@ -163,8 +164,7 @@ def _together(summary: Summary, group: Sequence[Case]) -> Case:
         first,
         text=first.text.format(**words) if first.words or first.numbers else first.text,
         names=first.names or names,
-        step=min(steps, default=None),
-        replica=first.replica if len({case.replica for case in group}) == 1 else None,
+        step=step,
     )
 
 
