@@ -215,6 +215,9 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "a method of another Keras": lambda: remarked(
         Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras3"
     ),
+    "a method of another Keras, on Keras 2": lambda: remarked(
+        Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras2"
+    ),
     "a method without its underscore": lambda: remarked(
         Remark("override-unreached", "resource_apply_dense", "_resource_apply_dense")
     ),
@@ -574,6 +577,30 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
             block([step(), request(0, 1), update(0, 1)], Run(1, 2, 10)),
             block([step(), request(0), request(1, kind="none"), update(0)], Run(2, 2, 10)),
         )
+    ),
+    "updates of members, each once": lambda: trace(
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1),
+        optimizers=(optimizer(Remark("updated-twice", "update_step")),),
+    ),
+    "updates in steps that are not known": lambda: trace(
+        healthy(Run(1, 1, 40)),
+        block([step(), request(0), update(0)], Run(41, 1, 60), graphs=1),
+        block([update(1)], total=60, is_step=False, graphs=1),
+    ),
+    "sparse updates, and dense ones": lambda: trace(
+        block([step(), request(0, kind="sparse"), update(0)], Run(1, 2, 10)),
+        block([step(), request(0, kind="sparse"), update(0, kind="sparse")], Run(2, 2, 10)),
+    ),
+    "a replica that is behind, and goes on": lambda: traces.changed(
+        trace(healthy(Run(1, 1, 19)), healthy(Run(1, 1, 20), replica=1)), finished=False
+    ),
+    "a method that returns nothing, and is not called": lambda: trace(
+        TRAINED, optimizers=(optimizer(Remark("no-result", "_resource_apply_dense")),)
+    ),
+    "graphs of two workers that do the same": lambda: trace(
+        healthy(Run(1, 1, 10)),
+        healthy(Run(1, 1, 10), replica=1),
+        graphs=[graph("train_step", "x: float32[8]", replica=replica) for replica in (0, 1)],
     ),
     "made trainable, no step yet": lambda: thawed("base/kernel", steps=0),
     "healthy": lambda: trace(TRAINED, optimizers=(optimizer(built=True, iterations=10),)),
