@@ -172,8 +172,8 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`, `of` an optimizer."""
     if len(names) <= MAX_NAMES:
         return listed(names) + of
-    first = ", ".join(names[:MAX_NAMES])
-    return f"{len(names):,} {noun}s{of} ({first} and {len(names) - MAX_NAMES:,} more)"
+    first, more = ", ".join(names[:MAX_NAMES]), len(names) - MAX_NAMES
+    return f"{len(names):,} {noun}s{of} ({first} and {more:,} more)"
 
 
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:

@@ -232,14 +232,12 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         elif moved not in (None, made):
-            whys = {
-                steps * (index != summary.root): (
-                    ", one for each step, also for those that were skipped"
-                ),
+            inner = index != summary.root
+            why = {
+                steps if inner else 0: ", one for each step, also for those that were skipped",
                 applied: ", one for each step that updated anything",
-            }
-            other = " (a step that failed, a checkpoint or an assignment moves them too)"
-            yield Case(f"{begin}moved by {moved:,}{whys.get(moved, other)}.", _FINE, "info")
+            }.get(moved, " (a step that failed, a checkpoint or an assignment moves them too)")
+            yield Case(f"{begin}moved by {moved:,}{why}.", _FINE, "info")
     every = accumulated_steps(summary)
     meant = every > 1 or not skipper(summary.optimizers)
     if applied < steps and meant and not summary.total(ineffective):

@@ -104,14 +104,13 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         small, large = sorted((one, other), key=lambda each: len(updated[each]))
         inside = updated[small] < updated[large]
         names = names_of(one, sorted(shared))
-        both = f"{one.optimizers[0].name} and {other.optimizers[0].name}"
-        if inside:
-            others = len(updated[large] - updated[small])
-            both = (
-                f"{small.optimizers[0].name}, which trains nothing else, and "
-                f"{large.optimizers[0].name}, which also trains "
-                f"{some(others, f'other {one.dialect.variable}')}"
-            )
+        others = some(len(updated[large] - updated[small]), f"other {one.dialect.variable}")
+        both = (
+            f"{small.optimizers[0].name}, which trains nothing else, and "
+            f"{large.optimizers[0].name}, which also trains {others}"
+            if inside
+            else f"{one.optimizers[0].name} and {other.optimizers[0].name}"
+        )
         yield Case(
             f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
             f"optimizers in turns: {both}.",
