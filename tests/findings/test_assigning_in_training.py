@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import odometers
+from support.findings_of import bad, found
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
@@ -162,8 +163,7 @@ def test_a_method_that_assigns_nothing(kind: str, way: str) -> None:
     method = "update_step" if "keras" in kind else "_resource_apply_dense"
     assert trace.executions(method) == STEPS * (2 if "keras" in kind else 1)
     assert trace.updates() == 0
-    errors = {each.code for each in trace.findings() if each.severity != "info"}
-    assert errors == {"never-assigned"}
+    assert {each.code for each in bad(trace)} == {"never-assigned"}
     assert "none of them assigned anything, so there was no update" in trace.answer()
     assert "updated nothing" not in trace.answer()
 
@@ -179,12 +179,12 @@ def test_an_odometer_assigns(kind: str, way: str) -> None:
         for _ in range(STEPS):
             step()
     assert odometers.read(chosen["bias"]) == ((STEPS, 0),)
-    assert "never-assigned" not in {each.code for each in seen.trace.findings()}
+    assert not found(seen.trace, "never-assigned")
 
 
 def all_optimizers() -> list[Any]:
     """Every optimizer that ships with TensorFlow and Keras, with a rate of 0."""
-    found: list[Any] = []
+    params: list[Any] = []
     packages = [keras2.optimizers, legacy, tf.compat.v1.train]
     packages += [] if keras3 is None else [keras3.optimizers]
     for package in packages:
@@ -197,9 +197,9 @@ def all_optimizers() -> list[Any]:
                 and not proximal
                 and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
             ):
-                marks = [pytest.mark.long] if len(found) % 5 else []
-                found.append(pytest.param(made, id=f"{package.__name__}.{name}", marks=marks))
-    return found
+                marks = [pytest.mark.long] if len(params) % 5 else []
+                params.append(pytest.param(made, id=f"{package.__name__}.{name}", marks=marks))
+    return params
 
 
 @pytest.mark.parametrize("make", all_optimizers())
@@ -225,7 +225,7 @@ def test_a_rate_of_0_and_gradients_of_0_are_assigned(make: Any) -> None:
     trace = recording.trace()
     assert trace.complete, trace.notes
     assert trace.updates() == 4
-    assert "never-assigned" not in {each.code for each in trace.findings()}
+    assert not found(trace, "never-assigned")
 
 
 class Deciding(keras2.optimizers.legacy.Optimizer):  # type: ignore[misc]
@@ -292,7 +292,7 @@ def test_when_in_doubt_nothing_is_said(make: Any, way: str) -> None:
         assert seen.trace.updates() == 1
         step()
         step()
-    assert "never-assigned" not in {each.code for each in seen.trace.findings()}
+    assert not found(seen.trace, "never-assigned")
     assert (weight.numpy() != 1).all() == (make is not BySame)
 
 
@@ -359,8 +359,7 @@ def test_under_a_strategy(replicas: int) -> None:
         trace = recording.trace()
         assert trace.complete, trace.notes
         assert trace.updates() == updates * replicas
-        codes = {each.code for each in trace.findings()}
-        assert ("never-assigned" in codes) == (not updates)
+        assert bool(found(trace, "never-assigned")) == (not updates)
 
 
 # Methods that return nothing where an op is needed.
@@ -383,12 +382,12 @@ def test_a_method_that_forgets_to_return_its_op() -> None:
 
     with pytest.raises((TypeError, ValueError)):
         step()
-    found = tracer.trace_of(optimizer).findings()
-    (error,) = [each for each in found if each.severity != "info"]
+    trace = tracer.trace_of(optimizer)
+    (error,) = bad(trace)
     assert (error.code, error.severity) == ("never-assigned", "error")
     assert "returned None while a graph was traced" in error.text
     assert "Return the op" in error.advice
-    assert not any("Call the function" in each.advice for each in found)
+    assert not any("Call the function" in each.advice for each in trace.findings())
 
 
 class Raising(Legacy):

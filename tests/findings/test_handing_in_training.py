@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
@@ -82,7 +83,7 @@ class Transfer:
 
 
 def reported(trace: CallTrace) -> list[Finding]:
-    return [each for each in trace.findings() if each.code == "never-handed"]
+    return found(trace, "never-handed")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,7 +291,7 @@ def gan(kind: str, toggled: bool) -> tuple[Any, Any, Any, Any]:
 def test_gan_of_two_compiled_models(kind: str, toggled: bool) -> None:
     optimizer, discriminator, *_ = gan(kind, toggled)
     discriminator.trainable = True
-    assert not [each for each in tracer.trace_of(optimizer).findings() if each.severity != "info"]
+    assert not bad(tracer.trace_of(optimizer))
 
 
 @needs_keras3

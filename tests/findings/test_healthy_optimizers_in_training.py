@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support import healthy_optimizers
+from support.findings_of import bad
 from support.libraries import Keras3Optimizer, keras3
 
 import tracer
@@ -40,4 +41,4 @@ def test_nothing_is_said(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == 12
     assert all((each.numpy() != start.numpy()).any() for each in variables)
-    assert not [each for each in trace.findings() if each.severity != "info"]
+    assert not bad(trace)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support import healthy_loops
+from support.findings_of import bad
 from support.healthy_loops import Kit
 from support.libraries import needs_keras3
 
@@ -62,7 +63,7 @@ def test_nothing_is_said(program: Callable[[Any], None], kind: str) -> None:
     assert trace.complete, trace.notes
     assert trace.steps
     assert trace.updates() or program.__name__ in MAKES_NO_UPDATE
-    assert not [each for each in trace.findings() if each.severity != "info"]
+    assert not bad(trace)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_nothing_is_said_of_the_weights(program: Callable[[Any], None], kind: st
         program(Kit(kind))
     trace = recording.trace()
     assert [note for note in trace.notes if "Session" not in note] == []
-    assert not [each for each in trace.findings() if each.severity != "info"]
+    assert not bad(trace)
     with_effects = trace.has_effects or not trace.steps
     assert with_effects or any("Session" in note for note in trace.notes)
 

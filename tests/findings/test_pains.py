@@ -17,11 +17,11 @@ import pytest
 import tensorflow as tf
 from cli.test_run import ENVIRONMENT
 from support import forked
+from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
-from tracer.findings.catalogue import Finding
 from tracer.model.records import Program
 from tracer.recorder.tensorflow.own_variables import values_of
 
@@ -108,10 +108,6 @@ def trained(name: str, *, healthy: bool) -> tuple[CallTrace, bool]:
     return CallTrace(data), hurts
 
 
-def bad(trace: CallTrace) -> list[Finding]:
-    return [each for each in trace.findings() if each.severity != "info"]
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.long] * (n in SLOW)) for n in SAID]
 )
@@ -133,7 +129,7 @@ def test_it_is_said_and_nothing_of_its_twin(name: str) -> None:
     assert not hurts
     assert trace.updates()
     assert not bad(trace)
-    assert pain.code not in {each.code for each in trace.findings()}
+    assert not found(trace, pain.code)
 
 
 @pytest.mark.parametrize("kind", ["v1", "legacy", "keras2", "keras3"])
@@ -305,9 +301,9 @@ def test_a_layer_is_frozen_of_a_model_that_fit_built(kind: str, healthy: bool) -
         before = base.get_weights()[0]
         model.fit(x, y, verbose=0)
     assert np.any(base.get_weights()[0] != before) != healthy
-    found = bad(recording.trace())
-    assert [each.code for each in found] == ["frozen-but-updated"] * (not healthy)
-    assert all(len(each.variables) == 2 for each in found)
+    findings = bad(recording.trace())
+    assert [each.code for each in findings] == ["frozen-but-updated"] * (not healthy)
+    assert all(len(each.variables) == 2 for each in findings)
 
 
 def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() -> None:

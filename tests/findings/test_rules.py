@@ -18,6 +18,7 @@ from tracer.api import CallTrace
 from tracer.cli import watch
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
+from tracer.kinds import TORCH
 from tracer.model.excerpt import select
 from tracer.model.records import (
     Block,
@@ -117,6 +118,12 @@ def emptied(made: CallTrace) -> CallTrace:
     return traces.changed(made, variables=(msgspec.structs.replace(kernel, shape=(0, 4)), bias))
 
 
+def in_parts(made: CallTrace) -> CallTrace:
+    """The same with variables of which each worker has a part."""
+    parts = (msgspec.structs.replace(each, part_of=each.name) for each in made.variables)
+    return traces.changed(made, variables=tuple(parts))
+
+
 ACCUMULATING = (
     block([step(), request(0, 1)], Run(1, 1, 20), graphs=1),
     block([update(0, 1)], Run(4, 4, 5), is_step=False, graphs=1),
@@ -208,6 +215,9 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "a method of another Keras": lambda: remarked(
         Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras3"
     ),
+    "a method of another Keras, on Keras 2": lambda: remarked(
+        Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras2"
+    ),
     "a method without its underscore": lambda: remarked(
         Remark("override-unreached", "resource_apply_dense", "_resource_apply_dense")
     ),
@@ -251,6 +261,16 @@ CASES: dict[str, Callable[[], CallTrace]] = {
         block([step(), request(0), request(1, kind="none"), update(0)], Run(21, 1, 1), graphs=1),
     ),
     "no gradient": traces.no_gradients,
+    "a parameter without a gradient": lambda: trace(
+        block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 20)),
+        optimizers=(optimizer(class_name="torch.optim.Adam", kind=TORCH),),
+    ),
+    "a gradient that one of two optimizers drops": lambda: trace(
+        TRAINED,
+        block([step(1), request(2, 3, optimizer=1), update(2, optimizer=1)], Run(1, 1, 10), root=1),
+        names=("kernel", "bias", "other/kernel", "other/bias"),
+        optimizers=(optimizer(), optimizer(class_name="my.SGD", root=1)),
+    ),
     "1,000 variables without gradient": lambda: trace(
         block([step(), request(0), request(*range(1, 1001), kind="none"), update(0)], Run(1, 1, 9)),
         names=[f"layer_{number}/kernel" for number in range(1001)],
@@ -259,6 +279,32 @@ CASES: dict[str, Callable[[], CallTrace]] = {
         block([step(), request(*range(6)), update(0)], Run(1, 1, 1000), graphs=1),
         *(block([update(n)], Run(1, 1, 10 * n), is_step=False, graphs=1) for n in range(1, 6)),
         names="abcdef",
+    ),
+    "five variables that have no gradient now and then": lambda: trace(
+        block([step(), request(5), update(5)], Run(1, 1, 100), graphs=1),
+        *(
+            block(
+                [request(n, kind=kind), *([update(n)] if kind == "dense" else [])],
+                run,
+                is_step=False,
+                graphs=1,
+            )
+            for n in range(5)
+            for kind, run in (("none", Run(10 - n, 10, n + 1)), ("dense", Run(1, 1, 100)))
+        ),
+        names="abcdef",
+    ),
+    "five variables that two replicas update otherwise": lambda: trace(
+        *(
+            block([step(), request(*range(5)), update(*range(5))], Run(1, 1, 20), replica=replica)
+            for replica in (0, 1)
+        ),
+        *(
+            block([update(n)], Run(9 - n, 1, 1, n + 1), replica=1, is_step=False, graphs=1)
+            for n in range(5)
+        ),
+        names="abcde",
+        strategy="MirroredStrategy",
     ),
     "a variable whose gradient is gone": lambda: trace(
         healthy(Run(1, 1, 40)),
@@ -523,6 +569,39 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "a layer that is still at the end": lambda: watched(effect("unchanged", (0,), Run(17, 1, 4))),
     "a loss scale of 1": lambda: told(NOT_SCALED, initial_scale=1.0, dynamic_scale=1.0),
     "a weight without elements": lambda: emptied(watched(effect("unchanged", (0,), Run(1, 1, 20)))),
+    "an empty part without a gradient": lambda: emptied(
+        trace(block([step(), request(0, kind="none"), request(1), update(1)], Run(1, 1, 20)))
+    ),
+    "parts that have a gradient now and then": lambda: in_parts(
+        trace(
+            block([step(), request(0, 1), update(0, 1)], Run(1, 2, 10)),
+            block([step(), request(0), request(1, kind="none"), update(0)], Run(2, 2, 10)),
+        )
+    ),
+    "updates of members, each once": lambda: trace(
+        block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1),
+        optimizers=(optimizer(Remark("updated-twice", "update_step")),),
+    ),
+    "updates in steps that are not known": lambda: trace(
+        healthy(Run(1, 1, 40)),
+        block([step(), request(0), update(0)], Run(41, 1, 60), graphs=1),
+        block([update(1)], total=60, is_step=False, graphs=1),
+    ),
+    "sparse updates, and dense ones": lambda: trace(
+        block([step(), request(0, kind="sparse"), update(0)], Run(1, 2, 10)),
+        block([step(), request(0, kind="sparse"), update(0, kind="sparse")], Run(2, 2, 10)),
+    ),
+    "a replica that is behind, and goes on": lambda: traces.changed(
+        trace(healthy(Run(1, 1, 19)), healthy(Run(1, 1, 20), replica=1)), finished=False
+    ),
+    "a method that returns nothing, and is not called": lambda: trace(
+        TRAINED, optimizers=(optimizer(Remark("no-result", "_resource_apply_dense")),)
+    ),
+    "graphs of two workers that do the same": lambda: trace(
+        healthy(Run(1, 1, 10)),
+        healthy(Run(1, 1, 10), replica=1),
+        graphs=[graph("train_step", "x: float32[8]", replica=replica) for replica in (0, 1)],
+    ),
     "made trainable, no step yet": lambda: thawed("base/kernel", steps=0),
     "healthy": lambda: trace(TRAINED, optimizers=(optimizer(built=True, iterations=10),)),
     "two replicas": lambda: trace(
@@ -625,7 +704,12 @@ def test_golden_sentences() -> None:
     for name, make in CASES.items():
         lines.append(f"{name}\n")
         for each in make().findings():
-            lines.append(f"  {each.severity}[{each.code}]: {each.text}\n    {each.advice}\n")
+            at = "".join(
+                f" {field} {number}"
+                for field in ("step", "replica")
+                if (number := getattr(each, field)) is not None
+            )
+            lines.append(f"  {each.severity}[{each.code}]{at}: {each.text}\n    {each.advice}\n")
     assert_golden("findings/cases.txt", "".join(lines))
 
 

@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import odometers
+from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3, with_loss_scale
 from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
 from tracer.api import CallTrace
-from tracer.findings.catalogue import RULES, Finding
+from tracer.findings.catalogue import Finding
 from tracer.hooks import inspection
 from tracer.kinds import kind_of
 from tracer.model.records import Program
@@ -48,17 +49,6 @@ SHIPPED: dict[str, Any] = {
     "keras3": keras3.optimizers.SGD if keras3 else object,
     "v1": V1.GradientDescentOptimizer,
 }
-
-
-def found(trace: CallTrace, code: str) -> list[Finding]:
-    """The findings with a code; it must be one of a rule."""
-    assert code in {rule.code for rule in RULES}
-    return [each for each in trace.findings() if each.code == code]
-
-
-def bad(trace: CallTrace) -> list[Finding]:
-    """The errors and warnings."""
-    return [each for each in trace.findings() if each.severity != "info"]
 
 
 def one(trace: CallTrace, code: str) -> Finding:
@@ -466,8 +456,8 @@ def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
             if cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow"):
                 kind = kind_of(cls)
                 assert kind is not None
-                found = {each.code for each in inspection._remarks(cls, kind)}
-                assert not found - {OWN_STEP}, cls
+                codes = {each.code for each in inspection._remarks(cls, kind)}
+                assert not codes - {OWN_STEP}, cls
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,13 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.findings_of import bad
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
-
-
-def bad(trace: Any) -> list[Any]:
-    return [each for each in trace.findings() if each.severity != "info"]
 
 
 def model_of(keras: Any) -> Any:
@@ -34,64 +31,59 @@ def data(samples: int = 96) -> tuple[Any, Any]:
 KERAS = [pytest.param("keras3", marks=needs_keras3), "keras2", "legacy"]
 
 
-def trained(kind: str, learning_rate: float, change: Any = None, spoil: Any = None) -> Any:
-    """12 batches of `fit`; `change` is told of the model, `spoil` of the data."""
+def trained(kind: str, learning_rate: float, spoil: Any = None) -> Any:
+    """12 batches of `fit`, of a model and targets that `spoil` has changed."""
     keras = keras3 if kind == "keras3" else keras2
     optimizers = keras.optimizers.legacy if kind == "legacy" else keras.optimizers
     model = model_of(keras)
     inputs, targets = data()
-    if change is not None:
-        change(model)
     if spoil is not None:
-        spoil(inputs, targets)
+        spoil(model, targets)
     optimizer = tracer.wrap(optimizers.SGD(learning_rate), effects=True)
     model.compile(optimizer=optimizer, loss="mse")
     model.fit(inputs, targets, batch_size=8, shuffle=False, verbose=0)
     return tracer.trace_of(optimizer)
 
 
-@pytest.mark.parametrize("kind", KERAS)
-def test_a_learning_rate_of_0(kind: str) -> None:
-    (finding,) = bad(trained(kind, 0.0))
-    assert (finding.code, finding.severity) == ("unchanged", "error")
-    assert "12 steps" in finding.text and "learning rate" in finding.advice
-    assert len(finding.variables) == 4
-    assert bad(trained(kind, 0.01)) == []
+def nan_in_batch_6(model: Any, targets: Any) -> None:
+    targets[40] = np.nan
 
 
-@pytest.mark.parametrize("kind", KERAS)
-def test_a_batch_with_nan(kind: str) -> None:
-    def spoil(inputs: Any, targets: Any) -> None:
-        targets[40] = np.nan  # in batch 6
-
-    (finding,) = bad(trained(kind, 0.01, spoil=spoil))
-    assert (finding.code, finding.step) == ("not-finite", 6)
-    assert len(finding.variables) == 4
+def nan_in_the_head(model: Any, targets: Any) -> None:
+    kernel, bias = model.get_layer("head").get_weights()
+    model.get_layer("head").set_weights([kernel * np.nan, bias])
 
 
-@pytest.mark.parametrize("kind", KERAS)
-def test_weights_that_were_nan(kind: str) -> None:
-    def change(model: Any) -> None:
-        kernel, bias = model.get_layer("head").get_weights()
-        model.get_layer("head").set_weights([kernel * np.nan, bias])
-
-    (finding,) = bad(trained(kind, 0.01, change))
-    assert (finding.code, finding.step) == ("not-finite", 1)
-    assert "checkpoint" in finding.advice
-
-
-@pytest.mark.parametrize("kind", KERAS)
-def test_a_layer_of_dead_units(kind: str) -> None:
+def dead_units(model: Any, targets: Any) -> None:
     """All units are 0 for all data, so are their gradients: only the bias after them learns."""
+    kernel, bias = model.get_layer("hidden").get_weights()
+    model.get_layer("hidden").set_weights([kernel, bias - 100.0])
 
-    def change(model: Any) -> None:
-        kernel, bias = model.get_layer("hidden").get_weights()
-        model.get_layer("hidden").set_weights([kernel, bias - 100.0])
 
-    (finding,) = bad(trained(kind, 0.01, change))
-    assert (finding.code, finding.severity) == ("unchanged", "warning")
+@pytest.mark.parametrize("kind", KERAS)
+@pytest.mark.parametrize(
+    ("rate", "spoil", "said", "variables", "words"),
+    [
+        (0.0, None, ("unchanged", "error", 1), 4, "learning rate"),
+        (0.01, nan_in_batch_6, ("not-finite", "error", 6), 4, "Go back to a checkpoint"),
+        (0.01, nan_in_the_head, ("not-finite", "error", 1), 4, "checkpoint that was loaded"),
+        (0.01, dead_units, ("unchanged", "warning", None), 3, "cut off"),
+    ],
+)
+def test_training_that_goes_wrong(
+    kind: str, rate: float, spoil: Any, said: Any, variables: int, words: str
+) -> None:
+    (finding,) = bad(trained(kind, rate, spoil))
+    assert (finding.code, finding.severity, finding.step) == said
+    assert len(finding.variables) == variables
     assert {name.split("/")[-2] for name in finding.variables} == {"hidden", "head"}
-    assert len(finding.variables) == 3
+    assert words in finding.advice
+    assert "12 steps" in finding.text or finding.code == "not-finite"
+
+
+@pytest.mark.parametrize("kind", KERAS)
+def test_training_that_goes_well(kind: str) -> None:
+    assert bad(trained(kind, 0.01)) == []
 
 
 @needs_keras3

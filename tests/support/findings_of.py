@@ -7,8 +7,19 @@ from support.rules_by_backend import OF_EFFECTS
 
 import tracer
 from tracer.api import CallTrace
-from tracer.findings.catalogue import Finding
+from tracer.findings.catalogue import RULES, Finding
 from tracer.model.records import Program
+
+
+def bad(trace: CallTrace) -> list[Finding]:
+    """The errors and warnings."""
+    return [each for each in trace.findings() if each.severity != "info"]
+
+
+def found(trace: CallTrace, code: str) -> list[Finding]:
+    """The findings with a code; it must be one of a rule."""
+    assert code in {rule.code for rule in RULES}
+    return [each for each in trace.findings() if each.code == code]
 
 
 def traced(train: Callable[[bool], None], healthy: bool, *, effects: bool = False) -> CallTrace:
@@ -29,11 +40,11 @@ def check(code: str, train: Callable[[bool], None]) -> Finding:
     effects = code in OF_EFFECTS
     healthy = traced(train, True, effects=effects)
     assert healthy.complete, healthy.notes
-    assert not [each for each in healthy.findings() if each.severity != "info"]
-    assert code not in {each.code for each in healthy.findings()}
-    found = traced(train, False, effects=effects).findings()
-    assert code in {each.code for each in found}, found
-    return next(each for each in found if each.code == code)
+    assert not bad(healthy)
+    assert not found(healthy, code)
+    trace = traced(train, False, effects=effects)
+    assert found(trace, code), trace.findings()
+    return found(trace, code)[0]
 
 
 def of_workers(trace: CallTrace, other: CallTrace) -> CallTrace:

@@ -53,6 +53,24 @@ Need = Literal["complete", "steps", "placed"]
 """What has to be so of an optimizer, or a rule is silent: the trace is complete; it made a step; of
 each update the step is known."""
 
+Failed = Literal[
+    "few updates",
+    "many updates",
+    "few executions",
+    "many executions",
+    "few steps",
+    "many steps",
+    "changes",
+    "unchanged",
+    "not_finite",
+    "calls",
+]
+"""What of an expectation is not so, that a finding can be the cause of. Executions are those of an
+apply method, steps those of a step method."""
+
+FEW: tuple[Failed, ...] = ("few updates", "few executions", "changes")
+MANY: tuple[Failed, ...] = ("many updates", "many executions")
+
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "complete": lambda summary: summary.trace.complete,
     "steps": lambda summary: summary.steps > 0,
@@ -76,17 +94,22 @@ class Rule:
     whole: bool = False
     """Whether it looks at a whole trace, and not at what one root optimizer did."""
     needs: tuple[Need, ...] = ()
+    explains: tuple[Failed, ...] = ()
+    """For which expectations that failed a case of it is a likely cause."""
 
-    def cases(self, trace: Trace) -> Iterator[Case]:
-        """All its cases in a trace; one without advice has that of the rule."""
+    def cases(self, trace: Trace) -> Iterator[tuple[int | None, Case]]:
+        """All its cases in a trace, each after the root optimizer that it is of.
+
+        That is None for one of the whole trace. A case without advice has that of the rule.
+        """
         if self.whole:
-            yield from self.find(trace)
+            yield from ((None, case) for case in self.find(trace))
             return
         for summary in summaries_of(trace):
             if all(_HOLDS[need](summary) for need in self.needs):
                 own = summary.dialect.advice(self.code)
                 for case in folded(summary, self.find(summary)):
-                    yield structs.replace(case, advice=case.advice or own)
+                    yield summary.root, structs.replace(case, advice=case.advice or own)
 
 
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
@@ -112,9 +135,9 @@ def folded(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
     """
     alike: dict[object, dict[object, list[Case]]] = {}
     for case in cases:
-        template = case.text, case.severity, case.advice, case.names, *case.words.values()
-        same = alike.setdefault(template, {})
-        same.setdefault((case.step, case.replica, *case.numbers.values()), []).append(case)
+        template = case.text, case.severity, case.advice, case.names, case.replica
+        same = alike.setdefault((*template, *case.words.values()), {})
+        same.setdefault((case.step, *case.numbers.values()), []).append(case)
     for groups in alike.values():
         every = [case for group in groups.values() for case in group]
         for group in groups.values() if len(groups) <= MAX_CASES else [every]:
@@ -126,12 +149,13 @@ def _together(summary: Summary, group: Sequence[Case]) -> Case:
     known = names_of(summary, sorted(index for case in group for index in case.variables))
     names = known or first.names
     of = of_optimizer(summary) if known else ""
-    steps = [case.step for case in group if case.step is not None]
+    steps = {case.step for case in group if case.step is not None}
+    step = min(steps, default=None)
     numbers = {key: sorted(case.numbers[key] for case in group) for key in first.numbers}
     words = dict(
         which=names_in_short(names, of, summary.dialect.variable),
-        step=min(steps, default=None),
-        later=" or later" if len(set(steps)) > 1 else "",
+        step=step,
+        later=" or later" if len(steps) > 1 else "",
         **{many: plural(len(names), one, many) for many, one in _SINGULAR.items()},
         **{key: _Range((each[0], each[-1])) for key, each in numbers.items()},
         **first.words,
@@ -140,8 +164,7 @@ def _together(summary: Summary, group: Sequence[Case]) -> Case:
         first,
         text=first.text.format(**words) if first.words or first.numbers else first.text,
         names=first.names or names,
-        step=min(steps, default=None),
-        replica=first.replica if len({case.replica for case in group}) == 1 else None,
+        step=step,
     )
 
 
@@ -149,8 +172,8 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`, `of` an optimizer."""
     if len(names) <= MAX_NAMES:
         return listed(names) + of
-    first = ", ".join(names[:MAX_NAMES])
-    return f"{len(names):,} {noun}s{of} ({first} and {len(names) - MAX_NAMES:,} more)"
+    first, more = ", ".join(names[:MAX_NAMES]), len(names) - MAX_NAMES
+    return f"{len(names):,} {noun}s{of} ({first} and {more:,} more)"
 
 
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
-from support.findings_of import check
+from support.findings_of import bad, check
 from support.rules_by_backend import rules_of
 
 import tracer
@@ -202,9 +202,8 @@ def test_a_state_that_is_dropped(how: str, healthy: bool) -> None:
     assert trace.steps == 6
     count = int(carried[1][1][0].count)
     assert count == (6 if healthy else how == "init in the step")
-    found = [each for each in trace.findings() if each.severity != "info"]
-    assert [each.code for each in found] == ["optimizer-renewed"] * (not healthy)
-    assert all("began anew in each of 6 steps" in each.text for each in found)
+    assert [each.code for each in bad(trace)] == ["optimizer-renewed"] * (not healthy)
+    assert all("began anew in each of 6 steps" in each.text for each in bad(trace))
 
 
 def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.findings_of import check, of_workers, traced
+from support.findings_of import bad, check, of_workers, traced
 from support.rules_by_backend import rules_of
 
 import tracer
@@ -247,7 +247,7 @@ def found(train: Callable[[], Any]) -> set[str]:
     """The codes of the errors and warnings of a program."""
     with tracer.record() as recording:
         train()
-    return {each.code for each in recording.trace().findings() if each.severity != "info"}
+    return {each.code for each in bad(recording.trace())}
 
 
 class Listed(torch.nn.Module):  # type: ignore[misc]

@@ -4,7 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from tracer.findings.rule import MAX_NAMES, Case, Severity, names_in_short, of_optimizer, rule
+from tracer.findings.rule import (
+    FEW,
+    MANY,
+    MAX_NAMES,
+    Case,
+    Severity,
+    names_in_short,
+    of_optimizer,
+    rule,
+)
 from tracer.model.callers import nearest
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only
@@ -30,26 +39,29 @@ STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
         "of a condition the one that has most. It is info if each call has all the variables and "
         "gradients of its own, as where a critic makes several steps for one of the generator."
     ),
+    explains=(*MANY, "many steps"),
 )
 def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     for rows in _by_function(summary):
         twice = [each for each in rows if each.step_calls > 1]
         calls = max((each.step_calls for each in twice), default=0)
-        called = (
-            f"{rows[0].function} calls {summary.dialect.step_method}{of_optimizer(summary)} "
-            f"{times(calls)}"
-        )
-        steps = f"each time it runs, that is {calls:,} steps."
-        if any(each.parted for each in twice):
-            yield Case(f"{called}: {steps}")
-        elif twice:
+        method = f"{summary.dialect.step_method}{of_optimizer(summary)}"
+        parted = any(each.parted for each in twice)
+        if twice:
+            row = "" if parted else ", with all the variables and new gradients in each call"
             yield Case(
-                f"{called}, with all the variables and new gradients in each call: {steps}",
-                "If they are steps in a row, as those of a critic for one of its generator, there "
-                "is nothing to do. If not, call it once, with the sum of the gradients.",
-                "info",
+                f"{rows[0].function} calls {method} {times(calls)}{row}: each time it runs, that "
+                f"is {calls:,} steps.",
+                "" if parted else _STEPS_IN_A_ROW,
+                "warning" if parted else "info",
             )
+
+
+_STEPS_IN_A_ROW = (
+    "If they are steps in a row, as those of a critic for one of its generator, there is nothing "
+    "to do. If not, call it once, with the sum of the gradients."
+)
 
 
 @rule(
@@ -65,31 +77,30 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
         "the optimizer gave no graph, and is not reported either."
     ),
     needs=("complete",),
+    explains=(*FEW, "few steps", "calls"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     failed = any(program.error for program in summary.trace.programs)
     advice = _MEND_THE_ERROR if failed else _CALL_THE_FUNCTION
-    found = []
     usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
-    for rows in _by_function(summary):
-        # Tracings that an error ended gave no graph to run.
-        left = [(each.tracings - each.failed, each.idle - each.failed, each) for each in rows]
-        traced = [structs.replace(each, tracings=n, idle=idle) for n, idle, each in left]
-        idle = [each for each in traced if each.idle and not usual(each)]
-        if idle:
-            found.append((traced, idle))
-    if len(found) > MAX_NAMES:
-        found = [([each for t, _ in found for each in t], [each for _, i in found for each in i])]
-    for traced, idle in found:
-        names = list(dict.fromkeys(each.function for each in idle))
-        which = names_in_short(names, of_optimizer(summary), "function")
-        tracings, noun = sum(each.tracings for each in traced), summary.dialect.program
-        graphs = f"{sum(each.idle for each in idle):,} of the {tracings:,} {noun}s"
+    # Tracings that an error ended gave no graph to run.
+    traced = [
+        structs.replace(each, tracings=each.tracings - each.failed, idle=each.idle - each.failed)
+        for rows in _by_function(summary)
+        for each in rows
+    ]
+    idle = [each for each in traced if each.idle and not usual(each)]
+    functions = list(dict.fromkeys(each.function for each in idle))
+    for names in [functions] if len(functions) > MAX_NAMES else [[each] for each in functions]:
+        never_ran = [each for each in idle if each.function in names]
+        number, noun = sum(each.idle for each in never_ran), summary.dialect.program
+        tracings = sum(each.tracings for each in traced if each.function in names)
+        graphs = f"the {noun}" if tracings == 1 else f"{number:,} of the {tracings:,} {noun}s"
         yield Case(
-            f"{which}: {f'the {noun}' if tracings == 1 else graphs} that "
+            f"{names_in_short(names, of_optimizer(summary), 'function')}: {graphs} that "
             f"{plural(len(names), 'its', 'their')} tracing gave never ran"
-            f"{_traced_by(summary, idle)}.",
+            f"{_traced_by(summary, never_ran)}.",
             "" if summary.has_run else advice,
             "info" if summary.has_run else "warning",
         )
@@ -133,6 +144,7 @@ def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
         "run is what JAX had told by then, for it runs them behind Python's back. What "
         "torch.compile compiles anew is not reported."
     ),
+    explains=("calls",),
 )
 def retraced(summary: Summary) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
@@ -168,6 +180,7 @@ def retraced(summary: Summary) -> Iterator[Case]:
         "runs one of them. It is info unless there were five tracings or more, and one for each 20 "
         "steps or more."
     ),
+    explains=("calls",),
 )
 def traced_again(summary: Summary) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tracer.findings.rule import Case, names_in_short, of_optimizer, rule
+from tracer.findings.rule import FEW, Case, names_in_short, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.measures import counting, ineffective, requests, tries
 from tracer.model.programs import has_ended
@@ -17,7 +17,6 @@ from tracer.model.skipped_steps import (
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.wording import plural, some
 
-MAX_ERROR = 200  # characters, where a recorder cuts what was said
 _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
 
 
@@ -37,14 +36,13 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
         "error of the data or of the model comes before apply_gradients and is not reported, nor "
         "is one that comes while a graph runs, or what another rule says of the optimizer's class."
     ),
+    explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
     root = summary.optimizers[0]
     reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
-    for failure in root.failures:
-        if reported and failure.cause == "other":
-            continue
+    for failure in (each for each in root.failures if each.cause != "other" or not reported):
         kind, _, said = failure.error.partition(": ")
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
@@ -96,15 +94,14 @@ def _quoted(failure: Failure, said: str) -> str:
 def _because(failure: Failure, said: str) -> str:
     number, which = len(failure.variables), names_in_short(failure.variables)
     is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
-    if len(failure.error) >= MAX_ERROR:
-        said = said.partition(". ")[0]
     return {
         "unknown": f": {which or 'what it was handed'} {is_no} that it was built for",
         "creation": (
             ": it makes variables of its own in its first step, and the function had run before"
         ),
         "none": ": every gradient was None" + (which and f", of {which}"),
-        "other": (which and f", on {which}") + (said and f": {said.rstrip('.')}"),
+        "other": (which and f", on {which}")
+        + (said and f": {said.partition('. ')[0].rstrip('.')}"),
     }[failure.cause]
 
 
@@ -138,6 +135,7 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
     needs=("complete",),
+    explains=FEW,
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""
@@ -234,14 +232,12 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         elif moved not in (None, made):
-            whys = {
-                steps * (index != summary.root): (
-                    ", one for each step, also for those that were skipped"
-                ),
+            inner = index != summary.root
+            why = {
+                steps if inner else 0: ", one for each step, also for those that were skipped",
                 applied: ", one for each step that updated anything",
-            }
-            other = " (a step that failed, a checkpoint or an assignment moves them too)"
-            yield Case(f"{begin}moved by {moved:,}{whys.get(moved, other)}.", _FINE, "info")
+            }.get(moved, " (a step that failed, a checkpoint or an assignment moves them too)")
+            yield Case(f"{begin}moved by {moved:,}{why}.", _FINE, "info")
     every = accumulated_steps(summary)
     meant = every > 1 or not skipper(summary.optimizers)
     if applied < steps and meant and not summary.total(ineffective):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from tracer.findings.rule import Case, names_in_short, names_of, of_optimizer, rule
+from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.programs import has_ended
 from tracer.model.skipped_steps import is_loss_scale
@@ -41,6 +41,7 @@ _SCALES = {
         "is imported, makes `tf.keras` mean tf_keras; it changes nothing for `import keras`."
     ),
     whole=True,
+    explains=(*FEW, "few steps"),
 )
 def keras_mixed(trace: Trace) -> Iterator[Case]:
     """`compile` could not take the optimizer that it was given."""
@@ -48,8 +49,10 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
     for found in filter(None, map(_IDENTIFIER.search, errors)):
         is_class, home, library, name = found.groups()
         if is_class:
-            text, advice = f"the class {name}, and takes an optimizer", f"Call it: {name}(...)."
-            yield Case(f"compile was given {text}.", advice)
+            yield Case(
+                f"compile was given the class {name}, and takes an optimizer.",
+                f"Call it: {name}(...).",
+            )
         elif library in _LIBRARIES:
             (other,) = _LIBRARIES.keys() - {library}
             yield Case(
@@ -89,6 +92,7 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
         "ended, as the phases of a fine-tuning, are not reported, nor are steps of a `Session`."
     ),
     whole=True,
+    explains=MANY,
 )
 def shared_variable(trace: Trace) -> Iterator[Case]:
     """Variables are updated by two optimizers that step in turns."""
@@ -100,14 +104,13 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
         small, large = sorted((one, other), key=lambda each: len(updated[each]))
         inside = updated[small] < updated[large]
         names = names_of(one, sorted(shared))
-        both = f"{one.optimizers[0].name} and {other.optimizers[0].name}"
-        if inside:
-            others = len(updated[large] - updated[small])
-            both = (
-                f"{small.optimizers[0].name}, which trains nothing else, and "
-                f"{large.optimizers[0].name}, which also trains "
-                f"{some(others, f'other {one.dialect.variable}')}"
-            )
+        others = some(len(updated[large] - updated[small]), f"other {one.dialect.variable}")
+        both = (
+            f"{small.optimizers[0].name}, which trains nothing else, and "
+            f"{large.optimizers[0].name}, which also trains {others}"
+            if inside
+            else f"{one.optimizers[0].name} and {other.optimizers[0].name}"
+        )
         yield Case(
             f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
             f"optimizers in turns: {both}.",
@@ -119,8 +122,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 
 def _in_turns(one: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether each had a turn before and after one of the other."""
-    both_again = one[0] < one[1] and other[0] < other[1]
-    return both_again and one[0] < other[1] and other[0] < one[1]
+    return all(a[0] < b[1] for a in (one, other) for b in (one, other))
 
 
 def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
@@ -267,6 +269,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
         "raises, which apply-raised reports."
     ),
     needs=("steps", "complete"),
+    explains=FEW,
 )
 def never_handed(summary: Summary) -> Iterator[Case]:
     """Layers were made trainable, and the step that was traced before does not train them."""
@@ -304,6 +307,7 @@ def never_handed(summary: Summary) -> Iterator[Case]:
         "raises, and with Keras on PyTorch it reads `trainable` anew."
     ),
     needs=("steps",),
+    explains=MANY,
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     """Layers were frozen, and the step that was traced before trains them on."""
