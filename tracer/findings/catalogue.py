@@ -4,6 +4,7 @@ No TensorFlow. Rules are functions, in the modules beside this one; a rule says 
 trace does not show. Where a trace is incomplete, rules on what did *not* happen are silent.
 """
 
+from collections.abc import Collection
 from typing import get_args
 
 import msgspec
@@ -52,27 +53,42 @@ def findings(trace: Trace) -> list[Finding]:
 
     What is the same of many variables is one finding, with some of their names and their number.
     """
+    return list(_with_roots(trace))
+
+
+def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
+    """The findings on these root optimizers that can be why what is `failed` is not so.
+
+    Of a part of a trace there are none, because rules would take for missing what was left out.
+    """
+    known = {} if trace.only else _with_roots(trace)
+    those = {None, *roots}
+    codes = {rule.code for rule in RULES if failed in rule.explains}
+    return [each for each in known if each.code in codes and not those.isdisjoint(known[each])]
+
+
+def _with_roots(trace: Trace) -> dict[Finding, set[int | None]]:
+    """All findings, each with the root optimizers that it is on; None for the whole trace."""
     summaries_of(trace)  # which the findings read, and reports after them
-    return list(trace.derived(_findings))
+    return trace.derived(_found)
 
 
-def _findings(trace: Trace) -> list[Finding]:
-    unsorted = [
-        Finding(
-            rule.code,
-            case.severity or rule.severity,
-            shown(case.text),
-            rule.why,
-            shown(case.advice or rule.advice),
-            case.names,
-            case.step,
-            None if case.replica is None else trace.replicas[case.replica].id,
-        )
-        for rule in RULES
-        for case in rule.cases(trace)
-    ]
-    distinct = dict.fromkeys(unsorted)  # what a class shows is so of each optimizer of it
-    return sorted(distinct, key=lambda each: SEVERITIES.index(each.severity))
+def _found(trace: Trace) -> dict[Finding, set[int | None]]:
+    found: dict[Finding, set[int | None]] = {}  # what a class shows is so of each optimizer of it
+    for rule in RULES:
+        for root, case in rule.cases(trace):
+            finding = Finding(
+                rule.code,
+                case.severity or rule.severity,
+                shown(case.text),
+                rule.why,
+                shown(case.advice or rule.advice),
+                case.names,
+                case.step,
+                None if case.replica is None else trace.replicas[case.replica].id,
+            )
+            found.setdefault(finding, set()).add(root)
+    return dict(sorted(found.items(), key=lambda each: SEVERITIES.index(each[0].severity)))
 
 
 def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:

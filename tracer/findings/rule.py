@@ -59,6 +59,24 @@ _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "placed": lambda summary: not summary.unplaced(tries),
 }
 
+Failed = Literal[
+    "few updates",
+    "many updates",
+    "few executions",
+    "many executions",
+    "few steps",
+    "many steps",
+    "changes",
+    "unchanged",
+    "not_finite",
+    "calls",
+]
+"""What of an expectation is not so, that a finding can be the cause of. Executions are those of an
+apply method, steps those of a step method."""
+
+FEW: tuple[Failed, ...] = ("few updates", "few executions", "changes")
+MANY: tuple[Failed, ...] = ("many updates", "many executions")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -76,17 +94,22 @@ class Rule:
     whole: bool = False
     """Whether it looks at a whole trace, and not at what one root optimizer did."""
     needs: tuple[Need, ...] = ()
+    explains: tuple[Failed, ...] = ()
+    """For which expectations that failed a case of it is a likely cause."""
 
-    def cases(self, trace: Trace) -> Iterator[Case]:
-        """All its cases in a trace; one without advice has that of the rule."""
+    def cases(self, trace: Trace) -> Iterator[tuple[int | None, Case]]:
+        """All its cases in a trace, each after the root optimizer that it is of, if it is of one.
+
+        One without advice has that of the rule.
+        """
         if self.whole:
-            yield from self.find(trace)
+            yield from ((None, case) for case in self.find(trace))
             return
         for summary in summaries_of(trace):
             if all(_HOLDS[need](summary) for need in self.needs):
                 own = summary.dialect.advice(self.code)
                 for case in folded(summary, self.find(summary)):
-                    yield structs.replace(case, advice=case.advice or own)
+                    yield summary.root, structs.replace(case, advice=case.advice or own)
 
 
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:

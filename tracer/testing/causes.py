@@ -6,8 +6,7 @@ A finding that says why is the cause; hints are what no finding says.
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 
-from tracer.findings.catalogue import Finding, findings
-from tracer.findings.rule import of_optimizer
+from tracer.findings.catalogue import Finding, causes
 from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
@@ -20,43 +19,6 @@ from tracer.testing import frozen_layers
 from tracer.testing.expected import Claim, Wanted, of_kinds
 from tracer.testing.failure_rows import MAX_NAMES, Differences, Span, label, length, listed
 
-_TOO_FEW = frozenset(
-    {
-        "apply-raised",
-        "densified",
-        "gradient-missing",
-        "graph-never-ran",
-        "keras-mixed",
-        "never-assigned",
-        "never-handed",
-        "never-updated",
-        "no-gradient",
-        "override-unreached",
-        "replicas-disagree",
-        "steps-skipped",
-        "updates-stopped",
-    }
-)
-_TOO_MANY = frozenset(
-    {
-        "apply-gradients-twice",
-        "densified",
-        "frozen-but-updated",
-        "replicas-disagree",
-        "shared-variable",
-        "updated-twice",
-    }
-)
-_OF_STEPS = frozenset({"apply-gradients-twice", "apply-raised", "graph-never-ran", "keras-mixed"})
-_OF_METHODS = (_TOO_FEW | _TOO_MANY) - {"never-assigned"}  # that is of a method that was executed
-_OF_WHAT = {
-    "calls": frozenset({"graph-never-ran", "retraced", "traced-again"}),
-    "changes": _TOO_FEW | {"unchanged"},
-    "not_finite": frozenset({"not-finite"}),
-    "unchanged": frozenset({"unchanged", "never-assigned"}),
-}
-"""The findings that can be why something was counted too often, or not often enough."""
-
 _MAX_SPANS = 20
 """The most stretches of steps in which callers are looked up."""
 
@@ -67,26 +29,27 @@ def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> d
     Whether it is why too little ran, if that is so, or why too much did.
     """
     trace, only = claim.trace, claim.selection.variables
-    if trace.only:
-        return {}  # rules would take for missing what was left out
+    known = [each.name for each in trace.variables]
     if names is None:
-        indices = range(len(trace.variables)) if only is None else only
-        names = {trace.variables[index].name for index in indices}
-    codes = _OF_WHAT.get(claim.expected.what, _TOO_FEW if short else _TOO_MANY)
-    methods = [trace.methods[index] for index in claim.selection.methods or ()]
-    if methods and claim.expected.what == "executions":
-        codes &= _OF_STEPS if any(method.role == "step" for method in methods) else _OF_METHODS
+        names = set(known if only is None else map(known.__getitem__, only))
+    others = set(known) - names
     said: dict[str, list[str]] = {}
-    for finding in findings(trace):
-        of_all = not finding.variables and any(
-            of_optimizer(summary) in finding.text for summary in claim.summaries
-        )
-        of_all = of_all or (only is None and finding.code == "never-handed")
-        if finding.code == "replicas-disagree" and not finding.variables:
-            of_all = of_all and short  # some ran fewer steps
-        if finding.code in codes and (of_all or not names.isdisjoint(finding.variables)):
+    for finding in causes(trace, _failed(claim, short), [each.root for each in claim.summaries]):
+        concerned = set(finding.variables)
+        is_meant = not concerned.isdisjoint(names) or (only is None and not concerned <= others)
+        if is_meant if concerned else short or finding.code != "replicas-disagree":
             said.setdefault(finding.code, []).append(_sentence(finding))
     return said
+
+
+def _failed(claim: Claim, short: bool) -> str:
+    """What is not so, as `findings.rule.Failed` has it."""
+    what = claim.expected.what
+    if what not in ("updates", "executions"):
+        return what
+    if any(claim.trace.methods[each].role == "step" for each in claim.selection.methods or ()):
+        what = "steps"
+    return f"{'few' if short else 'many'} {what}"
 
 
 def _sentence(finding: Finding) -> str:

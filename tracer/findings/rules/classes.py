@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from tracer.findings.rule import Case, rule
+from tracer.findings.rule import FEW, Case, rule
 from tracer.kinds import KINDS
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.labels import class_of
@@ -47,6 +47,7 @@ _BASES = {
         "is a class that also defines the method that is called, as one for several versions of "
         "Keras does, or that calls the method itself."
     ),
+    explains=FEW,
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
@@ -241,6 +242,7 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
         "reported is a method of a legacy Keras or tf.compat.v1 optimizer that returned None in a "
         "graph, where TensorFlow needs the op that makes the update."
     ),
+    explains=("few updates", "changes", "unchanged"),
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
     """An apply method ran, and nothing of it writes to the variable."""

@@ -4,7 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
-from tracer.findings.rule import MAX_NAMES, Case, Severity, names_in_short, of_optimizer, rule
+from tracer.findings.rule import (
+    FEW,
+    MANY,
+    MAX_NAMES,
+    Case,
+    Severity,
+    names_in_short,
+    of_optimizer,
+    rule,
+)
 from tracer.model.callers import nearest
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only
@@ -30,6 +39,7 @@ STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
         "of a condition the one that has most. It is info if each call has all the variables and "
         "gradients of its own, as where a critic makes several steps for one of the generator."
     ),
+    explains=(*MANY, "many steps"),
 )
 def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
@@ -65,6 +75,7 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
         "the optimizer gave no graph, and is not reported either."
     ),
     needs=("complete",),
+    explains=(*FEW, "few steps", "calls"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
@@ -133,6 +144,7 @@ def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
         "run is what JAX had told by then, for it runs them behind Python's back. What "
         "torch.compile compiles anew is not reported."
     ),
+    explains=("calls",),
 )
 def retraced(summary: Summary) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
@@ -168,6 +180,7 @@ def retraced(summary: Summary) -> Iterator[Case]:
         "runs one of them. It is info unless there were five tracings or more, and one for each 20 "
         "steps or more."
     ),
+    explains=("calls",),
 )
 def traced_again(summary: Summary) -> Iterator[Case]:
     """A function was traced several times for one signature, and more than one graph of it ran."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from tracer.findings.rule import Case, names_in_short, of_optimizer, rule
+from tracer.findings.rule import FEW, Case, names_in_short, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.measures import counting, ineffective, requests, tries
 from tracer.model.programs import has_ended
@@ -37,6 +37,7 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
         "error of the data or of the model comes before apply_gradients and is not reported, nor "
         "is one that comes while a graph runs, or what another rule says of the optimizer's class."
     ),
+    explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
     """A call of the outermost step method was ended by an exception."""
@@ -138,6 +139,7 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
         "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
     ),
     needs=("complete",),
+    explains=FEW,
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
     """A loss scale found gradients that were not finite, and skipped the step."""

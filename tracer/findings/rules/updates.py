@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from tracer.findings.rule import MAX_NAMES, Case, Severity, of_optimizer, rule
+from tracer.findings.rule import FEW, MANY, MAX_NAMES, Case, Severity, of_optimizer, rule
 from tracer.model.labels import class_of, replica_names, replica_noun
 from tracer.model.measures import counting, dense, missing, requests, sparse, tries, updates
 from tracer.model.skipped_steps import accumulated_steps, is_loss_scale, skipper
@@ -33,6 +33,7 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
         "layer is not handed over at all, so it is not reported."
     ),
     needs=("complete",),
+    explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterable[Case]:
     """Every gradient that was handed over for a variable was `None`."""
@@ -74,6 +75,7 @@ _OF_THE_GRAPH = (
         "None from some step on."
     ),
     needs=("complete",),
+    explains=FEW,
 )
 def gradient_missing(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
@@ -106,6 +108,7 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
         "layer, is not."
     ),
     needs=("complete",),
+    explains=FEW,
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient, and was not updated, though others were."""
@@ -160,6 +163,7 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
         "apply_gradients, as after it was frozen."
     ),
     needs=("complete",),
+    explains=FEW,
 )
 def stopped(summary: Summary) -> Iterator[Case]:
     """A variable was updated up to some step and never again, while others were."""
@@ -246,6 +250,7 @@ def _silence(summary: Summary, pattern: Pattern) -> str:
         "`jax.vmap`, of which each updates its own. That a train step calls apply_gradients "
         "twice makes two steps of it: see apply-gradients-twice."
     ),
+    explains=MANY,
 )
 def updated_twice(summary: Summary) -> Iterator[Case]:
     """A variable was updated more than once in a step."""
@@ -278,6 +283,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
     ),
     needs=("complete",),
+    explains=(*FEW, *MANY),
 )
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
     """Replicas that should do the same in each step did not."""
@@ -382,6 +388,7 @@ _AS_MUCH = {
         "stay as they are: with Adam, Adamax, Nadam, and SGD with momentum, rows of earlier "
         "batches move too. Of the legacy optimizers only Adam does that."
     ),
+    explains=(*FEW, *MANY),
 )
 def densified(summary: Summary) -> Iterable[Case]:
     """A gradient was sparse when it was handed over, and dense when it was applied."""

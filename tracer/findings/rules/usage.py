@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 
-from tracer.findings.rule import Case, names_in_short, names_of, of_optimizer, rule
+from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.programs import has_ended
 from tracer.model.skipped_steps import is_loss_scale
@@ -41,6 +41,7 @@ _SCALES = {
         "is imported, makes `tf.keras` mean tf_keras; it changes nothing for `import keras`."
     ),
     whole=True,
+    explains=(*FEW, "few steps"),
 )
 def keras_mixed(trace: Trace) -> Iterator[Case]:
     """`compile` could not take the optimizer that it was given."""
@@ -89,6 +90,7 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
         "ended, as the phases of a fine-tuning, are not reported, nor are steps of a `Session`."
     ),
     whole=True,
+    explains=MANY,
 )
 def shared_variable(trace: Trace) -> Iterator[Case]:
     """Variables are updated by two optimizers that step in turns."""
@@ -267,6 +269,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
         "raises, which apply-raised reports."
     ),
     needs=("steps", "complete"),
+    explains=FEW,
 )
 def never_handed(summary: Summary) -> Iterator[Case]:
     """Layers were made trainable, and the step that was traced before does not train them."""
@@ -304,6 +307,7 @@ def never_handed(summary: Summary) -> Iterator[Case]:
         "raises, and with Keras on PyTorch it reads `trainable` anew."
     ),
     needs=("steps",),
+    explains=MANY,
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     """Layers were frozen, and the step that was traced before trains them on."""

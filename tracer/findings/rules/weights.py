@@ -37,6 +37,7 @@ LAST_SHARE = 4
         "so first. If it is the first step that was looked at, they may have been so before, as "
         "those of a checkpoint."
     ),
+    explains=("not_finite",),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
     """Something in a variable was infinite or NaN when a step had ended."""
@@ -100,6 +101,7 @@ def _first_step(effects: Sequence[Effect]) -> int:
         "`not-finite` reports."
     ),
     needs=("complete",),
+    explains=("changes", "unchanged"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     """A variable was updated, and did not change."""
