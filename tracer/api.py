@@ -351,6 +351,16 @@ def _is_parameter(variable: object) -> bool:
     return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
 
 
+def is_loose_tensor(given: object) -> bool:
+    """Whether it is a tensor of PyTorch that can be no parameter, such as `weight.data`."""
+    if not _is_parameter(given):
+        return False
+    from tracer.recorder.torch_optim import compat
+
+    needs_gradient: bool = given.is_leaf and given.requires_grad  # type: ignore[attr-defined]
+    return not needs_gradient and not compat.is_parameter(given)
+
+
 def leaves_of(given: object) -> list[Variable]:
     """The leaves of a tree of arrays of JAX, as optax gets one; else none."""
     if "jax" not in sys.modules:

@@ -5,17 +5,18 @@ may name what else could be asked. `tracer.testing.failure` says why a trace is 
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
-from tracer.model.names import with_namesakes
-from tracer.model.records import Kind, Observation
-from tracer.model.selection import Selection, What
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.timeline import Timeline, Values
+from tracer.model.records import Kind, Observation, contribution
+from tracer.model.selection import ROLES, Selection, What, counted
+from tracer.model.summary import Pattern, Summary, summaries_of
+from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
+from tracer.testing.targets import Target, indices_of
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
@@ -25,9 +26,6 @@ UPDATED: frozenset[Kind | None] = frozenset({"dense", "sparse"})
 
 Counted = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
 """What can be expected of a run."""
-
-Target = tuple[str, int | None]
-"""A variable that is meant: its name, and its index in the trace; None if the trace has it not."""
 
 
 class Wanted(NamedTuple):
@@ -42,6 +40,10 @@ class Wanted(NamedTuple):
     def holds(self, count: int) -> bool:
         """Whether `count` is within the limits, which are allowed themselves."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
+
+    def is_over(self, count: int) -> bool:
+        """Whether `count` is too small."""
+        return count < (self.low or 0)
 
     def __str__(self) -> str:
         if self.low is None:
@@ -101,15 +103,12 @@ class Expected:
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
 
-        A name means all variables of that name, as of two models.
-
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
         what: What = "updates" if self.what == "updates" else "executions"
-        selection = trace.selection(what, variable=self.variable)
-        if isinstance(self.variable, str) and selection.variables is not None:
-            meant = with_namesakes(selection.variables, trace.variables)
-            selection = replace(selection, variables=meant)
+        selection = trace.selection(what)
+        if self.variable is not None:
+            selection = replace(selection, variables=indices_of(trace, self.variable))
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)
@@ -134,6 +133,21 @@ class Claim:
     failed: Sequence[Wanted] = ()
     """The counts that are not as wanted, as far as they are known."""
 
+    @property
+    def of_steps(self) -> bool:
+        """Whether it is about a step method."""
+        methods = self.selection.methods or ()
+        return any(self.trace.methods[index].role == "step" for index in methods)
+
+    @property
+    def patterns(self) -> Iterator[Pattern]:
+        """What each variable got from the optimizers that it is about."""
+        return (pattern for summary in self.summaries for pattern in summary.patterns)
+
+    def replicas(self, summary: Summary) -> Sequence[int | None]:
+        """The replicas to judge, each on its own; None for all of them together."""
+        return summary.replicas if self.expected.per_replica else (None,)
+
     def timeline(self, summary: Summary, wanted: Wanted, replica: int | None) -> Timeline:
         """What each step counted, on all replicas or on one."""
         if self.expected.observation is None:
@@ -141,30 +155,37 @@ class Claim:
         what, only = [self.expected.observation], self.selection.variables
         return summary.timeline(observations=what, variables=only, replica=replica)
 
-    def wrong(
-        self, summary: Summary, wanted: Wanted, replica: int | None
-    ) -> list[tuple[int, int, Values]]:
-        """The steps with another count than is wanted, the first and the last of those in a row."""
-        timeline = self.timeline(summary, wanted, replica)
-        return list(timeline.spans(lambda values: not wanted.holds(values[0])))
-
-    def total(self, summary: Summary, wanted: Wanted, replica: int | None = None) -> int:
+    def total(self, wanted: Wanted, replica: int | None = None) -> int:
         """What is counted in all, on all replicas or on one."""
-        if self.expected.observation is None:
-            return summary.total(of_kinds(self.selection, wanted.kinds), replica)
-        return summary.observed(self.expected.observation, replica, self.selection.variables)
+        measure, what = of_kinds(self.selection, wanted.kinds), self.expected.observation
+        return sum(
+            each.total(measure, replica)
+            if what is None
+            else each.observed(what, replica, self.selection.variables)
+            for each in self.summaries
+            if replica in (None, *each.replicas)
+        )
 
     def outside(self, summary: Summary, wanted: Wanted, replica: int | None) -> int:
         """What is counted outside any step; nothing is looked for there."""
         if self.expected.observation is not None:
             return 0
-        selection = of_kinds(self.selection, wanted.kinds)
-        replicas = selection.replicas if replica is None else frozenset({replica})
-        return summary.outside(replace(selection, replicas=replicas))
+        replicas = self.selection.replicas if replica is None else frozenset({replica})
+        return summary.outside(replace(of_kinds(self.selection, wanted.kinds), replicas=replicas))
 
-    def replicas(self, summary: Summary) -> Sequence[int | None]:
-        """The replicas to judge, each on its own; None for all of them together."""
-        return summary.replicas if self.expected.per_replica else (None,)
+    def calls(self) -> Counter[tuple[str, str]]:
+        """How often Python called what: the variables of one method or all methods, by context."""
+        calls, trace = Counter[tuple[str, str]](), self.trace
+        meant = replace(self.selection, roles=ROLES["calls"])
+        for block in counted(trace.data):
+            for entry in filter(meant.holds, block.entries):
+                name = trace.methods[entry.method].name
+                names = [trace.variables[index].name for index in meant.kept(entry.variables)]
+                if self.expected.method is None or not entry.variables:
+                    names = [name] * contribution(entry, meant.variables)
+                for name in names:
+                    calls[name, block.context] += block.total
+        return +calls
 
 
 def claim_of(trace: Trace, expected: Expected, selection: Selection | None = None) -> Claim:
