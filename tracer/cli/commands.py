@@ -331,6 +331,7 @@ def check(
     incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
+    from tracer.reporters import console
     from tracer.testing import expressions, verdicts
 
     try:
@@ -352,7 +353,10 @@ def check(
     else:
         content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
     with _writing(output):
-        verdicts.put(content, output)
+        if output is None:
+            console.put(lambda width, color: content)
+        else:
+            output.write_text(content, encoding="utf-8")
     return int(any(each.reason for each in results))
 
 

@@ -7,7 +7,7 @@ said where the block never began or never ended: see `tracer.testing.unused`. A 
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from tracer.api import (
     frozen_beside,
     frozen_in,
     leaves_of,
+    name_of,
     names_alive,
     record,
     recording_of,
@@ -35,10 +36,10 @@ from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, re
 from tracer.testing.frozen_layers import are_frozen, names_in, not_handed, together
 from tracer.testing.snapshots import difference
 from tracer.testing.targets import (
+    Target,
     each_given,
     indices,
     of_given,
-    plain_name,
     targets_meant,
     variables_in,
     why_unknown,
@@ -305,20 +306,26 @@ def _check_of_each(
     def check(trace: Trace) -> str:
         once = Wanted(what, 1, None)
         targets = targets_meant(trace, model_or_variables, "trainable_variables")
-        given = each_given(model_or_variables)
+        given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
         idle = (each for each in given if not variables_in(each, "trainable_variables"))
         layers = [layer for each in idle for layer in frozen_in(each)]
-        if trace.complete and (layers or not targets):
-            cause = [f"{are_frozen(layers)}, with {together(names_in(layers))}"] if layers else []
-            why = f"there is no {'trainable ' if layers else ''}variable"
-            return failure.not_judged(trace, [once], why, causes=cause)
+        if trace.complete and layers:
+            cause = f"{are_frozen(layers)}, with {together(names_in(layers))}"
+            why = "there is no trainable variable"
+            return failure.not_judged(trace, [once], why, causes=[cause])
         expected = Expected(what, (once,), targets=tuple(targets))
-        why, instead = why_unknown(trace, targets, leaves_of(model_or_variables))
-        if why:
-            return failure.not_judged(trace, [once], why, instead)
-        return failure.of_expected(trace, expected)
+        message = _of_unknown(trace, once, targets, model_or_variables)
+        return message or failure.of_expected(trace, expected)
 
     return check
+
+
+def _of_unknown(trace: Trace, wanted: Wanted, targets: Sequence[Target], given: object) -> str:
+    """Why nothing can be said of the targets that are `given`; empty if it can."""
+    why, instead = why_unknown(trace, targets, leaves_of(given))
+    if trace.complete and not targets:
+        why = "there is no variable"
+    return failure.not_judged(trace, [wanted], why, instead) if why else ""
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
@@ -343,13 +350,12 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         wanted = Wanted(f"updates{named}", 0, 0)
         expected = Expected("updates", (wanted,))
         selection = replace(expected.selection(trace), variables=indices(targets))
-        why, instead = why_unknown(trace, targets, leaves_of(variables))
-        message = "" if why else failure.of_expected(trace, expected, selection)
-        if not targets:
-            why = "there is no variable"
-        elif not trace.updates():
-            why = why or "nothing at all was updated, which proves nothing"
-        return message or (failure.not_judged(trace, [wanted], why, instead) if why else "")
+        message = _of_unknown(trace, wanted, targets, variables)
+        message = message or failure.of_expected(trace, expected, selection)
+        if not message and not trace.updates():
+            why = "nothing at all was updated, which proves nothing"
+            message = failure.not_judged(trace, [wanted], why)
+        return message
 
     return Assertion(optimizer, check)
 
@@ -439,8 +445,8 @@ def _alive(trace: Trace, variable: object) -> list[str]:
         return []
     if isinstance(variable, str):
         return sorted(name for name in names_alive() if is_meant(variable, name))
-    own = map(plain_name, variables_in(variable, "variables"))
-    return names_in(frozen_in(variable)) or list(own)
+    own = variables_in(variable, "variables")
+    return names_in(frozen_in(variable)) or [name_of(each) for each in own]
 
 
 def _wanted(

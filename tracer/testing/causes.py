@@ -4,17 +4,17 @@ A finding that says why is the cause; hints are what no finding says.
 """
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from tracer.findings.catalogue import Finding, causes
+from tracer.findings.catalogue import causes
 from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
 from tracer.model.records import Block
 from tracer.model.skipped_steps import reason
-from tracer.model.wording import some
+from tracer.model.wording import plural, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
 from tracer.testing.failure_rows import MAX_NAMES, Difference, Judged, label, listed
 from tracer.testing.frozen_layers import names_in, not_handed
@@ -23,15 +23,12 @@ _MAX_STRETCHES = 20
 """The most stretches of steps in which callers are looked up."""
 
 
-def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> list[str]:
-    """What findings say of these variables, or of all that are meant.
+def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> dict[str, str]:
+    """What findings say of these variables, or of all that are meant, each with its code.
 
-    Whether it is why too little ran, if that is so, or why too much did.
+    Whether it is why too little ran, if that is so, or why too much did. They say what to do, too,
+    unless they are mere information.
     """
-    return [_sentence(finding) for finding in _found(claim, names, short)]
-
-
-def _found(claim: Claim, names: Set[str] | None, short: bool) -> Iterator[Finding]:
     trace, only = claim.trace, claim.selection.variables
     known = [each.name for each in trace.variables]
     if names is None:
@@ -40,16 +37,14 @@ def _found(claim: Claim, names: Set[str] | None, short: bool) -> Iterator[Findin
     failed: str = claim.expected.what
     if failed in ("updates", "executions"):
         failed = f"{'few' if short else 'many'} {'steps' if claim.of_steps else failed}"
+    said: dict[str, str] = {}
     for finding in causes(trace, failed, [each.root for each in claim.summaries]):
         concerned = set(finding.variables)
         is_meant = not concerned.isdisjoint(names) or (only is None and not concerned <= others)
         if is_meant if concerned else short or finding.code != "replicas-disagree":
-            yield finding
-
-
-def _sentence(finding: Finding) -> str:
-    """What it says, and what to do if it is no mere information."""
-    return finding.text if finding.severity == "info" else f"{finding.text} {finding.advice}"
+            advice = "" if finding.severity == "info" else f" {finding.advice}"
+            said[f"{finding.text}{advice}"] = finding.code
+    return said
 
 
 def of_executions(
@@ -68,12 +63,11 @@ def of_executions(
     names = None
     if rows and all(row.variable >= 0 for row in rows):
         names = {trace.variables[row.variable].name for row in rows}
-    said = list(_found(claim, names, any(each.short for each in judged)))
-    codes = {each.code for each in said}
-    yield from () if "override-unreached" in codes else unreached
-    yield from map(_sentence, said)
-    yield from _never_ran(claim, codes)
-    if claim.selection.methods is None and "steps-skipped" not in codes:
+    said = found(claim, names, any(each.short for each in judged))
+    yield from () if "override-unreached" in said.values() else unreached
+    yield from said
+    yield from _never_ran(claim, said)
+    if claim.selection.methods is None and "steps-skipped" not in said.values():
         yield from _unapplied(judged)
     for wanted in claim.failed:
         yield from _slips(claim, wanted)
@@ -101,16 +95,16 @@ def of_calls(claim: Claim) -> Iterator[str]:
 
 def of_targets(claim: Claim, missed: Set[str]) -> Iterator[str]:
     """Why variables with these names were not updated, or not changed."""
-    said = list(_found(claim, missed, short=True))
-    yield from map(_sentence, said)
-    yield from _never_ran(claim, {each.code for each in said})
+    said = found(claim, missed, short=True)
+    yield from said
+    yield from _never_ran(claim, said)
     if not any(block.total for block in claim.trace.blocks):
         yield from unused(claim)
 
 
 def unused(claim: Claim) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
-    trace, scope = claim.trace, claim.expected.words.scope
+    trace, scope = claim.trace, "the run" if claim.expected.in_expression else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     methods = listed([shown(method.name) for method in trace.methods], MAX_NAMES)
     if not trace.complete or (trace.blocks and trace.calls()):
@@ -119,17 +113,16 @@ def unused(claim: Claim) -> Iterator[str]:
         yield f"an error ended each call of {methods}: nothing was updated"
     elif frozen := trace.objects.frozen():
         yield not_handed(trace, names_in(frozen))
-    elif not names:
-        yield f"no optimizer was used in {scope}"
+    elif names:
+        used = f"{plural(len(names), 'was', 'were')} not used in {scope}"
+        yield f"{listed(names, MAX_NAMES)} {used}: did another optimizer train?"
     else:
-        were = "was" if len(names) == 1 else "were"
-        used = f"{were} not used in {scope}: did another optimizer train?"
-        yield f"{listed(names, MAX_NAMES)} {used}"
+        yield f"no optimizer was used in {scope}"
 
 
-def _never_ran(claim: Claim, codes: Container[str]) -> Iterator[str]:
+def _never_ran(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
     """That what is meant was traced, and no graph of it ran, unless a finding says so."""
-    for summary in claim.summaries if "graph-never-ran" not in codes else ():
+    for summary in claim.summaries if "graph-never-ran" not in said.values() else ():
         graphs, _ = summary.graphs(claim.selection)
         if graphs and not summary.total(claim.selection):
             tracing = f"called while tracing {some(graphs, 'graph')}"
@@ -156,28 +149,29 @@ def _not_called(claim: Claim) -> Iterator[str]:
 
 def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
-    summaries, expected = claim.summaries, claim.expected
-    number, words = wanted.low, expected.words
+    summaries, expected, number = claim.summaries, claim.expected, wanted.low
     if not number or number != wanted.high or expected.per_replica:
         return
-    total = claim.total(wanted)
-    steps = max((summary.steps for summary in summaries), default=0)
-    replicas = max((len(summary.replicas) for summary in summaries), default=1)
+    total, steps = claim.total(wanted), max((each.steps for each in summaries), default=0)
+    replicas = max((len(each.replicas) for each in summaries), default=1)
     on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
     if expected.per_step:
         if on_each and total == number * replicas * steps:
             yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
         return
-    if not words.on_each_replica:
+    if not expected.in_expression:
         replicas, on_each = 1, ""
     if steps and total == number * steps * replicas:
         each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
-        asked = words.per_step.format(number=number)
+        asked = f"{number}/step" if expected.in_expression else "per_step=True"
         yield f"that is {number:,} in {each_step}{on_each}: did you mean {asked}?"
-    if any(summary.total(ineffective) for summary in summaries):
-        return  # what these calls did instead is said already
-    if number == _calls(claim, wanted) != total:
-        yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
+    # What calls that assigned nothing did instead is said already.
+    vain = any(summary.total(ineffective) for summary in summaries)
+    if not vain and number == _calls(claim, wanted) != total:
+        counted = "; tracer check counts what ran"
+        if not expected.in_expression:
+            counted = ", and so does tracer.assert_calls"
+        yield f"{number:,} is how often Python called it: a mock counts that{counted}"
 
 
 def _calls(claim: Claim, wanted: Wanted) -> int:

@@ -1,7 +1,7 @@
 """What is expected of a run: one model for the assertions, the pytest plugin and `tracer check`.
 
-An `Expected` says what is counted and where, which counts are `Wanted`, and in which `Words` a hint
-may name what else could be asked. `tracer.testing.failure` says why a trace is not as expected.
+An `Expected` says what is counted and where, and which counts are `Wanted`. A `Claim` is that of a
+trace. `tracer.testing.failure` says why a trace is not as expected.
 """
 
 import functools
@@ -16,6 +16,7 @@ from tracer.model.selection import ROLES, Selection, What, counted
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
+from tracer.model.wording import some
 from tracer.testing.targets import Target, indices_of
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
@@ -53,23 +54,6 @@ class Wanted(NamedTuple):
         return f"at least {self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
 
 
-class Words(NamedTuple):
-    """What the hints of a failure call things: in Python or in an expression."""
-
-    scope: str
-    """What ran: a block of code or a whole run."""
-    per_step: str
-    """How a count in each step is asked for; `{number}` is the count."""
-    on_each_replica: bool
-    """Whether such a count is of each replica, not of all together."""
-    calls: str
-    """Who counts Python calls, as a sentence goes on."""
-
-
-IN_PYTHON = Words("the block", "per_step=True", False, ", and so does tracer.assert_calls")
-IN_EXPRESSION = Words("the run", "{number}/step", True, "; tracer check counts what ran")
-
-
 @dataclass(frozen=True)
 class Expected:
     """What is expected of the updates, executions, calls, steps or effects that the filters leave.
@@ -86,7 +70,8 @@ class Expected:
     context: Literal["eager", "tracing"] | None = None
     per_step: bool = False
     per_replica: bool = False
-    words: Words = IN_PYTHON
+    in_expression: bool = False
+    """Whether an expression says so, and no Python: hints name what else could be asked."""
     targets: tuple[Target, ...] | None = None
 
     @property
@@ -97,8 +82,10 @@ class Expected:
     @property
     def where(self) -> str:
         """` in each step on each replica`, as far as it is expected there."""
+        number = None if self.targets is None else some(len(self.targets), "variable")
+        of_each = f" of each of {number}" if number else ""
         in_each = " in each step" if self.per_step else ""
-        return f"{in_each} on each replica" if self.per_replica else in_each
+        return f"{of_each}{in_each}{' on each replica' if self.per_replica else ''}"
 
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
@@ -150,10 +137,10 @@ class Claim:
 
     def timeline(self, summary: Summary, wanted: Wanted, replica: int | None) -> Timeline:
         """What each step counted, on all replicas or on one."""
-        if self.expected.observation is None:
-            return summary.timeline(of_kinds(self.selection, wanted.kinds), replica=replica)
-        what, only = [self.expected.observation], self.selection.variables
-        return summary.timeline(observations=what, variables=only, replica=replica)
+        measure, what = of_kinds(self.selection, wanted.kinds), self.expected.observation
+        if what is None:
+            return summary.timeline(measure, replica=replica)
+        return summary.timeline(observations=[what], variables=measure.variables, replica=replica)
 
     def total(self, wanted: Wanted, replica: int | None = None) -> int:
         """What is counted in all, on all replicas or on one."""
@@ -168,21 +155,19 @@ class Claim:
 
     def outside(self, summary: Summary, wanted: Wanted, replica: int | None) -> int:
         """What is counted outside any step; nothing is looked for there."""
-        if self.expected.observation is not None:
-            return 0
-        replicas = self.selection.replicas if replica is None else frozenset({replica})
-        return summary.outside(replace(of_kinds(self.selection, wanted.kinds), replicas=replicas))
+        on = self.selection.replicas if replica is None else frozenset({replica})
+        meant = replace(of_kinds(self.selection, wanted.kinds), replicas=on)
+        return 0 if self.expected.observation else summary.outside(meant)
 
     def calls(self) -> Counter[tuple[str, str]]:
         """How often Python called what: the variables of one method or all methods, by context."""
-        calls, trace = Counter[tuple[str, str]](), self.trace
-        meant = replace(self.selection, roles=ROLES["calls"])
+        trace, meant = self.trace, replace(self.selection, roles=ROLES["calls"])
+        calls = Counter[tuple[str, str]]()
         for block in counted(trace.data):
             for entry in filter(meant.holds, block.entries):
-                name = trace.methods[entry.method].name
-                names = [trace.variables[index].name for index in meant.kept(entry.variables)]
-                if self.expected.method is None or not entry.variables:
-                    names = [name] * contribution(entry, meant.variables)
+                names = [trace.methods[entry.method].name] * contribution(entry, meant.variables)
+                if self.expected.method is not None and entry.variables:
+                    names = [trace.variables[index].name for index in meant.kept(entry.variables)]
                 for name in names:
                     calls[name, block.context] += block.total
         return +calls
@@ -224,8 +209,9 @@ def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
 @functools.cache
 def known_methods() -> tuple[str, ...]:
     """The methods that `tracer` counts, of optimizers of any kind."""
-    names: dict[str, None] = {}
-    for kind in KINDS:
-        names |= dict.fromkeys(kind.step_methods)
-        names |= dict.fromkeys(method.name for method in kind.apply_methods)
-    return tuple(names)
+    names = (
+        name
+        for kind in KINDS
+        for name in (*kind.step_methods, *(each.name for each in kind.apply_methods))
+    )
+    return tuple(dict.fromkeys(names))

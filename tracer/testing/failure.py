@@ -3,7 +3,7 @@
 `judge` is the one for every expectation; `not_judged` is for what cannot be judged.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,9 +12,7 @@ from tracer.model.effects import OBSERVATIONS, require_effects
 from tracer.model.labels import replica_names
 from tracer.model.selection import Selection
 from tracer.model.summary import Summary
-from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
-from tracer.model.wording import some
 from tracer.testing import causes, failure_rows
 from tracer.testing.expected import Claim, Expected, Wanted, claim_of
 from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Judged, listed
@@ -45,9 +43,8 @@ def of_expected(
     failure = judge(trace, expected, selection)
     if failure is None and (trace.complete or partial):
         return ""
-    if failure is None:
-        heads = [_expected(each, expected) for each in expected.wanted]
-        failure = Failure([f"{head}, but the trace is incomplete" for head in heads])
+    incomplete = dict.fromkeys(expected.wanted, "but the trace is incomplete")
+    failure = failure or Failure(_heads(expected, incomplete))
     return text_of(trace, failure, notes=not partial)
 
 
@@ -62,7 +59,7 @@ def judge(trace: Trace, expected: Expected, selection: Selection | None = None) 
     if not got:
         return None
     claim = replace(claim, failed=tuple(got))
-    heads = [f"{_expected(each, expected)}, {text}" for each, text in got.items()]
+    heads = _heads(expected, got)
     if expected.what == "steps":
         return Failure(heads, causes=() if trace.steps else causes.unused(claim))
     if expected.what == "calls":
@@ -78,70 +75,30 @@ def judge(trace: Trace, expected: Expected, selection: Selection | None = None) 
     return Failure(heads, table, why, causes.callers_at_fault(judged))
 
 
-def _expected(wanted: Wanted, expected: Expected) -> str:
-    """`updates: expected 4 in each step`."""
-    of_each = ""
-    if expected.targets is not None:
-        of_each = f" of each of {some(len(expected.targets), 'variable')}"
-    return f"{wanted.what}: expected {wanted}{of_each}{expected.where}"
+def _heads(expected: Expected, got: Mapping[Wanted, str]) -> list[str]:
+    """`updates: expected 4 in each step, got 3 in each of 8 steps`."""
+    return [f"{each.what}: expected {each}{expected.where}, {got[each]}" for each in got]
 
 
 def _got(claim: Claim, wanted: Wanted) -> str:
     """What there was instead, with where it was; empty if it was as wanted."""
+    summaries, per_step = claim.summaries, claim.expected.per_step
+    judged = {(s if per_step else None, on): "" for s in summaries for on in claim.replicas(s)}
+    if per_step and not any(summary.steps for summary in summaries):
+        return "but no step ran"
     got: dict[str, list[str]] = {}
-    for text, where in (_in_steps if claim.expected.per_step else _in_all)(claim, wanted):
-        got.setdefault(text, []).append(where)
+    for summary, replica in judged or {(None, None)}:
+        names = [shown(summary.optimizers[0].name)] if summary and len(summaries) > 1 else []
+        names += [] if replica is None else [shown(replica_names(claim.trace)[replica])]
+        if summary is None:
+            total = _total(claim, wanted, replica)
+            text = "" if wanted.holds(total) else f"got {total:,}"
+        else:
+            text = _in_steps(claim, wanted, summary, replica)
+        if text:
+            got.setdefault(text, []).append(" on ".join(names))
     texts = [f"{each} ({listed(got[each], 3)})" if any(got[each]) else each for each in got]
     return listed(texts, 5, "; ")
-
-
-def _in_steps(claim: Claim, wanted: Wanted) -> Iterator[tuple[str, str]]:
-    """What the steps of each optimizer had instead, and the optimizer and replica if needed."""
-    if not any(summary.steps for summary in claim.summaries):
-        yield "but no step ran", ""
-        return
-    for summary in claim.summaries:
-        for replica in claim.replicas(summary):
-            steps = summary.steps if replica is None else summary.steps_on[replica]
-            outside = claim.outside(summary, wanted, replica)
-            texts = [f"{outside:,} outside any step"] if outside else []
-            texts += _wrong(claim.timeline(summary, wanted, replica), wanted, steps)
-            if not steps and summary.steps:
-                yield "but no step ran", _where(claim, summary, replica)
-            elif texts:
-                yield f"got {' and '.join(texts)}", _where(claim, summary, replica)
-
-
-def _wrong(timeline: Timeline, wanted: Wanted, steps: int) -> list[str]:
-    """`0 in step 33 of 64`, or `0 to 3 in 12 of 64 steps`; none if no step is wrong."""
-    spread = timeline.spread
-    wrong = {values for values in spread if not wanted.holds(values[0])}
-    number = sum(spread[values] for values in wrong)
-    if not wrong:
-        return []
-    (low,), (high,) = min(wrong), max(wrong)
-    many = f"{low:,}" if low == high else f"{low:,} {'or' if len(wrong) == 2 else 'to'} {high:,}"
-    if number == 1:
-        first, *_ = next(timeline.spans(wrong.__contains__))
-        return [f"{many} in step {first:,} of {steps:,}"]
-    return [f"{many} in {'each' if number == steps else f'{number:,}'} of {steps:,} steps"]
-
-
-def _where(claim: Claim, summary: Summary, replica: int | None) -> str:
-    names = [shown(summary.optimizers[0].name)] if len(claim.summaries) > 1 else []
-    if replica is not None:
-        names.append(shown(replica_names(claim.trace)[replica]))
-    return " on ".join(names)
-
-
-def _in_all(claim: Claim, wanted: Wanted) -> Iterator[tuple[str, str]]:
-    """What there was in all instead, and the replica if needed."""
-    on = {replica for summary in claim.summaries for replica in claim.replicas(summary)}
-    for replica in sorted(on, key=lambda each: each or 0) or [None]:
-        total = _total(claim, wanted, replica)
-        if not wanted.holds(total):
-            where = "" if replica is None else shown(replica_names(claim.trace)[replica])
-            yield f"got {total:,}", where
 
 
 def _total(claim: Claim, wanted: Wanted, replica: int | None) -> int:
@@ -153,17 +110,37 @@ def _total(claim: Claim, wanted: Wanted, replica: int | None) -> int:
     return claim.total(wanted, replica)
 
 
+def _in_steps(claim: Claim, wanted: Wanted, summary: Summary, replica: int | None) -> str:
+    """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`; empty if no step is wrong."""
+    steps = summary.steps if replica is None else summary.steps_on[replica]
+    outside = claim.outside(summary, wanted, replica)
+    timeline = claim.timeline(summary, wanted, replica)
+    wrong = {values for values in timeline.spread if not wanted.holds(values[0])}
+    number = sum(timeline.spread[values] for values in wrong)
+    texts = [f"{outside:,} outside any step"] if outside else []
+    if wrong:
+        (low,), (high,) = min(wrong), max(wrong)
+        to = "or" if len(wrong) == 2 else "to"
+        which = f"{'each' if number == steps else f'{number:,}'} of {steps:,} steps"
+        if number == 1:
+            which = f"step {next(timeline.spans(wrong.__contains__))[0]:,} of {steps:,}"
+        texts.append(f"{low:,}{'' if low == high else f' {to} {high:,}'} in {which}")
+    if summary.steps and not steps:
+        return "but no step ran"
+    return f"got {' and '.join(texts)}" if texts else ""
+
+
 def _of_targets(claim: Claim) -> Failure | None:
     """Why not each of the targets was updated or changed; None if each was."""
-    (wanted,) = claim.expected.wanted
     missed = failure_rows.rows_of_missed(claim)
     if not missed:
         return None
-    head = f"{_expected(wanted, claim.expected)}, got none of {len(missed):,} of them"
+    got = dict.fromkeys(claim.expected.wanted, f"got none of {len(missed):,} of them")
     changes = claim.expected.what == "changes"
     columns = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
     table = failure_rows.as_lines("variable", columns, [row for _, row in missed])
-    return Failure([head], table, causes.of_targets(claim, {name for name, _ in missed}))
+    why = causes.of_targets(claim, {name for name, _ in missed})
+    return Failure(_heads(claim.expected, got), table, why)
 
 
 def not_judged(

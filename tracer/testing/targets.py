@@ -33,16 +33,14 @@ class Target:
 
 def of_given(variable: object, word: str = " of ") -> str:
     """` of dense/kernel`; nothing if none was given. Raises `TypeError` if it has no name."""
-    if variable is None:
-        return ""
-    if isinstance(variable, str):
-        return word + variable
+    parts = [] if variable is None else shards_of(variable) or [variable]
     try:
-        return word + name_of_given(variable)
+        names = [each if isinstance(each, str) else name_of(each) for each in parts]
     except TypeError:
         raise TypeError(
             f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
         ) from None
+    return word + ", ".join(names) if names else ""
 
 
 def holds_variables(given: object) -> bool:
@@ -57,17 +55,6 @@ def _is_module(given: Any) -> bool:
     """Whether it is a module of PyTorch; a layer of Keras, which may be one, has variables."""
     is_layer = hasattr(given, "trainable_variables")
     return callable(getattr(given, "named_parameters", None)) and not is_layer
-
-
-def name_of_given(variable: object) -> str:
-    """The name of a variable; of one in shards those of all."""
-    shards = shards_of(variable)
-    return ", ".join(name_of(shard) for shard in shards) if shards else name_of(variable)
-
-
-def plain_name(variable: object) -> str:
-    """The name of a variable; that of a leaf is given by itself."""
-    return variable if isinstance(variable, str) else name_of(variable)
 
 
 def indices_of(trace: Trace, given: object) -> frozenset[int]:
@@ -97,9 +84,9 @@ def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
         path = leaf.name.removesuffix("/value")  # so a module of Flax NNX has it, and optax not
         same = re.compile(rf"({re.escape(leaf.name)}|{re.escape(path)})(#\d+)?")
         named = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
-        known = [n for n in named if trace.variables[n].shape == leaf.shape] or [
-            n for n in named if _is_member(trace.variables[n], leaf)
-        ]
+        shapes = [leaf.shape[more:] for more in range(len(leaf.shape) + 1)]
+        alike = ([n for n in named if trace.variables[n].shape == each] for each in shapes)
+        known = next(filter(None, alike), [])
         meant += [Target(trace.variables[each].name, each) for each in known] or [Target(leaf.name)]
     return meant
 
@@ -117,7 +104,8 @@ def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
             known = sorted(indices_of(trace, each))
             targets += [Target(trace.variables[index].name, index, each) for index in known]
         except UnknownName:
-            targets.append(Target(plain_name(each), None, each))
+            name = each if isinstance(each, str) else name_of(each)
+            targets.append(Target(name, None, each))
     return targets
 
 
@@ -142,41 +130,30 @@ def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:
     return "", ""
 
 
-def _is_member(variable: Variable, leaf: Variable) -> bool:
-    """Whether the leaf has more dimensions in front than a variable that is alike."""
-    more = len(leaf.shape) - len(variable.shape)
-    return more > 0 and leaf.shape[more:] == variable.shape
-
-
 def each_given(given: Any) -> Iterator[Any]:
-    """Each layer, model or variable that was given, by itself or in lists; no leaves of a tree."""
-    if isinstance(given, str) or leaves_of(given):
-        return
-    if hasattr(given, "dtype") or shards_of(given) or holds_variables(given):
+    """Each layer, model, variable or name that was given, by itself or in lists."""
+    shards = shards_of(given)
+    is_one = isinstance(given, str) or holds_variables(given) or hasattr(given, "dtype")
+    if is_one and not shards:
         yield given
     else:
-        for item in given:
+        for item in shards or given:
             yield from each_given(item)
 
 
 def variables_in(given: Any, attribute: str) -> list[Any]:
     """The variables of a model or a layer, or those that were given, or of several such things.
 
-    A name stands for itself. Of a tree of JAX the names of its leaves are meant.
+    A name stands for itself.
     """
-    if leaves := leaves_of(given):
-        return [leaf.name for leaf in leaves]
-    if isinstance(given, str):
-        return [given]
-    if _is_module(given):
-        trained = attribute == "trainable_variables"
-        return [each for each in given.parameters() if each.requires_grad or not trained]
-    variables = shards_of(given) or getattr(given, attribute, None)
-    if variables is not None and not callable(variables):
-        return list(variables)
-    if hasattr(given, "dtype"):
-        return [given]
-    return [variable for item in given for variable in variables_in(item, attribute)]
+    variables: list[Any] = []
+    for each in each_given(given):
+        if _is_module(each):
+            trained = attribute == "trainable_variables"
+            variables += [own for own in each.parameters() if own.requires_grad or not trained]
+        else:
+            variables += getattr(each, attribute) if holds_variables(each) else [each]
+    return variables
 
 
 def why_unknown(
