@@ -331,18 +331,32 @@ def name_of(variable: object) -> str:
 
     Raises `TypeError` for an object that is no variable.
     """
-    classes = type(variable).__mro__
-    if any(base.__module__.startswith("tensorflow.") for base in classes):
+    if any(base.__module__.startswith("tensorflow.") for base in type(variable).__mro__):
         from tracer.recorder.tensorflow import (
             variables,  # TensorFlow is there, or there were no such variable
         )
 
         return variables.name_of(variable)
-    if any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in classes):
+    if _is_parameter(variable):
         from tracer.recorder.torch_optim import parameters
 
         return parameters.name_of(variable)
     return plain_name(variable)
+
+
+def _is_parameter(variable: object) -> bool:
+    """Whether it is a tensor of PyTorch."""
+    return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
+
+
+def is_loose_tensor(given: object) -> bool:
+    """Whether it is a tensor of PyTorch that can be no parameter, such as `weight.data`."""
+    if not _is_parameter(given):
+        return False
+    from tracer.recorder.torch_optim import compat
+
+    needs_gradient: bool = given.is_leaf and given.requires_grad  # type: ignore[attr-defined]
+    return not needs_gradient and not compat.is_parameter(given)
 
 
 def leaves_of(given: object) -> list[Variable]:

@@ -28,6 +28,7 @@ from tracer.model.records import (
     Failure,
     Graph,
     GraphTracing,
+    Kind,
     Method,
     Observation,
     Optimizer,
@@ -179,6 +180,11 @@ def remarked(
     )
 
 
+def _now_and_then(n: int) -> tuple[tuple[Kind, Run], ...]:
+    """The steps without a gradient, and those with one."""
+    return ("none", Run(10 - n, 10, n + 1)), ("dense", Run(1, 1, 100))
+
+
 EFFECT = Remark("python-side-effect", "update_step", "self.seen += 1")
 DECAY = Remark("step-per-variable", "update_step", "self.decay_step")
 WORDS = Remark("embedding", "", "words")
@@ -290,7 +296,7 @@ CASES: dict[str, Callable[[], CallTrace]] = {
                 graphs=1,
             )
             for n in range(5)
-            for kind, run in (("none", Run(10 - n, 10, n + 1)), ("dense", Run(1, 1, 100)))
+            for kind, run in _now_and_then(n)
         ),
         names="abcdef",
     ),
@@ -942,11 +948,11 @@ def test_one_is_singular() -> None:
     assert finding.text.endswith("with all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
     assert "), 1 step\n" in markdown.render(once)
-    (progress,) = watch.progress(once, None, 1.0)
+    ((progress,),) = watch.progress(once, None, 1.0)
     line = watch._line(progress)
     assert line.startswith("adam: 1 step;") and line.endswith("; 1 graph")
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
-    (progress,) = watch.progress(alone, None, 1.0)
+    ((progress,),) = watch.progress(alone, None, 1.0)
     assert "; 1 update per step; " in watch._line(progress)
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"

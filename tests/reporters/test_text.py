@@ -350,14 +350,14 @@ def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
 
 
 def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    work_out = catalogue._findings
+    work_out = catalogue._found
     times: Counter[str] = Counter()
 
-    def counted(trace: Trace) -> list[catalogue.Finding]:
+    def counted(trace: Trace) -> dict[catalogue.Finding, set[int | None]]:
         times["worked out"] += 1
         return work_out(trace)
 
-    monkeypatch.setattr(catalogue, "_findings", counted)
+    monkeypatch.setattr(catalogue, "_found", counted)
     text = render(traces.all_skipped())
     assert times["worked out"] == 1
     assert text.count("warning[steps-skipped]") == 1

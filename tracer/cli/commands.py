@@ -315,6 +315,7 @@ def check(
     incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
+    from tracer.reporters import console
     from tracer.testing import expressions, verdicts
 
     wanted = [expressions.read(each) for each in expect or ()]
@@ -331,8 +332,11 @@ def check(
         content = verdicts.github(results, milder, trace)
     else:
         content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
-    verdicts.put(content, output)
-    _say_written(output)
+    if output is None:
+        console.put(lambda width, color: content)
+    else:
+        output.write_text(content, encoding="utf-8")
+        _say_written(output)
     return int(any(each.reason for each in results))
 
 

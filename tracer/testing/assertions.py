@@ -7,7 +7,7 @@ said where the block never began or never ended: see `tracer.testing.unused`. A 
 complete fails every assertion: what was not seen cannot be asserted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,24 +31,19 @@ from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.testing import failure
+from tracer.testing import failure, unused
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
-from tracer.testing.frozen_layers import together
+from tracer.testing.frozen_layers import are_frozen, names_in, not_handed, together
 from tracer.testing.snapshots import difference
 from tracer.testing.targets import (
+    Target,
     each_given,
-    holds_variables,
-    indices_meant,
-    is_known,
-    leaf_like,
-    name_of_given,
+    indices,
     of_given,
-    of_layer,
-    plain_name,
     targets_meant,
     variables_in,
+    why_unknown,
 )
-from tracer.testing.unused import Watch
 
 Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
@@ -72,12 +67,13 @@ class Assertion:
         self._stack = ExitStack()
         if optimizer is not None:
             require_optimizer(optimizer)
-        self._unused = Watch(self)
+        self._made = unused.made()
+        self._watch = unused.watch(self, self._made)
 
     @property
     def check(self) -> Check:
         """What is asserted when the block ends."""
-        self._unused.cancel()
+        self._watch.detach()
         return self._check
 
     @property
@@ -86,7 +82,9 @@ class Assertion:
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
-        self._unused.entered(self)
+        self._watch.detach()
+        why = "its block was entered and never left"
+        self._watch = unused.watch(self, self._made._replace(why=why))
         if self._optimizer is None:
             self._recording = self._stack.enter_context(record(effects=self._effects))
             return self
@@ -94,7 +92,7 @@ class Assertion:
             recording = recording_of(self._optimizer, effects=self._effects)
             self._recording = self._stack.enter_context(recording)
         except UnsupportedOptimizer as error:
-            self._unused.cancel()
+            self._watch.detach()
             raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         return self
 
@@ -107,7 +105,8 @@ class Assertion:
         __tracebackhide__ = True
         self.close()
         if isinstance(error, GeneratorExit):
-            self._unused.abandoned()
+            why = "its block is in a generator that was closed before it ended"
+            unused.say(self._made._replace(why=why), unused.of_this_test())
         if error is None:
             message = self.failure()
             if message:
@@ -119,7 +118,7 @@ class Assertion:
 
     def close(self) -> None:
         """End the block without asserting anything."""
-        self._unused.cancel()
+        self._watch.detach()
         self._stack.close()
 
 
@@ -305,22 +304,28 @@ def _check_of_each(
         )
 
     def check(trace: Trace) -> str:
-        leaves = leaves_of(model_or_variables)
-        missing, like = leaf_like(trace, leaves)
-        if missing and trace.complete:
-            at_least = Wanted(f"updates of {missing}", 1, None)
-            return failure.of_another_tree(trace, (at_least,), missing, like)
-        wanted = targets_meant(trace, model_or_variables, "trainable_variables")
-        for each in each_given(model_or_variables) if trace.complete else ():
-            layers = frozen_in(each)
-            if layers and not variables_in(each, "trainable_variables"):
-                return failure.of_no_variables(trace, of_layer(each), layers)
-        if not wanted and trace.complete:
-            return failure.of_no_variables(trace, of_layer(model_or_variables), ())
         once = Wanted(what, 1, None)
-        return failure.of_expected(trace, Expected(what, (once,), targets=tuple(wanted)))
+        targets = targets_meant(trace, model_or_variables, "trainable_variables")
+        given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
+        idle = (each for each in given if not variables_in(each, "trainable_variables"))
+        layers = [layer for each in idle for layer in frozen_in(each)]
+        if trace.complete and layers:
+            cause = f"{are_frozen(layers)}, with {together(names_in(layers))}"
+            why = "there is no trainable variable"
+            return failure.not_judged(trace, [once], why, causes=[cause])
+        expected = Expected(what, (once,), targets=tuple(targets))
+        message = _of_unknown(trace, once, targets, model_or_variables)
+        return message or failure.of_expected(trace, expected)
 
     return check
+
+
+def _of_unknown(trace: Trace, wanted: Wanted, targets: Sequence[Target], given: object) -> str:
+    """Why nothing can be said of the targets that are `given`; empty if it can."""
+    why, instead = why_unknown(trace, targets, leaves_of(given))
+    if trace.complete and not targets:
+        why = "there is no variable"
+    return failure.not_judged(trace, [wanted], why, instead) if why else ""
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
@@ -339,31 +344,18 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     """
 
     def check(trace: Trace) -> str:
-        frozen = variables_in(variables, "variables")
-        names = list(map(plain_name, frozen))
-        what = f"updates of {together(names)}" if names else "updates"
-        expected = Expected("updates", (Wanted(what, 0, 0),))
-        leaves = leaves_of(variables)
-        missing, like = leaf_like(trace, leaves)
-        if missing:
-            return failure.of_another_tree(trace, expected.wanted, missing, like)
-        named = [] if leaves else [each for each in frozen if isinstance(each, str)]
-        unknown = [each for each in named if not is_known(trace, each)]
-        alive = names_alive() if unknown else set()
-        for name in unknown:
-            if not any(is_meant(name, each) for each in alive):
-                return failure.of_no_such_variable(trace, expected.wanted, name, alive)
         targets = targets_meant(trace, variables, "variables")
-        indices = frozenset(index for _, index in targets if index is not None)
-        selection = replace(expected.selection(trace), variables=indices)
-        message = failure.of_expected(trace, expected, selection)
-        if message:
-            return message
-        if not frozen:
-            return f"{what}: expected 0, but there is no variable"
-        if not trace.updates():
-            return f"{what}: expected 0 while others are updated, but nothing was updated at all"
-        return ""
+        names = [each.given if isinstance(each.given, str) else each.name for each in targets]
+        named = f" of {together(list(dict.fromkeys(names)))}" if names else ""
+        wanted = Wanted(f"updates{named}", 0, 0)
+        expected = Expected("updates", (wanted,))
+        selection = replace(expected.selection(trace), variables=indices(targets))
+        message = _of_unknown(trace, wanted, targets, variables)
+        message = message or failure.of_expected(trace, expected, selection)
+        if not message and not trace.updates():
+            why = "nothing at all was updated, which proves nothing"
+            message = failure.not_judged(trace, [wanted], why)
+        return message
 
     return Assertion(optimizer, check)
 
@@ -396,7 +388,8 @@ def expect_updates(
 
 def incomplete(trace: Trace) -> str:
     """Why nothing can be said with this trace; empty if it is complete."""
-    return failure.of_incomplete(trace)
+    head = "nothing can be said of what was not seen"
+    return "" if trace.complete else failure.text_of(trace, failure.Failure([head]))
 
 
 def compare_with_snapshot(
@@ -432,30 +425,18 @@ def _check(expected: Expected) -> Check:
     """The check that a trace is as `expected`; a variable that it does not hold fails it."""
 
     def check(trace: Trace) -> str:
-        if holds_variables(expected.variable):
-            return _check_of_layer(trace, expected)
         try:
             return failure.of_expected(trace, expected)
         except UnknownName as error:
-            names = _alive(trace, expected.variable)
-            if names and trace.complete:
-                return failure.of_not_handed(trace, expected.wanted, names)
-            return failure.of_unknown(trace, expected.wanted, error)
+            names = _alive(trace, expected.variable) if trace.complete else []
+            why, cause = (
+                "no such variable was handed over",
+                [not_handed(trace, names)] * bool(names),
+            )
+            instead = "" if names else error.instead
+            return failure.not_judged(trace, expected.wanted, why, instead, cause)
 
     return check
-
-
-def _check_of_layer(trace: Trace, expected: Expected) -> str:
-    """The same where the variables are those of a layer or a model, which may be built by now."""
-    variables = variables_in(expected.variable, "variables")
-    indices = indices_meant(trace, variables)
-    if not indices and trace.complete:
-        names = [name for _, own in frozen_in(expected.variable) for name in own]
-        names = names or [name_of(each) for each in variables]
-        if names:
-            return failure.of_not_handed(trace, expected.wanted, names)
-    selection = replace(expected, variable=None).selection(trace)
-    return failure.of_expected(trace, expected, replace(selection, variables=indices))
 
 
 def _alive(trace: Trace, variable: object) -> list[str]:
@@ -464,7 +445,8 @@ def _alive(trace: Trace, variable: object) -> list[str]:
         return []
     if isinstance(variable, str):
         return sorted(name for name in names_alive() if is_meant(variable, name))
-    return [name_of_given(variable)]
+    own = variables_in(variable, "variables")
+    return names_in(frozen_in(variable)) or [name_of(each) for each in own]
 
 
 def _wanted(

@@ -4,102 +4,82 @@ A finding that says why is the cause; hints are what no finding says.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 
-from tracer.findings.catalogue import Finding, causes
+from tracer.findings.catalogue import causes
 from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
-from tracer.model.records import Block, Kind
+from tracer.model.records import Block
 from tracer.model.skipped_steps import reason
-from tracer.model.summary import Summary
-from tracer.model.wording import some
-from tracer.testing import frozen_layers
+from tracer.model.wording import plural, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
-from tracer.testing.failure_rows import MAX_NAMES, Differences, Span, label, length, listed
+from tracer.testing.failure_rows import MAX_NAMES, Difference, Judged, label, listed
+from tracer.testing.frozen_layers import names_in, not_handed
 
-_MAX_SPANS = 20
+_MAX_STRETCHES = 20
 """The most stretches of steps in which callers are looked up."""
 
 
-def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> dict[str, list[str]]:
-    """What findings say of these variables, or of all that are meant, by the finding's code.
+def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> dict[str, str]:
+    """What findings say of these variables, or of all that are meant, each with its code.
 
-    Whether it is why too little ran, if that is so, or why too much did.
+    Whether it is why too little ran, if that is so, or why too much did. They say what to do, too,
+    unless they are mere information.
     """
     trace, only = claim.trace, claim.selection.variables
     known = [each.name for each in trace.variables]
     if names is None:
         names = set(known if only is None else map(known.__getitem__, only))
     others = set(known) - names
-    said: dict[str, list[str]] = {}
-    for finding in causes(trace, _failed(claim, short), [each.root for each in claim.summaries]):
+    failed: str = claim.expected.what
+    if failed in ("updates", "executions"):
+        failed = f"{'few' if short else 'many'} {'steps' if claim.of_steps else failed}"
+    said: dict[str, str] = {}
+    for finding in causes(trace, failed, [each.root for each in claim.summaries]):
         concerned = set(finding.variables)
         is_meant = not concerned.isdisjoint(names) or (only is None and not concerned <= others)
         if is_meant if concerned else short or finding.code != "replicas-disagree":
-            said.setdefault(finding.code, []).append(_sentence(finding))
+            advice = "" if finding.severity == "info" else f" {finding.advice}"
+            said[f"{finding.text}{advice}"] = finding.code
     return said
 
 
-def _failed(claim: Claim, short: bool) -> str:
-    """What is not so, as `findings.rule.Failed` has it."""
-    what = claim.expected.what
-    if what not in ("updates", "executions"):
-        return what
-    if any(claim.trace.methods[each].role == "step" for each in claim.selection.methods or ()):
-        what = "steps"
-    return f"{'few' if short else 'many'} {what}"
-
-
-def _sentence(finding: Finding) -> str:
-    """What it says, and what to do if it is no mere information."""
-    return finding.text if finding.severity == "info" else f"{finding.text} {finding.advice}"
-
-
-def _texts(said: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    return (text for texts in said.values() for text in texts)
-
-
-def of_executions(claim: Claim, differences: Differences) -> Iterator[str]:
+def of_executions(
+    claim: Claim, judged: Sequence[Judged], rows: Collection[Difference]
+) -> Iterator[str]:
     """Why executions are not as expected."""
-    trace, summaries, selection = claim.trace, claim.summaries, claim.selection
-    called = _calls_by_kind(claim)
-    if not any(summary.steps for summary in summaries) and not any(called.values()):
-        yield from _unreached(summaries)
+    trace, summaries = claim.trace, claim.summaries
+    unreached = [each.removesuffix(".") for summary in summaries for each in never_reached(summary)]
+    if not any(summary.steps for summary in summaries) and not (trace.calls() and trace.blocks):
+        yield from unreached
         yield from unused(claim)
         return
-    if selection.methods == frozenset():
+    if claim.selection.methods == frozenset():
         yield from _not_called(claim)
         return
-    rows = differences.rows
     names = None
-    if rows and all(row.order >= 0 for row in rows):
-        names = {trace.variables[row.order].name for row in rows}
-    said = found(claim, names, differences.short if rows else _is_short(claim))
-    if "override-unreached" not in said:
-        yield from _unreached(summaries)
-    yield from _texts(said)
+    if rows and all(row.variable >= 0 for row in rows):
+        names = {trace.variables[row.variable].name for row in rows}
+    said = found(claim, names, any(each.short for each in judged))
+    yield from () if "override-unreached" in said.values() else unreached
+    yield from said
     yield from _never_ran(claim, said)
-    if differences.unapplied and selection.methods is None and "steps-skipped" not in said:
-        yield _unapplied(summaries, sorted(differences.unapplied))
+    if claim.selection.methods is None and "steps-skipped" not in said.values():
+        yield from _unapplied(judged)
     for wanted in claim.failed:
-        yield from _slips(claim, wanted, called)
-
-
-def of_effects(claim: Claim) -> Iterator[str]:
-    """Why effects are not as expected."""
-    yield from _texts(found(claim))
+        yield from _slips(claim, wanted)
 
 
 def of_calls(claim: Claim) -> Iterator[str]:
     """Why Python calls are not as expected."""
-    if not calls_by_name(claim):
+    method, selection = claim.expected.method, claim.selection
+    if not claim.calls():
         yield from _not_called(claim) if claim.trace.methods else unused(claim)
         return
-    said = found(claim)
-    yield from _texts(said)
-    method, selection = claim.expected.method, claim.selection
+    yield from (said := found(claim))
     for summary in claim.summaries if not said else ():
         graphs, idle = summary.graphs(selection.count)
         if graphs > 1:
@@ -116,181 +96,119 @@ def of_calls(claim: Claim) -> Iterator[str]:
 def of_targets(claim: Claim, missed: Set[str]) -> Iterator[str]:
     """Why variables with these names were not updated, or not changed."""
     said = found(claim, missed, short=True)
-    yield from _texts(said)
+    yield from said
     yield from _never_ran(claim, said)
     if not any(block.total for block in claim.trace.blocks):
         yield from unused(claim)
 
 
-def _is_short(claim: Claim) -> bool:
-    return any(
-        sum(claim.total(summary, wanted) for summary in claim.summaries) < (wanted.low or 0)
-        for wanted in claim.failed
-    )
-
-
-def _unreached(summaries: Iterable[Summary]) -> Iterator[str]:
-    return (each.removesuffix(".") for summary in summaries for each in never_reached(summary))
-
-
 def unused(claim: Claim) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
-    trace, scope = claim.trace, claim.expected.words.scope
-    if not trace.complete:
+    trace, scope = claim.trace, "the run" if claim.expected.in_expression else "the block"
+    names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
+    methods = listed([shown(method.name) for method in trace.methods], MAX_NAMES)
+    if not trace.complete or (trace.blocks and trace.calls()):
         return
     if trace.calls():
-        if not trace.blocks:
-            methods = listed([shown(method.name) for method in trace.methods], MAX_NAMES)
-            yield f"an error ended each call of {methods}: nothing was updated"
-        return
-    names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
-    if frozen := trace.objects.frozen():
-        yield frozen_layers.of_layers(trace, frozen)
-    elif not names:
-        yield f"no optimizer was used in {scope}"
+        yield f"an error ended each call of {methods}: nothing was updated"
+    elif frozen := trace.objects.frozen():
+        yield not_handed(trace, names_in(frozen))
+    elif names:
+        used = f"{plural(len(names), 'was', 'were')} not used in {scope}"
+        yield f"{listed(names, MAX_NAMES)} {used}: did another optimizer train?"
     else:
-        was = "was" if len(names) == 1 else "were"
-        which = listed(names, MAX_NAMES)
-        yield f"{which} {was} not used in {scope}: did another optimizer train?"
+        yield f"no optimizer was used in {scope}"
 
 
-def _never_ran(claim: Claim, said: Container[str]) -> Iterator[str]:
+def _never_ran(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
     """That what is meant was traced, and no graph of it ran, unless a finding says so."""
-    for summary in claim.summaries if "graph-never-ran" not in said else ():
-        graphs, idle = summary.graphs(claim.selection)
-        ended = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
-        if not graphs or summary.total(claim.selection):
-            continue
-        if idle and ended >= idle:
-            yield "an error ended the tracing in the optimizer, so there is no graph to run"
-            continue
-        never = "which never ran" if graphs == 1 else "none of which ever ran"
-        known = [each.idle for each in claim.trace.graphs if each.root == summary.root]
-        if known and idle > sum(known):  # the graph ran, and not the branch in it
-            never = "in a part that no step reached"
-        yield f"traced but never executed: called while tracing {some(graphs, 'graph')}, {never}"
+    for summary in claim.summaries if "graph-never-ran" not in said.values() else ():
+        graphs, _ = summary.graphs(claim.selection)
+        if graphs and not summary.total(claim.selection):
+            tracing = f"called while tracing {some(graphs, 'graph')}"
+            yield f"traced but never executed: {tracing}, and no step reached it"
 
 
-def _unapplied(summaries: Sequence[Summary], spans: Sequence[Span]) -> str:
-    reasons = [reason(summary) for summary in summaries]
-    clauses = dict.fromkeys(each.clause for each in reasons if each.text) or [reasons[0].clause]
-    steps = "step" if length(spans) == 1 else "steps"
-    return f"gradients of {steps} {label(spans, 3)} were not applied: {', or '.join(clauses)}"
+def _unapplied(judged: Iterable[Judged]) -> Iterator[str]:
+    """In which steps gradients came and none was applied, so that too little ran."""
+    short = [each for each in judged if each.short]
+    steps = sorted({each for part in short for each in part.steps(part.unapplied)})
+    if steps:
+        reasons = [reason(part.summary) for part in short]
+        clauses = dict.fromkeys(each.clause for each in reasons if each.text)
+        clauses = clauses or {reasons[0].clause: None}
+        noun = "step" if sum(each.number for each in steps) == 1 else "steps"
+        yield f"gradients of {noun} {label(steps)} were not applied: {', or '.join(clauses)}"
 
 
 def _not_called(claim: Claim) -> Iterator[str]:
     if claim.trace.complete:
-        names = listed([shown(method.name) for method in claim.trace.methods])
+        names = ", ".join(shown(method.name) for method in claim.trace.methods)
         yield f"this method was never called; those that were: {names}"
 
 
-def _slips(claim: Claim, wanted: Wanted, called: Mapping[Kind | None, int]) -> Iterator[str]:
+def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
-    summaries, expected = claim.summaries, claim.expected
-    number, words = wanted.low, expected.words
+    summaries, expected, number = claim.summaries, claim.expected, wanted.low
     if not number or number != wanted.high or expected.per_replica:
         return
-    total = sum(claim.total(summary, wanted) for summary in summaries)
-    steps = max((summary.steps for summary in summaries), default=0)
-    replicas = max((len(summary.replicas) for summary in summaries), default=1)
-    each_replica = f"on each of {replicas:,} replicas"
-    each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
+    total, steps = claim.total(wanted), max((each.steps for each in summaries), default=0)
+    replicas = max((len(each.replicas) for each in summaries), default=1)
+    on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
     if expected.per_step:
-        if replicas > 1 and total == number * replicas * steps:
-            yield f"that is {number:,} {each_replica}: did you mean per_replica=True?"
+        if on_each and total == number * replicas * steps:
+            yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
         return
-    in_each = words.per_step.format(number=number)
-    if words.on_each_replica and replicas > 1:
-        if total == number * steps * replicas:
-            yield (f"that is {number:,} in {each_step} {each_replica}: did you mean {in_each}?")
-    elif total == number * steps and steps > 1:
-        yield f"that is {number:,} in {each_step}: did you mean {in_each}?"
-    if any(summary.total(ineffective) for summary in summaries):
-        return  # what these calls did instead is said already
-    calls = sum(n for kind, n in called.items() if wanted.kinds is None or kind in wanted.kinds)
-    if number == calls != total:
-        yield f"{number:,} is how often Python called it: a mock counts that{words.calls}"
+    if not expected.in_expression:
+        replicas, on_each = 1, ""
+    if steps and total == number * steps * replicas:
+        each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
+        asked = f"{number}/step" if expected.in_expression else "per_step=True"
+        yield f"that is {number:,} in {each_step}{on_each}: did you mean {asked}?"
+    # What calls that assigned nothing did instead is said already.
+    vain = any(summary.total(ineffective) for summary in summaries)
+    if not vain and number == _calls(claim, wanted) != total:
+        counted = "; tracer check counts what ran"
+        if not expected.in_expression:
+            counted = ", and so does tracer.assert_calls"
+        yield f"{number:,} is how often Python called it: a mock counts that{counted}"
 
 
-def _calls(claim: Claim) -> Iterator[tuple[tuple[str, Kind | None, str | None, str], int]]:
-    """How often Python called what, as far as the variables are meant.
-
-    By method, kind of gradient, variable and context.
-    """
-    only = claim.selection.variables
-    names = {claim.trace.variables[index].name for index in only or ()}
-    split = claim.trace.count("calls", by=("method", "kind", "variable", "context"))
-    for key, count in split.items():
-        if count and (only is None or key[2] in names):
-            yield key, count
+def _calls(claim: Claim, wanted: Wanted) -> int:
+    """How often Python called the methods that are meant, with gradients of the kinds wanted."""
+    selection, blocks = claim.selection, claim.trace.blocks
+    entries = (each for block in blocks for each in block.entries)
+    methods = selection.methods or frozenset(e.method for e in entries if selection.holds(e))
+    meant = replace(of_kinds(selection, wanted.kinds), methods=methods)
+    return sum(replace(claim, selection=meant).calls().values())
 
 
-def calls_by_name(claim: Claim) -> dict[str, dict[str, int]]:
-    """How often Python called a method, eagerly and while tracing, by variable.
-
-    If no method is expected: all methods, by their names.
-    """
-    calls: dict[str, dict[str, int]] = {}
-    method = claim.expected.method
-    for (name, _, variable, context), count in _calls(claim):
-        if method in (None, name):
-            row_name = name if method is None else variable or name
-            calls.setdefault(row_name, {"eager": 0, "tracing": 0})[context] += count
-    return calls
-
-
-def _calls_by_kind(claim: Claim) -> Counter[Kind | None]:
-    """How often Python called the methods that are meant, by the kind of gradient."""
-    methods, roles = claim.selection.methods, claim.selection.roles
-    if methods is None:
-        methods = frozenset(
-            entry.method
-            for block in claim.trace.blocks
-            for entry in block.entries
-            if roles is None or entry.role in roles
-        )
-    names = {claim.trace.methods[index].name for index in methods}
-    calls: Counter[Kind | None] = Counter()
-    for (method, kind, _, _), count in _calls(claim):
-        if method in names:
-            calls[kind] += count
-    return calls
-
-
-def callers_at_fault(claim: Claim) -> list[str]:
+def callers_at_fault(judged: Iterable[Judged]) -> list[str]:
     """The lines that called what is not as wanted; what ran most often comes first.
 
     They are those that are nearest to the optimizer; none if the trace knows no callers.
     """
     counts: Counter[str] = Counter()
-    data = claim.trace.data
-    for summary in claim.summaries if data.paths else ():
-        for block in _at_fault(claim, summary):
+    for part in judged:
+        data = part.claim.trace.data
+        for block in _at_fault(part) if data.paths else ():
             if (line := callers.nearest(data, block.path)) is not None:
                 counts[shown(callers.label(line))] += block.total
     return [line for line, _ in counts.most_common()]
 
 
-def _at_fault(claim: Claim, summary: Summary) -> Iterator[Block]:
+def _at_fault(part: Judged) -> Iterator[Block]:
     """The blocks that ran where a count is not as wanted; if it is too small, the steps, too."""
-    per_step = claim.expected.per_step
-    for wanted in claim.failed:
-        measure = of_kinds(claim.selection, wanted.kinds)
-        for replica in claim.replicas(summary):
-            spans = (
-                [each[:2] for each in claim.wrong(summary, wanted, replica)] if per_step else None
-            )
-            short = per_step or claim.total(summary, wanted, replica) < (wanted.low or 0)
-            for block in summary.by_path():
-                is_meant = replica is None or block.replica == replica
-                counts = measure(block) or (short and block.step)
-                if is_meant and counts and block.total and _ran_in(block, spans):
-                    yield block
-
-
-def _ran_in(block: Block, spans: Sequence[Span] | None) -> bool:
-    """Whether a block ran in any of these steps, or outside any; None are all of them."""
-    if spans is None or block.outside:
-        return True
-    steps = [range(first, last + 1) for first, last in spans[:_MAX_SPANS]]
-    return any(run.only(each) is not None for each in steps for run in block.runs)
+    claim, per_step = part.claim, part.claim.expected.per_step
+    wrong = [
+        range(each.first + at, each.last + 1, each.every or 1)
+        for each in part.steps(part.wrong)[:_MAX_STRETCHES]
+        for at in range(each.length if each.every else 1)
+    ]
+    for block in part.summary.by_path():
+        counts = any(of_kinds(claim.selection, each.kinds)(block) for each in claim.failed)
+        is_meant = counts or (block.step and (per_step or part.short))
+        if is_meant and block.total and part.replica in (None, block.replica):
+            runs = block.runs if per_step and not block.outside else ()
+            if not runs or any(run.only(each) is not None for each in wrong for run in runs):
+                yield block

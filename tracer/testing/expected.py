@@ -1,21 +1,23 @@
 """What is expected of a run: one model for the assertions, the pytest plugin and `tracer check`.
 
-An `Expected` says what is counted and where, which counts are `Wanted`, and in which `Words` a hint
-may name what else could be asked. `tracer.testing.failure` says why a trace is not as expected.
+An `Expected` says what is counted and where, and which counts are `Wanted`. A `Claim` is that of a
+trace. `tracer.testing.failure` says why a trace is not as expected.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
-from tracer.model.names import with_namesakes
-from tracer.model.records import Kind, Observation
-from tracer.model.selection import Selection, What
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.timeline import Timeline, Values
+from tracer.model.records import Kind, Observation, contribution
+from tracer.model.selection import ROLES, Selection, What, counted
+from tracer.model.summary import Pattern, Summary, summaries_of
+from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
+from tracer.model.wording import some
+from tracer.testing.targets import Target, indices_of
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
@@ -25,9 +27,6 @@ UPDATED: frozenset[Kind | None] = frozenset({"dense", "sparse"})
 
 Counted = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
 """What can be expected of a run."""
-
-Target = tuple[str, int | None]
-"""A variable that is meant: its name, and its index in the trace; None if the trace has it not."""
 
 
 class Wanted(NamedTuple):
@@ -43,29 +42,16 @@ class Wanted(NamedTuple):
         """Whether `count` is within the limits, which are allowed themselves."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 
+    def is_over(self, count: int) -> bool:
+        """Whether `count` is too small."""
+        return count < (self.low or 0)
+
     def __str__(self) -> str:
         if self.low is None:
             return f"at most {self.high:,}"
         if self.low == self.high:
             return f"{self.low:,}"
         return f"at least {self.low:,}" if self.high is None else f"{self.low:,} to {self.high:,}"
-
-
-class Words(NamedTuple):
-    """What the hints of a failure call things: in Python or in an expression."""
-
-    scope: str
-    """What ran: a block of code or a whole run."""
-    per_step: str
-    """How a count in each step is asked for; `{number}` is the count."""
-    on_each_replica: bool
-    """Whether such a count is of each replica, not of all together."""
-    calls: str
-    """Who counts Python calls, as a sentence goes on."""
-
-
-IN_PYTHON = Words("the block", "per_step=True", False, ", and so does tracer.assert_calls")
-IN_EXPRESSION = Words("the run", "{number}/step", True, "; tracer check counts what ran")
 
 
 @dataclass(frozen=True)
@@ -84,7 +70,8 @@ class Expected:
     context: Literal["eager", "tracing"] | None = None
     per_step: bool = False
     per_replica: bool = False
-    words: Words = IN_PYTHON
+    in_expression: bool = False
+    """Whether an expression says so, and no Python: hints name what else could be asked."""
     targets: tuple[Target, ...] | None = None
 
     @property
@@ -95,21 +82,20 @@ class Expected:
     @property
     def where(self) -> str:
         """` in each step on each replica`, as far as it is expected there."""
+        number = None if self.targets is None else some(len(self.targets), "variable")
+        of_each = f" of each of {number}" if number else ""
         in_each = " in each step" if self.per_step else ""
-        return f"{in_each} on each replica" if self.per_replica else in_each
+        return f"{of_each}{in_each}{' on each replica' if self.per_replica else ''}"
 
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
 
-        A name means all variables of that name, as of two models.
-
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
         what: What = "updates" if self.what == "updates" else "executions"
-        selection = trace.selection(what, variable=self.variable)
-        if isinstance(self.variable, str) and selection.variables is not None:
-            meant = with_namesakes(selection.variables, trace.variables)
-            selection = replace(selection, variables=meant)
+        selection = trace.selection(what)
+        if self.variable is not None:
+            selection = replace(selection, variables=indices_of(trace, self.variable))
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)
@@ -134,37 +120,57 @@ class Claim:
     failed: Sequence[Wanted] = ()
     """The counts that are not as wanted, as far as they are known."""
 
-    def timeline(self, summary: Summary, wanted: Wanted, replica: int | None) -> Timeline:
-        """What each step counted, on all replicas or on one."""
-        if self.expected.observation is None:
-            return summary.timeline(of_kinds(self.selection, wanted.kinds), replica=replica)
-        what, only = [self.expected.observation], self.selection.variables
-        return summary.timeline(observations=what, variables=only, replica=replica)
+    @property
+    def of_steps(self) -> bool:
+        """Whether it is about a step method."""
+        methods = self.selection.methods or ()
+        return any(self.trace.methods[index].role == "step" for index in methods)
 
-    def wrong(
-        self, summary: Summary, wanted: Wanted, replica: int | None
-    ) -> list[tuple[int, int, Values]]:
-        """The steps with another count than is wanted, the first and the last of those in a row."""
-        timeline = self.timeline(summary, wanted, replica)
-        return list(timeline.spans(lambda values: not wanted.holds(values[0])))
-
-    def total(self, summary: Summary, wanted: Wanted, replica: int | None = None) -> int:
-        """What is counted in all, on all replicas or on one."""
-        if self.expected.observation is None:
-            return summary.total(of_kinds(self.selection, wanted.kinds), replica)
-        return summary.observed(self.expected.observation, replica, self.selection.variables)
-
-    def outside(self, summary: Summary, wanted: Wanted, replica: int | None) -> int:
-        """What is counted outside any step; nothing is looked for there."""
-        if self.expected.observation is not None:
-            return 0
-        selection = of_kinds(self.selection, wanted.kinds)
-        replicas = selection.replicas if replica is None else frozenset({replica})
-        return summary.outside(replace(selection, replicas=replicas))
+    @property
+    def patterns(self) -> Iterator[Pattern]:
+        """What each variable got from the optimizers that it is about."""
+        return (pattern for summary in self.summaries for pattern in summary.patterns)
 
     def replicas(self, summary: Summary) -> Sequence[int | None]:
         """The replicas to judge, each on its own; None for all of them together."""
         return summary.replicas if self.expected.per_replica else (None,)
+
+    def timeline(self, summary: Summary, wanted: Wanted, replica: int | None) -> Timeline:
+        """What each step counted, on all replicas or on one."""
+        measure, what = of_kinds(self.selection, wanted.kinds), self.expected.observation
+        if what is None:
+            return summary.timeline(measure, replica=replica)
+        return summary.timeline(observations=[what], variables=measure.variables, replica=replica)
+
+    def total(self, wanted: Wanted, replica: int | None = None) -> int:
+        """What is counted in all, on all replicas or on one."""
+        measure, what = of_kinds(self.selection, wanted.kinds), self.expected.observation
+        return sum(
+            each.total(measure, replica)
+            if what is None
+            else each.observed(what, replica, self.selection.variables)
+            for each in self.summaries
+            if replica in (None, *each.replicas)
+        )
+
+    def outside(self, summary: Summary, wanted: Wanted, replica: int | None) -> int:
+        """What is counted outside any step; nothing is looked for there."""
+        on = self.selection.replicas if replica is None else frozenset({replica})
+        meant = replace(of_kinds(self.selection, wanted.kinds), replicas=on)
+        return 0 if self.expected.observation else summary.outside(meant)
+
+    def calls(self) -> Counter[tuple[str, str]]:
+        """How often Python called what: the variables of one method or all methods, by context."""
+        trace, meant = self.trace, replace(self.selection, roles=ROLES["calls"])
+        calls = Counter[tuple[str, str]]()
+        for block in counted(trace.data):
+            for entry in filter(meant.holds, block.entries):
+                names = [trace.methods[entry.method].name] * contribution(entry, meant.variables)
+                if self.expected.method is not None and entry.variables:
+                    names = [trace.variables[index].name for index in meant.kept(entry.variables)]
+                for name in names:
+                    calls[name, block.context] += block.total
+        return +calls
 
 
 def claim_of(trace: Trace, expected: Expected, selection: Selection | None = None) -> Claim:
@@ -203,8 +209,9 @@ def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
 @functools.cache
 def known_methods() -> tuple[str, ...]:
     """The methods that `tracer` counts, of optimizers of any kind."""
-    names: dict[str, None] = {}
-    for kind in KINDS:
-        names |= dict.fromkeys(kind.step_methods)
-        names |= dict.fromkeys(method.name for method in kind.apply_methods)
-    return tuple(names)
+    names = (
+        name
+        for kind in KINDS
+        for name in (*kind.step_methods, *(each.name for each in kind.apply_methods))
+    )
+    return tuple(dict.fromkeys(names))

@@ -18,7 +18,7 @@ from tracer.model.programs import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.testing import failure
-from tracer.testing.expected import IN_EXPRESSION, UPDATED, Counted, Expected, Wanted, known_methods
+from tracer.testing.expected import UPDATED, Counted, Expected, Wanted, known_methods
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
@@ -90,7 +90,7 @@ def read(text: str) -> Expectation:
     of = "" if variable is None else f"{word}{variable}"
     method = what if kind == "executions" else None
     expected = Expected(kind, (Wanted(f"{noun}{of}", *limits, kinds),), method=method)
-    expected = replace(expected, variable=variable, per_step=per_step, words=IN_EXPRESSION)
+    expected = replace(expected, variable=variable, per_step=per_step, in_expression=True)
     return Expectation(text.strip(), expected)
 
 

@@ -1,424 +1,324 @@
-"""The tables of a failure: the rows in which a trace differs from what is expected of it."""
+"""The table of a failure: the rows in which a trace differs from what is expected of it."""
 
-import functools
-import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from functools import cache, partial
 from typing import NamedTuple
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.dialects import dialect_of
 from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_ids, steps_label
-from tracer.model.measures import ineffective, missing, requests, updates
-from tracer.model.selection import Selection
+from tracer.model.measures import ineffective, missing, requests
+from tracer.model.records import Kind
+from tracer.model.runs import Run, join
+from tracer.model.selection import ROLES, Selection
 from tracer.model.summary import Pattern, Summary
-from tracer.model.timeline import Steps, Values
-from tracer.model.trace import Trace
+from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.wording import some
-from tracer.testing.expected import Claim, Target, Wanted, of_kinds
+from tracer.testing.expected import Claim, Wanted, of_kinds
 
 WIDTH = 76  # pytest indents a message by 4
 MAX_NAMES = 3
-"""The most names in a sentence."""
+"""The most names in a sentence, and the most stretches of steps in a row."""
 
 _MAX_ROWS = 30
-Span = tuple[int, int]
-"""The first and the last of some steps in a row."""
-_Key = tuple[list[int | None], int]
-"""Variables that got the same, and a replica."""
+_KINDS: tuple[Kind, ...] = ("dense", "sparse")
 
 
-class _Counts(NamedTuple):
-    """What each step did to a variable."""
+class Counts(NamedTuple):
+    """What a step, or a whole run, did to a variable."""
 
-    dense: int
-    sparse: int
-    none: int
+    dense: int = 0
+    sparse: int = 0
+    none: int = 0
     """Gradients that were `None`."""
-    requested: int
+    requested: int = 0
     """Gradients that were not."""
-    vain: int = 0
+    ineffective: int = 0
     """Executions that assigned nothing."""
 
     @property
     def executed(self) -> bool:
         return bool(self.dense or self.sparse)
 
+    def note(self, otherwise: str = "not handed over") -> str:
+        """Why there was no update; empty if there was one."""
+        if self.executed:
+            return ""
+        if self.ineffective:
+            return "nothing was assigned"
+        if self.requested:
+            return "not applied"
+        return "no gradient" if self.none else otherwise
 
-class _Row(NamedTuple):
-    """What some steps did to one variable, or to all of them alike, on some replicas."""
+
+class Difference(NamedTuple):
+    """What some steps did to one variable, or to all of them alike."""
 
     first: int
-    order: int
+    """The first of the steps."""
+    variable: int
+    """-1 for all of them, or for a step method."""
     name: str
-    spans: tuple[Span, ...]
-    counts: _Counts
-    note: str
+    steps: tuple[Steps, ...]
+    counts: Counts
 
 
-class Differences(NamedTuple):
-    """Where the counts of a trace are not as wanted."""
-
-    rows: dict[_Row, dict[int, None]]
-    """Each row with its replicas."""
-    unapplied: set[Span]
-    """The steps in which too little ran because no gradient was applied."""
-    short: bool
-    """Whether anything ran less often than it should."""
-
-
-class _Wrong(NamedTuple):
-    """Steps that count the same, and not what is wanted."""
-
-    spans: tuple[Span, ...]
-    counts: Sequence[_Counts]
-    """What they did to each group of variables on each replica."""
-    short: bool
-    """Whether a count is too small."""
-    unapplied: bool
-    """Whether gradients came and none was applied."""
-
-
-def differences(claim: Claim) -> Differences:
-    """What each variable got, on each replica, in the steps in which a count is not as wanted."""
-    rows: dict[_Row, dict[int, None]] = {}
-    unapplied: set[Span] = set()
-    short = False
-    for summary in claim.summaries:
-        of = f"{shown(summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
-        for judged in claim.replicas(summary):
-            replicas = summary.replicas if judged is None else (judged,)
-            keys = [(g, on) for g in _groups(summary, claim.selection) for on in replicas]
-            wrong, usual = _wrong_steps(claim, summary, judged, keys)
-            short = short or any(each.short for each in wrong)
-            unapplied |= {span for e in wrong if e.short and e.unapplied for span in e.spans}
-            for row, replica in _rows(claim, summary, keys, wrong, usual):
-                rows.setdefault(row._replace(name=of + row.name), {})[replica] = None
-    return Differences(rows, unapplied, short)
-
-
-def _wrong_steps(
-    claim: Claim, summary: Summary, replica: int | None, keys: Sequence[_Key]
-) -> tuple[list[_Wrong], list[_Counts | None]]:
-    """The steps with a wrong count, by what they count; and what is usual in the other steps.
+class Judged:
+    """The steps of an optimizer, on all replicas together or on one, and which of them are wrong.
 
     All steps are wrong if what is wrong is their sum.
     """
-    selection, failed, per_step = claim.selection, claim.failed, claim.expected.per_step
-    measures = [of_kinds(selection, wanted.kinds) for wanted in failed]
-    totals = tuple(summary.total(measure, replica) for measure in measures)
-    ran = [
-        selection,
-        *(replace(each, variables=selection.variables) for each in (requests, ineffective)),
-    ]
-    of_keys = [measure for key in keys for measure in _measures(selection, *key)]
-    timeline = summary.timeline(*measures, *ran, *of_keys, replica=replica)
-    lost, width, size = summary.unplaced(selection), len(failed) + 3, len(_Counts._fields)
 
-    @functools.cache
-    def is_wrong(values: Values) -> bool:
-        executed, requested, _ = values[width - 3 : width]
-        if lost and not executed and not requested:
-            return False  # the step may be one of those of which the detail is lost
-        return not (per_step and _hold(failed, values))
+    def __init__(self, claim: Claim, summary: Summary, replica: int | None) -> None:
+        self.claim, self.summary, self.replica = claim, summary, replica
+        failed, per_step = claim.failed, claim.expected.per_step
+        replicas = summary.replicas if replica is None else (replica,)
+        self._keys = [(each, on) for each in _groups(claim, summary) for on in replicas]
+        wanted = [of_kinds(claim.selection, each.kinds) for each in failed]
+        counted = (each for key in self._keys for each in _measures(claim.selection, *key))
+        timeline = summary.timeline(*wanted, *counted, replica=replica)
+        self.steps = cache(partial(steps_of, timeline))
+        size, width = len(Counts._fields), len(failed)
+        self._work = {
+            values: [Counts(*values[at : at + size]) for at in range(width, len(values), size)]
+            for values in timeline.spread
+        }
+        lost = summary.unplaced(claim.selection)
+        right = [
+            values
+            for values, work in self._work.items()
+            if (per_step and all(map(Wanted.holds, failed, values)))
+            or (lost and not any(each.executed or each.requested for each in work))
+        ]
+        self.wrong = frozenset(self._work.keys() - right)
+        totals = tuple(claim.total(each, replica) for each in failed)
+        counts = (per_step and self.wrong) or {totals}
+        self.short = any(any(map(Wanted.is_over, failed, each)) for each in counts)
+        usual = max(right, key=timeline.spread.__getitem__, default=None) if per_step else None
+        self._usual = [None] * len(self._keys) if usual is None else self._work[usual]
 
-    def counts(values: Values) -> list[_Counts]:
-        return [_Counts(*values[at : at + size]) for at in range(width, len(values), size)]
+    @property
+    def unapplied(self) -> frozenset[Values]:
+        """The wrong steps in which gradients came, and none was applied."""
+        return frozenset(
+            each
+            for each in self.wrong
+            if any(counts.requested for counts in self._work[each])
+            and not any(counts.executed or counts.ineffective for counts in self._work[each])
+        )
 
-    spans_by_values: dict[Values, list[Span]] = {}
-    for first, last, values in timeline.spans(is_wrong):
-        spans_by_values.setdefault(values, []).append((first, last))
-    wrong = []
-    for values, spans in spans_by_values.items():
-        executed, requested, idle = values[width - 3 : width]
-        short = _short(failed, values if per_step else totals)
-        unapplied = bool(requested and not executed and not idle)
-        wrong.append(_Wrong(tuple(spans), counts(values), short, unapplied))
-    good = [values for values in timeline.spread if per_step and not is_wrong(values)]
-    most = max(good, key=lambda values: timeline.spread[values], default=None)
-    return wrong, [None] * len(keys) if most is None else [*counts(most)]
+    def rows(self) -> Iterator[tuple[Difference, int]]:
+        """What wrong steps did to each variable, each with its replica, unless that is usual.
 
-
-def _hold(wanted: Iterable[Wanted], values: Values) -> bool:
-    return all(each.holds(count) for each, count in zip(wanted, values, strict=False))
-
-
-def _short(wanted: Iterable[Wanted], values: Values) -> bool:
-    return any(count < (each.low or 0) for each, count in zip(wanted, values, strict=False))
-
-
-def _rows(
-    claim: Claim,
-    summary: Summary,
-    keys: Sequence[_Key],
-    wrong: Sequence[_Wrong],
-    usual: Sequence[_Counts | None],
-) -> Iterator[tuple[_Row, int]]:
-    """The rows, each with its replica: one for all steps that did the same to a variable.
-
-    One stands for each variable in the steps in which none of their gradients was applied.
-    """
-    selection, per_step = claim.selection, claim.expected.per_step
-    together = functools.cache(_together)  # many variables have the same steps
-    for number, (variables, replica) in enumerate(keys):
-        spans_by_counts: dict[tuple[bool, _Counts], list[tuple[Span, ...]]] = {}
-        for each in wrong:
-            counts = each.counts[number]
-            none_applied = each.unapplied and selection.variables is None
-            differs = none_applied or counts != usual[number]
-            if differs and (each.short or per_step or counts.executed):
-                key = none_applied, _Counts(0, 0, 0, 1) if none_applied else counts
-                spans_by_counts.setdefault(key, []).append(each.spans)
-        for (none_applied, counts), parts in spans_by_counts.items():
-            spans, note = together(tuple(parts)), _note(counts, selection)
-            for index in [None] if none_applied else variables:
-                name = f"each {summary.dialect.variable}" if none_applied else _name(claim, index)
-                order = -1 if index is None else index
-                yield _Row(spans[0][0], order, name, spans, counts, note), replica
+        One row stands for each variable in the steps in which none of their gradients was applied.
+        """
+        claim, summary = self.claim, self.summary
+        of = f"{shown(summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
+        unapplied = self.unapplied if claim.selection.variables is None else frozenset()
+        for number, (variables, replica) in enumerate(self._keys):
+            alike: dict[tuple[bool, Counts], set[Values]] = {}
+            for values in self.wrong:
+                of_all, counts = values in unapplied, self._work[values][number]
+                differs = of_all or counts != self._usual[number]
+                if differs and (self.short or claim.expected.per_step or counts.executed):
+                    key = (True, Counts(requested=1)) if of_all else (False, counts)
+                    alike.setdefault(key, set()).add(values)
+            for (of_all, counts), those in alike.items():
+                steps = self.steps(frozenset(those))
+                for index in (-1,) if of_all else variables:
+                    name = f"each {summary.dialect.variable}" if of_all else _name(claim, index)
+                    yield Difference(steps[0].first, index, of + name, steps, counts), replica
 
 
-def _together(parts: Sequence[tuple[Span, ...]]) -> tuple[Span, ...]:
-    """The spans in their order, neighbours as one."""
-    if len(parts) == 1:
-        return parts[0]
-    found: list[Span] = []
-    for first, last in heapq.merge(*parts):
-        if found and found[-1][1] == first - 1:
-            first = found.pop()[0]
-        found.append((first, last))
+def steps_of(timeline: Timeline, counts: Collection[Values]) -> tuple[Steps, ...]:
+    """The steps with such counts; more than three stretches at equal distances are one."""
+    stretches: list[Run] = []  # `times` is how many steps a stretch has
+    for first, last, _ in timeline.spans(counts.__contains__):
+        if stretches and stretches[-1].first + stretches[-1].times == first:
+            first = stretches.pop().first
+        stretches.append(Run(first, 1, 1, last - first + 1))
+    found: list[Steps] = []
+    for run in join(stretches):
+        if run.count > MAX_NAMES:
+            found.append(Steps(run.first, run.last + run.times - 1, run.times, run.stride))
+        else:
+            firsts = range(run.first, run.last + 1, run.stride)
+            found += [Steps(first, first + run.times - 1, run.times) for first in firsts]
     return tuple(found)
 
 
-def _groups(summary: Summary, selection: Selection) -> list[list[int | None]]:
+def _groups(claim: Claim, summary: Summary) -> list[Sequence[int]]:
     """The variables that are meant, those together that got the same in every step.
 
-    A step method has no variables: None stands for it.
+    A step method has no variables: -1 stands for it.
     """
+    selection = claim.selection
     only = selection.variables
-    groups: list[tuple[list[int | None], bool]] = [
-        ([i for i in pattern.variables if only is None or i in only], pattern.has(selection))
-        for pattern in summary.patterns
-        if any(map(pattern.has, (selection, missing, requests, ineffective)))
-    ]
-    without = only is None and any(
-        selection.holds(entry) and not entry.variables
-        for block in summary.blocks
-        for entry in block.entries
-    )
-    executed_only = selection.methods is not None and (
-        without or any(executed for variables, executed in groups if variables)
-    )
-    kept = [v for v, executed in groups if v and (executed or not executed_only)]
-    return [*kept, [None]] if without else kept
+    asked = (selection, missing, requests, ineffective)
+    patterns = [each for each in summary.patterns if any(map(each.has, asked))]
+    groups = {each: [i for i in each.variables if only is None or i in only] for each in patterns}
+    entries = (each for block in summary.blocks for each in block.entries)
+    alone = only is None and any(selection.holds(e) and not e.variables for e in entries)
+    executed = [own for each, own in groups.items() if own and each.has(selection)]
+    if selection.methods is None or not (alone or executed):
+        executed = [own for own in groups.values() if own]
+    return [*executed, *([[-1]] if alone else [])]
 
 
 def _measures(
-    selection: Selection, variables: Sequence[int | None], replica: int
-) -> Iterator[Selection]:
-    """The measures of `_Counts`, of a group of variables on a replica."""
-    dense, sparse = of_kinds(selection, {"dense"}), of_kinds(selection, {"sparse"})
-    measures = [dense, sparse, missing, requests, ineffective]
-    first = variables[0]
-    if first is None:
-        measures = [selection, *[Selection(roles=frozenset())] * 4]
-    only = None if first is None else frozenset({first})
-    return (replace(each, variables=only, replicas=frozenset({replica})) for each in measures)
+    selection: Selection, variables: Sequence[int] = (), replica: int | None = None
+) -> list[Selection]:
+    """The measures of `Counts`, of a group of variables on a replica."""
+    measures = [*(of_kinds(selection, {each}) for each in _KINDS), missing, requests, ineffective]
+    only = frozenset(variables[:1]) or None
+    if variables and variables[0] < 0:
+        measures, only = [selection, *[Selection(roles=frozenset())] * 4], None
+    on = None if replica is None else frozenset({replica})
+    return [replace(each, variables=only, replicas=on) for each in measures]
 
 
-def _name(claim: Claim, index: int | None) -> str:
-    if index is not None:
+def _name(claim: Claim, index: int) -> str:
+    if index >= 0:
         return shown(claim.trace.variables[index].name) or "''"
     methods = claim.selection.methods or ()
     return ", ".join(shown(claim.trace.methods[each].name) for each in sorted(methods))
 
 
-def _note(counts: _Counts, selection: Selection) -> str:
-    if counts.none:
-        return "no gradient"
-    if counts.executed or selection.methods is not None:
-        return ""
-    if counts.vain:
-        return "nothing was assigned"
-    return "not applied" if counts.requested else "not handed over"
+def rows_of_work(judged: Iterable[Judged]) -> dict[Difference, dict[int, None]]:
+    """The rows of all that was judged, each with its replicas."""
+    rows: dict[Difference, dict[int, None]] = {}
+    for row, replica in (each for part in judged for each in part.rows()):
+        rows.setdefault(row, {})[replica] = None
+    return rows
 
 
-def table_of_work(claim: Claim, rows: Mapping[_Row, Iterable[int]]) -> list[str]:
-    """The rows that differ, and what ran outside any step."""
-    trace, selection = claim.trace, claim.selection
-    methods = [trace.methods[index] for index in selection.methods or ()]
-    by_method = any(method.role == "step" for method in methods)
-    several, in_all = len(trace.replicas) > 1, not claim.expected.per_step
-    columns = [Column("per step", left=True)]
-    if several:
-        columns.append(Column("replica", left=True))
-    columns += [Column("executions")] if by_method else [Column("dense"), Column("sparse")]
-    if in_all:
-        columns.append(Column("in all"))
+def table_of_work(claim: Claim, rows: Mapping[Difference, Iterable[int]]) -> list[str]:
+    """The rows that differ, each with its replicas, and what ran outside any step."""
+    trace, in_all = claim.trace, not claim.expected.per_step
+    several, kinds = len(trace.replicas) > 1, ["executions"] if claim.of_steps else [*_KINDS]
+    columns = ["per step", *["replica"] * several, *kinds, *["in all"] * in_all]
     lines = []
     for row in sorted(rows):
-        replicas = list(rows[row])
-        cells = [label(row.spans, 3)]
-        if several:
-            cells.append(_ids(trace, replicas))
-        counts = row.counts[: 1 if by_method else 2]
-        cells += [f"{count:,}" for count in counts]
-        if in_all:
-            cells.append(f"{sum(row.counts[:2]) * length(row.spans) * len(replicas):,}")
-        lines.append(Row(row.name, tuple(cells), row.note))
+        on = list(rows[row])
+        counts = [f"{count:,}" for count in row.counts[: len(kinds)]]
+        steps = sum(each.number for each in row.steps)
+        total = f"{sum(row.counts[:2]) * steps * len(on):,}"
+        cells = [label(row.steps), *[_ids(claim, on)] * several, *counts, *[total] * in_all]
+        note = row.counts.note() if claim.selection.methods is None or row.counts.none else ""
+        lines.append(Row(row.name, tuple(cells), note))
     for summary in claim.summaries:
-        outside = [summary.outside(of_kinds(selection, {kind})) for kind in ("dense", "sparse")]
+        outside = [summary.outside(of_kinds(claim.selection, {kind})) for kind in _KINDS]
         if any(outside):
-            cells = ["-"] * (1 + several) + [f"{count:,}" for count in outside]
-            cells += [f"{sum(outside):,}"] * in_all
+            counts = [f"{count:,}" for count in (*outside, *[sum(outside)] * in_all)]
+            cells = ["-"] * (1 + several) + counts
             lines.append(Row("outside any step", tuple(cells), "a direct call"))
-    return as_lines("method" if by_method else dialect_of(trace).variable, columns, lines)
+    header = "method" if claim.of_steps else dialect_of(trace).variable
+    return as_lines(header, columns, lines)
 
 
 def table_of_effects(claim: Claim) -> list[str]:
     """What was seen of each variable, and after which steps what is expected otherwise."""
-    rows: list[tuple[int, Row]] = []
-    only = claim.selection.variables
-    what = [each for each in OBSERVATIONS if each == claim.expected.what]
-    for pattern in (pattern for summary in claim.summaries for pattern in summary.patterns):
+    rows: dict[int, Row] = {}
+    only, what = claim.selection.variables, claim.expected.what
+    for pattern in claim.patterns:
         cells = tuple(f"{pattern.observed(each):,}" for each in OBSERVATIONS)
-        spans = [each[:2] for each in pattern.timeline(observations=what).spans()]
-        noun = "step" if length(spans) == 1 else "steps"
-        note = f"in {noun} {label(spans, 3)}" if spans else ""
+        timeline = pattern.timeline(observations=[each for each in OBSERVATIONS if each == what])
+        steps = steps_of(timeline, timeline.spread.keys() - {(0,)})
+        noun = "step" if sum(each.number for each in steps) == 1 else "steps"
+        note = f"in {noun} {label(steps)}" if steps else ""
         for index in pattern.variables if pattern.observed("compared") else ():
             if only is None or index in only:
-                rows.append((index, Row(_name(claim, index), cells, note)))
-    columns = [Column("compared"), Column("unchanged"), Column("not finite")]
-    return as_lines("variable", columns, [row for _, row in sorted(rows, key=itemgetter(0))])
+                rows[index] = Row(_name(claim, index), cells, note)
+    columns = [each.replace("_", " ") for each in OBSERVATIONS]
+    return as_lines("variable", columns, [rows[index] for index in sorted(rows)])
 
 
-def table_of_calls(calls: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """How often what was called."""
+def table_of_calls(calls: Mapping[tuple[str, str], int]) -> list[str]:
+    """How often what was called, by its name and the context."""
     rows = [
-        Row(shown(name), (f"{row['eager']:,}", f"{row['tracing']:,}"))
-        for name, row in calls.items()
+        Row(shown(name), tuple(f"{calls.get((name, each), 0):,}" for each in ("eager", "tracing")))
+        for name in dict.fromkeys(name for name, _ in calls)
     ]
-    return as_lines("calls of", [Column("eager"), Column("tracing")], rows)
+    return as_lines("calls of", ["eager", "tracing"], rows)
 
 
-def rows_of_missed(claim: Claim, targets: Iterable[Target]) -> list[tuple[str, Row]]:
-    """The variables that were not updated, or not changed, with what each got instead."""
-    known: dict[int | None, list[Pattern]] = {}
-    for pattern in (pattern for summary in claim.summaries for pattern in summary.patterns):
-        for variable in pattern.variables:  # of several patterns if several optimizers had it
-            known.setdefault(variable, []).append(pattern)
+def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
+    """The targets that were not updated, or not changed, with what each got instead."""
+    patterns_of: dict[int | None, list[Pattern]] = {}
+    for pattern in claim.patterns:  # of several patterns if several optimizers had it
+        for variable in pattern.variables:
+            patterns_of.setdefault(variable, []).append(pattern)
     missed = []
-    for name, index in targets:
-        patterns = known.get(index, [])
+    for target in claim.expected.targets or ():
+        patterns = patterns_of.get(target.index, [])
+        measures = _measures(Selection(roles=ROLES["updates"]))
+        counts = Counts(*(sum(p.total(each) for p in patterns) for each in measures))
         if claim.expected.what == "changes":
-            shape = () if index is None else claim.trace.variables[index].shape
-            note = "" if 0 in shape else _why_not_changed(claim.trace, patterns)
-            totals = [_total(patterns, updates)]
-            totals += [sum(p.observed(each) for p in patterns) for each in OBSERVATIONS[:2]]
+            known = claim.trace.variables
+            shape = () if target.index is None else known[target.index].shape
+            note = "" if 0 in shape else _why_not_changed(claim, patterns, counts)
+            seen = [sum(p.observed(each) for p in patterns) for each in OBSERVATIONS[:2]]
+            cells = [counts.dense + counts.sparse, *seen]
         else:
-            note = "" if _total(patterns, updates) else _why_not_updated(claim.trace, patterns)
-            totals = [_total(patterns, each) for each in (requests, missing)]
+            nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
+            ran = not any(each.entries for each in patterns)
+            note = counts.note(nothing if ran else "its graph never ran")
+            cells = [counts.requested, counts.none]
         if note:
-            cells = tuple(f"{total:,}" for total in totals)
-            missed.append((name, Row(shown(name) or "''", cells, note)))
+            name = shown(target.name) or "''"
+            missed.append((target.name, Row(name, tuple(f"{n:,}" for n in cells), note)))
     return missed
 
 
-def table_of_targets(claim: Claim, rows: Sequence[Row]) -> list[str]:
-    """What each of the variables got that were missed."""
-    changes = claim.expected.what == "changes"
-    headers = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
-    return as_lines("variable", [Column(each) for each in headers], rows)
-
-
-def _total(patterns: Iterable[Pattern], measure: Selection) -> int:
-    return sum(pattern.total(measure) for pattern in patterns)
-
-
-def _why_not_changed(trace: Trace, patterns: Sequence[Pattern]) -> str:
+def _why_not_changed(claim: Claim, patterns: Iterable[Pattern], counts: Counts) -> str:
     """Why some replica that was handed a variable did not change it; empty if each did."""
     moved: Counter[int] = Counter()
     for pattern in patterns:
-        for replica in range(len(trace.replicas)):
+        for replica in range(len(claim.trace.replicas)):
             if compared := pattern.observed("compared", replica):
                 moved[replica] += compared - pattern.observed("unchanged", replica)
+    still = [replica for replica, number in moved.items() if not number]
     if not moved:
         return "never handed over"
-    still = [replica for replica, number in moved.items() if not number]
     if not still:
         return ""
-    on = f" on replica {trace.replicas[still[0]].id}" if any(moved.values()) else ""
-    return f"no bit changed{on}" if _total(patterns, updates) else "never updated"
+    on = f" on replica {claim.trace.replicas[still[0]].id}" if any(moved.values()) else ""
+    return f"no bit changed{on}" if counts.executed else "never updated"
 
 
-def _why_not_updated(trace: Trace, patterns: Sequence[Pattern]) -> str:
-    if _total(patterns, ineffective):
-        return "nothing was assigned"
-    if _total(patterns, requests):
-        return "handed over, never applied"
-    if _total(patterns, missing):
-        return "no gradient"
-    if any(each.entries for each in patterns):
-        return "its graph never ran"
-    return "never handed to the optimizer" if trace.complete else "not seen"
-
-
-def _ids(trace: Trace, replicas: Sequence[int]) -> str:
+def _ids(claim: Claim, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
-    if len(replicas) > 3 and len(replicas) == len(trace.replicas):
-        return f"all {len(replicas):,}"
-    ids = replica_ids(trace)
+    ids = replica_ids(claim.trace)
+    if len(replicas) == len(ids) > 3:
+        return f"all {len(ids):,}"
     return shown(listed([ids[index] for index in replicas], 3))
 
 
-def label(spans: Sequence[Span], most: int | None = None) -> str:
-    """The steps as text; equal spans at equal distances are written as a cycle.
+def label(steps: Sequence[Steps]) -> str:
+    """The steps as text; of many stretches the first are named.
 
-    With `most`, no more than this many are named.
-
-    >>> label([(1, 3), (5, 7), (9, 11), (13, 15), (20, 20)])
-    '1-3, 5-7 … 13-15, 20'
-    >>> label([(1, 1), (4, 4), (9, 12), (20, 22)], most=2)
-    '1, 4 and 7 more'
+    >>> label([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
+    '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
     """
-    parts: list[Steps] = []
-    at = 0
-    while at < len(spans):
-        first, last = spans[at]
-        period = spans[at + 1][0] - first if at + 1 < len(spans) else 0
-        turns = 1
-        while at + turns < len(spans) and spans[at + turns][0] == first + turns * period:
-            if spans[at + turns][1] != last + turns * period:
-                break
-            turns += 1
-        turns = turns if turns > 3 else 1
-        end = last + (turns - 1) * period
-        parts.append(Steps(first, end, last - first + 1, period if turns > 1 else None))
-        at += turns
-    names = [steps_label(each) for each in parts]
-    if most is None or len(names) <= most:
-        return ", ".join(names)
-    return f"{', '.join(names[:most])} and {sum(each.number for each in parts[most:]):,} more"
+    names = ", ".join(map(steps_label, steps[:MAX_NAMES]))
+    rest = sum(each.number for each in steps[MAX_NAMES:])
+    return f"{names} and {rest:,} more" if rest else names
 
 
-def length(spans: Iterable[Span]) -> int:
-    return sum(last - first + 1 for first, last in spans)
-
-
-def as_lines(header: str, columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+def as_lines(header: str, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The table with these rows, or with the first of them if they are many."""
     ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
     kept = [rows[index] for index in sorted(ranked[:_MAX_ROWS])]  # the odd ones first
-    table = Table(header, columns, kept)
+    table = Table(header, [Column(c, left=c in ("per step", "replica")) for c in columns], kept)
     lines = [line.plain for line in table.lines(WIDTH)] if rows else []
     rest = len(rows) - len(kept)
     return [*lines, *[f"… and {some(rest, 'more row')}"] * (rest > 0)]
 
 
-def listed(items: Sequence[str], most: int | None = None, comma: str = ", ") -> str:
-    """The items with commas; with `most`, no more than this many are named."""
-    if most is None or len(items) <= most:
-        return comma.join(items)
-    return f"{comma.join(items[:most])} and {len(items) - most:,} more"
+def listed(items: Sequence[str], most: int, comma: str = ", ") -> str:
+    """The items with commas; no more than `most` of them are named."""
+    rest = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return comma.join(items[:most]) + rest

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tracer.layout import shown
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
-from tracer.model.wording import listed
+from tracer.model.wording import listed, plural
 from tracer.testing.expected import Claim
 
 _MAX_NAMES = 3
@@ -33,24 +33,23 @@ def together(names: Sequence[str]) -> str:
 
 def are_frozen(layers: Sequence[Frozen]) -> str:
     """`layer encoder is frozen (trainable=False)`."""
-    names = [layer for layer, _ in layers]
-    word = "layer" if len(names) == 1 else "layers"
-    is_or_are = "is" if len(names) == 1 else "are"
-    return f"{word} {together(names)} {is_or_are} frozen (trainable=False)"
+    layer, are = plural(len(layers), "layer"), plural(len(layers), "is", "are")
+    return f"{layer} {together([name for name, _ in layers])} {are} frozen (trainable=False)"
 
 
-def not_handed(trace: Trace, names: Sequence[str], layers: Sequence[Frozen]) -> str:
-    """A sentence that says so of these variables; of `layers` that they hold them, if any does."""
+def not_handed(trace: Trace, names: Sequence[str]) -> str:
+    """A sentence that says so of these variables; if some of them are frozen, of those alone."""
+    layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
+    names = [name for _, own in layers for name in own if name in names] or names
     roots = [each.name for i, each in enumerate(trace.optimizers) if each.root == i]
     optimizer = shown(roots[0]) if len(roots) == 1 else "the optimizer"
-    was = "was" if len(names) == 1 else "were"
     why = f": {are_frozen(layers)}" if layers else ""
-    return f"{together(names)} {was} not handed to {optimizer}{why}"
+    return f"{together(names)} {plural(len(names), 'was', 'were')} not handed to {optimizer}{why}"
 
 
-def of_layers(trace: Trace, layers: Sequence[Frozen]) -> str:
-    """The same of all that these layers would train."""
-    return not_handed(trace, [name for _, names in layers for name in names], layers)
+def names_in(layers: Sequence[Frozen]) -> list[str]:
+    """The names of all that these layers would train."""
+    return [name for _, names in layers for name in names]
 
 
 def explaining(claim: Claim) -> list[Frozen]:
@@ -58,32 +57,26 @@ def explaining(claim: Claim) -> list[Frozen]:
 
     All of the frozen layers, or the one with that number: where several have it, it may be any.
     """
-    methods = [claim.trace.methods[index] for index in claim.selection.methods or ()]
-    if len(claim.summaries) != 1 or not claim.trace.complete or not claim.summaries[0].steps:
+    expected, summaries, frozen = claim.expected, claim.summaries, claim.trace.objects.frozen()
+    meant = "*" if expected.variable is None else expected.variable
+    if len(summaries) != 1 or not summaries[0].steps or not isinstance(meant, str):
         return []
-    if any(method.role != "apply" for method in methods):
+    if claim.of_steps or not claim.trace.complete:
         return []
-    expected, (summary,) = claim.expected, claim.summaries
-    layers = list(summary.trace.objects.frozen())
-    if isinstance(expected.variable, str):
-        meant = expected.variable
-        kept = ((name, tuple(n for n in own if is_meant(meant, n))) for name, own in layers)
-        layers = [(name, own) for name, own in kept if own]
-    elif expected.variable is not None:
-        return []
-    counts = summary.steps if expected.per_step else 1
-    counts *= len(summary.replicas) if expected.per_replica else 1
-    steps = sum(summary.steps_on.values())
-    culprits: list[Frozen] = []
+    own = [(name, tuple(each for each in own if is_meant(meant, each))) for name, own in frozen]
+    layers = [each for each in own if each[1]]
+    counts = summaries[0].steps if expected.per_step else 1
+    counts *= len(summaries[0].replicas) if expected.per_replica else 1
+    culprits: dict[Frozen, None] = {}
     for wanted in claim.failed:
-        missing = (wanted.low or 0) * counts - claim.total(summary, wanted)
-        if missing <= 0:
+        missing = (wanted.low or 0) * counts - claim.total(wanted)
+        number, rest = divmod(missing, sum(summaries[0].steps_on.values()))
+        fitting = [each for each in layers if len(each[1]) == number]
+        if sum(len(names) for _, names in layers) == number:
+            fitting = layers
+        elif len(fitting) != 1:
             return []
-        if sum(len(own) for _, own in layers) * steps == missing:
-            found = layers
-        else:
-            found = [each for each in layers if len(each[1]) * steps == missing]
-            if len(found) != 1:
-                return []
-        culprits += [each for each in found if each not in culprits]
-    return culprits
+        if number <= 0 or rest:
+            return []
+        culprits |= dict.fromkeys(fitting)
+    return [*culprits]

@@ -2,36 +2,45 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from tracer.api import leaves_of, name_of
-from tracer.errors import UnknownName
-from tracer.model.names import shards_of, variables_meant, with_namesakes
+from tracer.api import is_loose_tensor, leaves_of, name_of, names_alive
+from tracer.errors import UnknownName, shown, unknown_name
+from tracer.model.names import (
+    is_meant,
+    near_patterns,
+    shards_of,
+    variables_meant,
+    with_namesakes,
+)
 from tracer.model.records import Variable
 from tracer.model.trace import Trace
-from tracer.testing.expected import Target
 
 __tracebackhide__ = True  # as in `assertions`
 
 
+@dataclass(frozen=True)
+class Target:
+    """A variable that is meant."""
+
+    name: str
+    index: int | None = None
+    """Its index in the trace; None if the trace does not hold it."""
+    given: object = None
+    """The name or the variable that means it; None for a leaf of a tree."""
+
+
 def of_given(variable: object, word: str = " of ") -> str:
     """` of dense/kernel`; nothing if none was given. Raises `TypeError` if it has no name."""
-    if variable is None:
-        return ""
-    if isinstance(variable, str):
-        return word + variable
+    parts = [] if variable is None else shards_of(variable) or [variable]
     try:
-        return word + name_of_given(variable)
+        names = [each if isinstance(each, str) else name_of(each) for each in parts]
     except TypeError:
         raise TypeError(
             f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
         ) from None
-
-
-def of_layer(given: object) -> str:
-    """` of encoder` for a layer or a model."""
-    return of_given(given) if holds_variables(given) and hasattr(given, "name") else ""
+    return word + ", ".join(names) if names else ""
 
 
 def holds_variables(given: object) -> bool:
@@ -48,30 +57,20 @@ def _is_module(given: Any) -> bool:
     return callable(getattr(given, "named_parameters", None)) and not is_layer
 
 
-def name_of_given(variable: object) -> str:
-    """The name of a variable; of one in shards those of all."""
-    shards = shards_of(variable)
-    return ", ".join(name_of(shard) for shard in shards) if shards else name_of(variable)
-
-
-def plain_name(variable: object) -> str:
-    """The name of a variable; that of a leaf is given by itself."""
-    return variable if isinstance(variable, str) else name_of(variable)
-
-
-def indices_meant(trace: Trace, variables: Iterable[object]) -> frozenset[int]:
-    """The indices of the variables, or of what a name means, as far as the trace holds them.
+def indices_of(trace: Trace, given: object) -> frozenset[int]:
+    """The indices of the variables that a name, a variable, a layer or a model means.
 
     A name means all variables of that name, as of two models.
+
+    Raises `tracer.UnknownName` if the trace holds none of them.
     """
-    indices: set[int] = set()
-    for variable in variables:
-        with suppress(UnknownName):
-            meant = variables_meant(variable, trace.variables, trace.objects)
-            if isinstance(variable, str):
-                meant = with_namesakes(meant, trace.variables)
-            indices |= meant
-    return frozenset(indices)
+    if holds_variables(given):
+        targets = targets_meant(trace, given, "variables")
+        if known := indices(targets):
+            return known
+        raise UnknownName("the trace holds no variable of it")
+    meant = variables_meant(given, trace.variables, trace.objects)
+    return with_namesakes(meant, trace.variables) if isinstance(given, str) else meant
 
 
 def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
@@ -85,10 +84,10 @@ def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
         path = leaf.name.removesuffix("/value")  # so a module of Flax NNX has it, and optax not
         same = re.compile(rf"({re.escape(leaf.name)}|{re.escape(path)})(#\d+)?")
         named = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
-        indices = [n for n in named if trace.variables[n].shape == leaf.shape] or [
-            n for n in named if _is_member(trace.variables[n], leaf)
-        ]
-        meant += [(trace.variables[each].name, each) for each in indices] or [(leaf.name, None)]
+        shapes = [leaf.shape[more:] for more in range(len(leaf.shape) + 1)]
+        alike = ([n for n in named if trace.variables[n].shape == each] for each in shapes)
+        known = next(filter(None, alike), [])
+        meant += [Target(trace.variables[each].name, each) for each in known] or [Target(leaf.name)]
     return meant
 
 
@@ -99,16 +98,20 @@ def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
     """
     if leaves := leaves_of(given):
         return leaves_meant(trace, leaves)
-    return [
-        (
-            trace.variables[index].name
-            if index is not None and isinstance(each, str)
-            else plain_name(each),
-            index,
-        )
-        for each in variables_in(given, attribute)
-        for index in tuple(sorted(indices_meant(trace, [each]))) or (None,)
-    ]
+    targets: list[Target] = []
+    for each in variables_in(given, attribute):
+        try:
+            known = sorted(indices_of(trace, each))
+            targets += [Target(trace.variables[index].name, index, each) for index in known]
+        except UnknownName:
+            name = each if isinstance(each, str) else name_of(each)
+            targets.append(Target(name, None, each))
+    return targets
+
+
+def indices(targets: Iterable[Target]) -> frozenset[int]:
+    """The indices of those that the trace holds."""
+    return frozenset(each.index for each in targets if each.index is not None)
 
 
 def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:
@@ -116,10 +119,10 @@ def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:
 
     None, so empty, if no leaf can be: no other has its shape.
     """
-    found = {index for _, index in leaves_meant(trace, leaves)}
+    found = indices(leaves_meant(trace, leaves))
     others = [each for n, each in enumerate(trace.variables) if n not in found]
     for leaf in leaves:
-        if leaves_meant(trace, [leaf]) != [(leaf.name, None)]:
+        if indices(leaves_meant(trace, [leaf])):
             continue
         if like := [each.name for each in others if each.shape == leaf.shape]:
             end = leaf.name.rpartition("/")[2]
@@ -127,43 +130,57 @@ def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:
     return "", ""
 
 
-def _is_member(variable: Variable, leaf: Variable) -> bool:
-    """Whether the leaf has more dimensions in front than a variable that is alike."""
-    more = len(leaf.shape) - len(variable.shape)
-    return more > 0 and leaf.shape[more:] == variable.shape
-
-
-def is_known(trace: Trace, name: str) -> bool:
-    """Whether the trace holds a variable that is meant by `name`, a name or a glob."""
-    return bool(indices_meant(trace, [name]))
-
-
 def each_given(given: Any) -> Iterator[Any]:
-    """Each layer, model or variable that was given, by itself or in lists; no leaves of a tree."""
-    if isinstance(given, str) or leaves_of(given):
-        return
-    if hasattr(given, "dtype") or shards_of(given) or holds_variables(given):
+    """Each layer, model, variable or name that was given, by itself or in lists."""
+    shards = shards_of(given)
+    is_one = isinstance(given, str) or holds_variables(given) or hasattr(given, "dtype")
+    if is_one and not shards:
         yield given
     else:
-        for item in given:
+        for item in shards or given:
             yield from each_given(item)
 
 
 def variables_in(given: Any, attribute: str) -> list[Any]:
     """The variables of a model or a layer, or those that were given, or of several such things.
 
-    A name stands for itself. Of a tree of JAX the names of its leaves are meant.
+    A name stands for itself.
     """
-    if leaves := leaves_of(given):
-        return [leaf.name for leaf in leaves]
-    if isinstance(given, str):
-        return [given]
-    if _is_module(given):
-        trained = attribute == "trainable_variables"
-        return [each for each in given.parameters() if each.requires_grad or not trained]
-    variables = shards_of(given) or getattr(given, attribute, None)
-    if variables is not None and not callable(variables):
-        return list(variables)
-    if hasattr(given, "dtype"):
-        return [given]
-    return [variable for item in given for variable in variables_in(item, attribute)]
+    variables: list[Any] = []
+    for each in each_given(given):
+        if _is_module(each):
+            trained = attribute == "trainable_variables"
+            variables += [own for own in each.parameters() if own.requires_grad or not trained]
+        else:
+            variables += getattr(each, attribute) if holds_variables(each) else [each]
+    return variables
+
+
+def why_unknown(
+    trace: Trace, targets: Iterable[Target], leaves: Sequence[Variable]
+) -> tuple[str, str]:
+    """Why nothing can be said of a target, and what the trace holds instead.
+
+    Both are empty if each can be a variable of the program that no optimizer was handed.
+    """
+    known = [variable.name for variable in trace.variables]
+    unknown = [each for each in targets if each.index is None]
+    missing, like = leaf_like(trace, leaves)
+    if not trace.complete or not unknown:
+        return "", ""
+    if missing:
+        why = (
+            f"no path in the parameters is {shown(missing)!r}, and {shown(like)} may be the same "
+            "leaf: give the whole tree, as the optimizer gets it, a part with its keys from the "
+            "root on, or a variable of Keras itself"
+        )
+        return why, unknown_name("variable", missing, known, meant=[like]).instead
+    if any(is_loose_tensor(each.given) for each in unknown):
+        return "this tensor is no parameter: give the parameter itself, no copy of it", ""
+    alive = names_alive() if any(isinstance(each.given, str) for each in unknown) else set()
+    for name in (each.name for each in unknown if isinstance(each.given, str)):
+        if not any(is_meant(name, each) for each in alive):
+            meant = near_patterns(name, known) or near_patterns(name, sorted(alive - {*known}))
+            instead = unknown_name("variable", name, known, meant=meant).instead
+            return f"the program holds no variable {shown(name)!r}", instead
+    return "", ""

@@ -34,48 +34,30 @@ class Unused(NamedTuple):
         )
 
 
-class Watch:
-    """Waits for `assertion`, which is being made, to be used or to be gone."""
-
-    def __init__(self, assertion: object) -> None:
-        frame: FrameType | None = sys._getframe(1)
-        function, path, line = "", "", 0
-        while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
-            function = frame.f_code.co_name
-            frame = frame.f_back
-        if frame is not None:
-            path, line = frame.f_code.co_filename, frame.f_lineno
-        self._unused = Unused(function, path, line)
-        self._wait(assertion)
-
-    def entered(self, assertion: object) -> None:
-        """Its block begins."""
-        self.cancel()
-        self._unused = self._unused._replace(why="its block was entered and never left")
-        self._wait(assertion)
-
-    def abandoned(self) -> None:
-        """Its block was left by a generator that was closed."""
-        self.cancel()
-        why = "its block is in a generator that was closed before it ended"
-        _say(self._unused._replace(why=why), _of_this_test())
-
-    def cancel(self) -> None:
-        """It was used."""
-        self._finalizer.detach()
-
-    def _wait(self, assertion: object) -> None:
-        self._finalizer = weakref.finalize(assertion, _say, self._unused, _of_this_test())
+def made() -> Unused:
+    """The assertion that is being made, and the line of the program that makes it."""
+    frame: FrameType | None = sys._getframe(1)
+    function = ""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
+        function, frame = frame.f_code.co_name, frame.f_back
+    if frame is None:
+        return Unused(function, "", 0)
+    return Unused(function, frame.f_code.co_filename, frame.f_lineno)
 
 
-def _of_this_test() -> Any:
-    """Where the pytest plugin wants to be told of those of the test that runs now."""
+def watch(assertion: object, unused: Unused) -> "weakref.finalize[[Unused, Any], Any]":
+    """Say `unused` when the assertion is gone, unless that is detached before."""
+    return weakref.finalize(assertion, say, unused, of_this_test())
+
+
+def of_this_test() -> Any:
+    """Where the pytest plugin keeps those of the test that runs now; None if no test does."""
     return getattr(sys.modules.get(_PLUGIN), "unused_assertions", None)
 
 
-def _say(unused: Unused, told: list[Unused] | None) -> None:
-    if told is not None:
-        if told is _of_this_test():  # else that test ended by an error of its own, which held it
-            told.append(unused)
-    else:
+def say(unused: Unused, of_test: list[Unused] | None) -> None:
+    """That an assertion asserted nothing: to the pytest plugin, or as a warning."""
+    if of_test is None:
         warnings.warn_explicit(str(unused), RuntimeWarning, unused.path, unused.line)
+    elif of_test is of_this_test():  # else that test ended by an error of its own, which held it
+        of_test.append(unused)

@@ -2,28 +2,16 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
 from tracer.findings.rule import Severity
 from tracer.layout import shown
 from tracer.model.trace import Trace
-from tracer.reporters import console
 from tracer.testing.expressions import Verdict
 
 _COMMANDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
 """What GitHub calls an annotation that is as bad."""
-
-
-def put(content: str, output: Path | None) -> None:
-    """Write the verdicts to a file, or to standard output.
-
-    Raises `OSError` if the file cannot be written.
-    """
-    if output is None:
-        console.put(lambda width, color: content)
-    else:
-        output.write_text(content, encoding="utf-8")
 
 
 def text(verdicts: Sequence[Verdict]) -> str:
@@ -46,26 +34,17 @@ def _lines(reason: str) -> list[str]:
 
 def junit(verdicts: Sequence[Verdict]) -> str:
     """One test suite with a test case for each expectation."""
-    failures = sum(bool(verdict.reason) for verdict in verdicts)
-    suite = ElementTree.Element(
-        "testsuite",
-        {
-            "name": "tracer check",
-            "tests": str(len(verdicts)),
-            "failures": str(failures),
-            "errors": "0",
-            "skipped": "0",
-        },
-    )
+    numbers = {"tests": len(verdicts), "failures": sum(bool(each.reason) for each in verdicts)}
+    numbers |= {"errors": 0, "skipped": 0}
+    suites = ElementTree.Element("testsuites")
+    written = {key: str(number) for key, number in numbers.items()}
+    suite = ElementTree.SubElement(suites, "testsuite", {"name": "tracer check", **written})
     for verdict in verdicts:
-        case = ElementTree.SubElement(
-            suite, "testcase", {"classname": "tracer", "name": shown(verdict.text)}
-        )
+        named = {"classname": "tracer", "name": shown(verdict.text)}
+        case = ElementTree.SubElement(suite, "testcase", named)
         if verdict.reason:
             lines = _lines(verdict.reason)
             ElementTree.SubElement(case, "failure", {"message": lines[0]}).text = "\n".join(lines)
-    suites = ElementTree.Element("testsuites")
-    suites.append(suite)
     ElementTree.indent(suites)
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
@@ -91,19 +70,18 @@ def github(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace)
 
 def _annotation(verdict: Verdict, file: str) -> str:
     properties = {"file": file, "title": f"tracer check: {shown(verdict.text)}"}
-    written = ",".join(f"{key}={_property(each)}" for key, each in properties.items() if each)
-    message = _data("\n".join(_lines(verdict.reason)))
-    return f"::{_COMMANDS[verdict.severity]} {written}::{message}"
+    written = (
+        f"{key}={_escaped(each).replace(':', '%3A').replace(',', '%2C')}"
+        for key, each in properties.items()
+        if each
+    )
+    message = _escaped("\n".join(_lines(verdict.reason)))
+    return f"::{_COMMANDS[verdict.severity]} {','.join(written)}::{message}"
 
 
-def _data(text: str) -> str:
+def _escaped(text: str) -> str:
     """As GitHub reads the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    """As GitHub reads a property of a workflow command."""
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _program_file(trace: Trace) -> str:

@@ -285,6 +285,21 @@ def test_each_assertion() -> None:
         step()
 
 
+@pytest.mark.parametrize("copy", ["data", "detach", "clone"])
+@pytest.mark.parametrize("assertion", [tracer.assert_never_updated, tracer.assert_all_updated])
+def test_a_tensor_that_is_no_parameter_proves_nothing(assertion: Any, copy: str) -> None:
+    model, frozen = torch.nn.Linear(2, 1), torch.nn.Parameter(torch.ones(1), requires_grad=False)
+    optimizer = Odometer(model.parameters())
+    other = getattr(model.weight, copy)
+    with (
+        pytest.raises(AssertionError, match="is no parameter: give the parameter itself"),
+        assertion(other if copy == "data" else other()),
+    ):
+        stepped(optimizer)
+    with tracer.assert_never_updated([frozen, torch.ones(1, requires_grad=True)]):
+        stepped(optimizer)
+
+
 def test_a_name_that_two_models_have_means_both(tmp_path: Path) -> None:
     """As those of a generator and a critic: the name does not say which stepped first."""
     models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
