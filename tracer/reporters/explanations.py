@@ -16,9 +16,9 @@ def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
     lines = []
     for rule in rules:
         name = f"{rule.code:{longest}}  {rule.severity:7}  "
-        first, *rest = paragraph(rule.title, width - len(name))
-        lines.append(Text(name, "bold") + first)
-        lines += [Text(" " * len(name)) + each for each in rest]
+        first, *rest = paragraph(rule.title, width, name)
+        first.stylize("bold", 0, len(name))
+        lines += [first, *rest]
     return printed(lines, width, color)
 
 
