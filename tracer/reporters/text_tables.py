@@ -23,7 +23,7 @@ from tracer.model.selection import Selection
 from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
-from tracer.model.wording import dash, some
+from tracer.model.wording import dash, first_true, some
 from tracer.reporters import caller_tree, layer_tree, rows
 from tracer.reporters.rows import By, StepRow
 from tracer.reporters.trees import Node, Tree, in_order
@@ -48,12 +48,11 @@ class Asked(NamedTuple):
         """The rows of a table that are shown."""
         return MAX_ROWS_IN_FULL if self.everything else MAX_ROWS
 
-    def more(self, rest: str, table: By, query: str = "") -> str:
-        """That a table has more rows, and what gives all; `query` is Python's that goes further."""
-        see = query if self.everything else f'by="{table}"'
-        if self.command:
-            see = f"--by {table}" + (" --format csv" if self.everything else "")
-        return f"… and {rest}: {see} has them all"
+    def more(self, rest: str, table: By) -> str:
+        """That a table has more rows, and what gives all of them."""
+        see = f"--by {table}" if self.command or self.everything else f'by="{table}"'
+        csv = " --format csv" if self.everything else ""
+        return f"… and {rest}: {see}{csv} has them all"
 
 
 _UPDATES = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
@@ -128,8 +127,7 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     if rest := [all_rows[index] for index in order[asked.most :]]:
         odd = sum(bool(row.note) for row in rest)
         more = some(len(rest), f"more {table.header}") + (f", {odd:,} of them odd" if odd else "")
-        query = 'trace.count("updates", by=("variable",))'
-        table.below.append(asked.more(more, "variable", query))
+        table.below.append(asked.more(more, "variable"))
     empty = summary.spread(measures.updates)[(0,)]
     if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
         heading = per_step.replace("\n", " ")
@@ -200,11 +198,12 @@ def _split(counts: Sequence[int]) -> str:
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     copy, several = replica_noun(summary.trace), len(summary.replicas) > 1
-    why = reason(summary)
-    all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
-    kept = all_rows if len(all_rows) <= asked.most else all_rows[: asked.most - 1]
+    why, idle = reason(summary), bool(summary.total(measures.ineffective))
+    figures = rows.by_step(summary)
+    kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
     header = f"per step,\nall {copy}s" if several else "per step"
-    table = Table(header, (*_UPDATES, *_EFFECTS), kept.copy(), cut_names=False)
+    table = Table(header, (*_UPDATES, *_EFFECTS), cut_names=False)
+    table.rows += [_step_row(row, summary, why, idle) for row in kept]
     unknown = ("-", "-") if summary.effects else ("", "")
     for count, name, note in (
         (summary.unplaced, "step not known", "in all; steps above may have more"),
@@ -213,50 +212,45 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
         counts = [count(each) for each in (measures.updates, measures.dense, measures.sparse)]
         if any(counts) or (count == summary.unplaced and count(measures.steps)):
             table.rows.append(Row(name, (*_figures(*counts), *unknown), note, ODD))
-    if rest := len(all_rows) - len(kept):
+    if rest := len(figures) - len(kept):
         last = summary.steps + summary.trace.first_step - 1
-        more = f"{some(rest, 'more row')} up to step {last:,}"
-        table.below.append(asked.more(more, "step", 'trace.per_step("updates")'))
+        table.below.append(asked.more(f"{some(rest, 'more row')} up to step {last:,}", "step"))
     if summary.effects:
         each = f", those of each {copy} counted" if several else ""
         noun = f"{summary.dialect.variable}s"
         table.below.append(f"(unchanged, not finite: so many {noun} were so after the step{each})")
-        if any(row.cells[-1] == "-" for row in kept):
+        if any(row.unchanged is None for row in kept):
             table.below.append("(-: none was compared in these steps)")
     return table.lines(width)
 
 
-def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
-    """The row; `why` gradients that came were not applied, is said beside it."""
-    notes = []
-    odd = True
-    missing, requested = row.requests_without_gradient, row.requests > row.requests_without_gradient
-    if not row.on_replicas:
-        notes.append("not recorded")
-    elif not row.updates:
-        said = why.text or "gradients came, none was applied"
-        if not requested:
-            said = "no gradient came" if missing else "nothing was handed over"
-        elif summary.total(measures.ineffective):
-            said = "nothing was assigned"
-        elif row.accumulated is not None:
-            skipped = f"skipped by {skipper(summary.optimizers)}"
-            said = accumulated(summary) if row.accumulated else skipped
-        notes.append(said)
-        odd = not (why.usual and said in why.text)
-    elif missing:
-        notes.append(f"{missing:,} without gradient")
-    if 0 < row.on_replicas < len(summary.replicas):
-        copies = some(len(summary.replicas), replica_noun(summary.trace))
+def _step_row(row: StepRow, summary: Summary, why: Reason, idle: bool) -> Row:
+    """The row; beside it, `why` gradients were not applied, or that updates assign nothing."""
+    missing = row.requests_without_gradient
+    unknown = not row.updates and summary.unplaced(measures.updates)
+    copies = some(len(summary.replicas), replica_noun(summary.trace))
+    on_some = 0 < row.on_replicas < len(summary.replicas) and not unknown
+    said = first_true(
+        (unknown, "not known"),
+        (not row.on_replicas, "not recorded"),
+        (row.updates, f"{missing:,} without gradient" if missing else ""),
+        (not row.requests, "nothing was handed over"),
+        (row.requests == missing, "no gradient came"),
+        (idle, "nothing was assigned"),
+        (row.accumulated, accumulated(summary)),
+        (row.accumulated == 0, f"skipped by {skipper(summary.optimizers)}"),
+        (why.text, why.text),
+        (True, "gradients came, none was applied"),
+    )
+    expected = not row.updates and why.usual and said in why.text and not on_some
+    notes = [said] if said else []
+    if on_some:
         notes.append(f"on {row.on_replicas:,} of {copies}")
-        odd = True
-    cells = _figures(row.updates, row.dense, row.sparse)
-    if not row.updates and summary.unplaced(measures.updates):
-        notes, cells, odd = ["not known"], ("?",) * len(cells), True
-    cells += _figures(row.unchanged, row.not_finite, none="-" if summary.effects else "")
+    counts = ("?",) * 3 if unknown else _figures(row.updates, row.dense, row.sparse)
+    seen = _figures(row.unchanged, row.not_finite, none="-" if summary.effects else "")
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    style = WRONG if row.not_finite else ODD if notes and odd else ""
-    return Row(label, cells, "; ".join(notes), style)
+    style = WRONG if row.not_finite else ODD if notes and not expected else ""
+    return Row(label, (*counts, *seen), "; ".join(notes), style)
 
 
 def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
@@ -308,9 +302,9 @@ def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str]:
         return [""] * len(groups)
     leaders = groups[totals.index(max(totals))]
     late = []
-    for group, total in zip(groups, totals, strict=True):
-        missing, since = (0, None) if total == max(totals) else summary.behind(group, leaders)
-        step = "" if since is None else f" since step {since:,}"
+    for group in groups:
+        missing, since = summary.behind(group, leaders)
+        step = f" since step {since:,}" if since else ""
         late.append(f"{missing:,}{step}" if missing else "-")
     return late
 
@@ -359,8 +353,7 @@ def _tree(
     by: By, header: str, columns: Sequence[Column], nodes: Sequence[Node], joint: str, width: int
 ) -> list[Text]:
     rest = sum(1 for _ in in_order(nodes)) - MAX_ROWS_IN_FULL
-    csv = Asked(everything=True, command=True)
-    below = [csv.more(some(rest, "more row"), by)] if rest > 0 else []
+    below = [Asked(everything=True).more(some(rest, "more row"), by)] if rest > 0 else []
     tree = Tree(header, columns, below=below, nodes=nodes, joint=joint, most=MAX_ROWS_IN_FULL)
     return tree.lines(width)
 
