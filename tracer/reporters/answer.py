@@ -81,7 +81,7 @@ def _executions(summary: Summary) -> str:
         nothing = _nothing(summary, names)
         return f"{nothing}: {least}0 {noun}s {in_steps}{reason}{_no_updates(summary)}."
     at_least = [(least if n else "") + times(n) for n in (inside if any(inside) else outside)]
-    if not any(inside):
+    if names and not any(inside):
         return f"{_ran(names, at_least)}, outside any step."
     if names and (unplaced := sum(summary.unplaced(measure) for measure in counted)):
         lost = f"; of {unplaced:,} of these executions the step is not known"

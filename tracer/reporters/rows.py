@@ -4,7 +4,7 @@ The text report adds notes and colours to them; JSON, CSV, Markdown and the page
 are, by the names of the fields.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
@@ -12,8 +12,7 @@ from tracer.model.effects import OBSERVATIONS
 from tracer.model.measures import counting
 from tracer.model.records import Line
 from tracer.model.skipped_steps import accumulations
-from tracer.model.summary import Pattern, Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.summary import Pattern, Summary
 from tracer.reporters import caller_tree, layer_tree
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
@@ -140,13 +139,6 @@ def rows(summary: Summary, by: By) -> Sequence[Row]:
 def columns(by: By) -> tuple[str, ...]:
     """The names of the table's columns."""
     return _TABLES[by][0]._fields
-
-
-def everything(trace: Trace, by: By | None) -> Iterator[tuple[Summary, By, Sequence[Row]]]:
-    """Each table of each optimizer, or that one table of each."""
-    for summary in summaries_of(trace):
-        for table in TABLES if by is None else (by,):
-            yield summary, table, rows(summary, table)
 
 
 def by_variable(summary: Summary) -> list[VariableRow]:

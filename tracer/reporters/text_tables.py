@@ -1,6 +1,7 @@
 """The tables of the text report: the figures of `rows`, with what there is to say about them."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from rich.text import Text
@@ -81,7 +82,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
         root = summary.optimizers[0]
         made = summary.total(measures.updates)
         calls = sum(sum(summary.calls(index)) for index in apply_methods(summary))
-        names = [shown(summary.trace.variables[index].name) for index in summary.variables]
+        names = [summary.trace.variables[index].name for index in summary.variables]
         more = f" +{len(names) - 1:,}" if len(names) > 1 else ""
         cells = (
             cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2),
@@ -89,7 +90,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
             *_figures(summary.steps, made),
             _per_step(summary, measures.updates),
             f"{calls:,}",
-            "".join(cut(name, 30, 15) for name in names[:1]) + more,
+            cut(shown("".join(names[:1])), 30, 15) + more,
         )
         name = f'{shown(class_of(root))} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
@@ -144,44 +145,38 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
 def _variable_rows(summary: Summary) -> list[Row]:
     made = {}
     unapplied = reason_for_all(summary)
-    figures = dict(zip(summary.variables, rows.by_variable(summary), strict=True))
     for pattern in summary.patterns:
-        updates = counting(["update"], variable=pattern.variables[0])
-        rate = _per_step(summary, updates) if pattern.has(measures.updates) else "0"
-        totals = [pattern.total(measures.updates, each) for each in summary.replicas]
-        why = _why_without(pattern, unapplied)
+        dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
+        by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
+        seen = pattern.observed("unchanged"), pattern.observed("not_finite")
+        never, why = not dense + sparse, _why_without(pattern, unapplied)
+        cells = (
+            f"{dense + sparse:,}",
+            _per_step(summary, counting(["update"], variable=pattern.variables[0])),
+            *_figures(dense, sparse),
+            _split(by_replica) if len(by_replica) > 1 else "",
+            *_figures(*(seen if summary.effects else (None, None))),
+        )
+        said = ": ".join(filter(None, ("never updated" if never else "", why)))
+        meaning = "stands for each variable passed" if pattern.argument else ""
+        note = "; ".join(filter(None, (meaning, said)))
+        style = WRONG if never or seen[1] else ODD if why else ""
         for index in pattern.variables:
-            row = figures[index]
-            notes = ["stands for each variable passed"] if pattern.argument else []
-            if not row.updates:
-                notes.append(f"never updated: {why}" if why else "never updated")
-            elif why:
-                notes.append(why)
-            name = shown(row.variable) or "''"
+            name = shown(summary.trace.variables[index].name) or "''"
             if pattern.argument:
                 name = f"argument {name.removeprefix('argument ')}"
-            cells = (
-                *_figures(row.updates),
-                rate,
-                *_figures(row.dense, row.sparse),
-                _split(totals) if len(totals) > 1 else "",
-                *_figures(row.unchanged, row.not_finite),
-            )
-            style = WRONG if not row.updates or row.not_finite else ODD if why else ""
-            made[index] = Row(name, cells, "; ".join(notes), style)
+            made[index] = Row(name, cells, note, style)
     return [made[index] for index in summary.variables]
 
 
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
-    parts = []
-    if pattern.has(measures.ineffective):
-        parts.append("nothing was assigned")
     spread = pattern.timeline(measures.missing).spread
     steps = sum(number for (count,), number in spread.items() if count)
     lost = pattern.unplaced(measures.missing)
-    if steps or lost:
-        parts.append(f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}")
+    missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
+    parts = ["nothing was assigned"] if pattern.has(measures.ineffective) else []
+    parts += [missing] if steps or lost else []
     if unapplied and pattern.has(measures.requests):
         parts.append(f"else {unapplied.text}" if parts else unapplied.text)
     return ", ".join(parts)
@@ -255,29 +250,17 @@ def _step_row(row: StepRow, summary: Summary, why: Reason, idle: bool) -> Row:
 
 def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
-    copy = replica_noun(summary.trace)
-    names = replica_ids(summary.trace)
-    figures = rows.by_replica(summary)
-    workers = copy != "rank" and len({row.worker for row in figures}) > 1
-    columns = (
-        Column("worker", left=True, optional=True),
-        Column("steps"),
-        *_UPDATES,
-        _BEHIND,
-        Column("device", drop=4, left=True),
-    )
-    table = Table(copy, columns)
+    copy, names = replica_noun(summary.trace), replica_ids(summary.trace)
+    table = Table(copy, (Column("steps"), *_UPDATES, _BEHIND, Column("device", 4, left=True)))
     behind = _behind(summary, [[index] for index in summary.replicas])
-    for index, row, late in zip(summary.replicas, figures, behind, strict=True):
-        device = shown(row.device.rpartition("device:")[2]) or "-"
+    figures = zip(summary.replicas, rows.by_replica(summary), behind, strict=True)
+    for index, row, late in islice(figures, asked.most):
         counts = _figures(row.steps, row.updates, row.dense, row.sparse)
-        cells = (shown(row.worker) if workers else "", *counts, late, device)
-        name = names[index] if copy == "rank" else str(row.replica)
-        odd = row.steps < summary.steps or late not in ("", "-")
-        table.rows.append(Row(name, cells, style=ODD if odd else ""))
-    if not asked.everything and (rest := table.rows[MAX_ROWS:]):
-        del table.rows[MAX_ROWS:]
-        table.below.append(asked.more(some(len(rest), f"more {copy}"), "replica"))
+        device = shown(row.device.rpartition("device:")[2]) or "-"
+        style = ODD if row.steps < summary.steps or late not in ("", "-") else ""
+        table.rows.append(Row(shown(names[index]), (*counts, late, device), style=style))
+    if rest := len(behind) - len(table.rows):
+        table.below.append(asked.more(some(rest, f"more {copy}"), "replica"))
     return table.lines(width)
 
 
