@@ -62,12 +62,12 @@ class Table:
         names = [name.split("\n") for name in self.names(room)]
         longest = _widest(line for lines in (header, *names) for line in lines)
         gap = 3 if longest + len(kept) <= room else 2
-        room = min(longest, room)
+        room = max(_widest(header), min(longest, room))
 
-        def line(name: str, cells: Iterable[str]) -> str:
+        def line(name: str, cells: Iterable[str], note: str = "") -> str:
             figures = zip(kept.items(), cells, strict=True)
             padded = (_pad(text, size, column.left) for (column, size), text in figures)
-            return (" " * gap).join([_pad(name, room), *padded])
+            return (" " * gap).join([_pad(name, room), *padded, note]).rstrip()
 
         headers = [header, *(column.header.split("\n") for column in kept)]
         height = max(map(len, headers))
@@ -78,17 +78,13 @@ class Table:
         for row, (name, *more) in zip(self.rows, names, strict=True):
             alone = [name] if cell_len(name) > room else []
             cells = zip(self.columns, row.cells, strict=True)
-            figures = line(
-                "" if alone else name, (each for column, each in cells if column in kept)
-            )
-            note = " " * gap + row.note if notes_fit else ""
-            out += [Text(each, row.style) for each in (*alone, figures + note, *more)]
+            figures = (each for column, each in cells if column in kept)
+            first = line("" if alone else name, figures, row.note if notes_fit else "")
+            out += [Text(each.rstrip(), row.style) for each in (*alone, first, *more)]
             if row.note and not notes_fit:
                 out += paragraph(row.note, width, "    ", row.style)
-        for each in out:
-            each.rstrip()
         if not self.rows:
-            out.append(Text("(none)", style="dim"))
+            out.append(Text("(none)", "dim"))
         not_shown = ", ".join(column.header.replace("\n", " ").strip() for column in dropped)
         below = [f"Not shown in {width} columns: {not_shown}."] if dropped else []
         for text in (*below, *self.below):

@@ -947,7 +947,7 @@ def test_one_is_singular() -> None:
     (finding,) = one_row.findings()
     assert finding.text.endswith("with all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
-    assert "), 1 step\n" in markdown.render(once)
+    assert "): 1 step, " in markdown.render(once)
     ((progress,),) = watch.progress(once, None, 1.0)
     line = watch._line(progress)
     assert line.startswith("adam: 1 step;") and line.endswith("; 1 graph")

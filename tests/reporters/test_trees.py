@@ -165,9 +165,10 @@ def test_the_layers_add_up_to_their_variables() -> None:
         for root in {each.root for each in trace.optimizers}:
             summary = Summary(trace, root)
             whole = layer_tree.tree(summary)
-            assert whole.variables == len(summary.variables)
+            variables, _, updates, dense, sparse = whole.counts()
             own = trace.optimizers[root].name
-            assert whole.updates == trace.updates(optimizer=own)
+            assert variables == len(summary.variables)
+            assert updates == dense + sparse == trace.updates(optimizer=own)
             for layer in (whole, *(each for _, _, each in whole.walk("/"))):
                 if layer.children:
                     counts = [each.counts() for each in layer.children]

@@ -43,3 +43,12 @@ def some(numbers: Numbers, noun: str) -> str:
 def listed(items: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def first_true(*cases: tuple[object, str]) -> str:
+    """The text of the first case that is true; empty if none is.
+
+    >>> first_true((0, "some"), ("x", "one"), (True, "none"))
+    'one'
+    """
+    return next((text for case, text in cases if case), "")

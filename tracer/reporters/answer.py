@@ -18,7 +18,7 @@ from tracer.model.measures import Measure
 from tracer.model.skipped_steps import every, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, plural, some, span, times
+from tracer.model.wording import first_true, listed, plural, some, span, times
 
 _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
@@ -81,7 +81,7 @@ def _executions(summary: Summary) -> str:
         nothing = _nothing(summary, names)
         return f"{nothing}: {least}0 {noun}s {in_steps}{reason}{_no_updates(summary)}."
     at_least = [(least if n else "") + times(n) for n in (inside if any(inside) else outside)]
-    if not any(inside):
+    if names and not any(inside):
         return f"{_ran(names, at_least)}, outside any step."
     if names and (unplaced := sum(summary.unplaced(measure) for measure in counted)):
         lost = f"; of {unplaced:,} of these executions the step is not known"
@@ -96,12 +96,14 @@ def _executions(summary: Summary) -> str:
 
 def _nothing(summary: Summary, names: Sequence[str]) -> str:
     """That no method ran, or that no step made an update."""
-    if not summary.dialect.apply_methods:
-        kept_none = summary.total(measures.discarded)
-        return "No update was kept" if kept_none else summary.dialect.nothing_made
-    if summary.trace.complete:
-        return f"{listed(names)} never ran" if names else "No apply method ran"
-    return f"{listed(names)} was not seen to run" if names else "No apply method was seen to run"
+    of_method = summary.dialect.apply_methods
+    subject = listed(names) or "No apply method"
+    return first_true(
+        (not of_method and summary.total(measures.discarded), "No update was kept"),
+        (not of_method, summary.dialect.nothing_made),
+        (summary.trace.complete, f"{subject} {'never ran' if names else 'ran'}"),
+        (True, f"{subject} {'was not' if names else 'was'} seen to run"),
+    )
 
 
 def _on_replicas(summary: Summary, measure: Measure, rate: Callable[..., str]) -> str:
@@ -123,35 +125,33 @@ def _on_replicas(summary: Summary, measure: Measure, rate: Callable[..., str]) -
 
 def _times(steps: Counter[int], of: int, nth: int) -> str:
     """How often a step a method ran, in those of its steps that updated anything."""
-    if not any(steps):
-        return "never"
-    low, high, seen = min(steps), max(steps), sum(steps.values())
-    if low < high:
-        common = _mostly(steps)
-        to = "or" if high == low + 1 else "to"
-        return f"{low:,} {to} {high:,} times{common and common + ','} a step"
-    if nth:
-        return f"{times(low)} every {nth:,}{_ordinal(nth)} step"
-    if seen == of or seen * 2 > of:
-        return f"{times(low)} a step"
-    return f"{times(low)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"
+    low, high, seen = min(steps, default=0), max(steps, default=0), steps.total()
+    common = _mostly(steps)
+    between = f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times"
+    return first_true(
+        (not high, "never"),
+        (low < high, f"{between}{common and common + ','} a step"),
+        (nth, f"{times(low)} every {nth:,}{_ordinal(nth)} step"),
+        (seen * 2 > of, f"{times(low)} a step"),
+        (True, f"{times(low)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"),
+    )
 
 
 def _made(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
     """`Each step made 4 updates`, of those that updated anything."""
+    low, high = min(steps, default=0), max(steps, default=0)
     made = "kept" if summary.total(measures.discarded) else summary.dialect.made
-    if not any(steps):
-        return f"No step {made} an update"
-    low, high = min(steps), max(steps)
-    which = "A" if low < high else f"Every {nth:,}{_ordinal(nth)}" if nth else "Each"
-    return (
-        f"{which} step {made} {some((low, high), 'update')}{_mostly(steps) if low < high else ''}"
+    which = f"Every {nth:,}{_ordinal(nth)}" if nth else "Each"
+    return first_true(
+        (not high, f"No step {made} an update"),
+        (low < high, f"A step {made} {some((low, high), 'update')}{_mostly(steps)}"),
+        (True, f"{which} step {made} {some(low, 'update')}"),
     )
 
 
 def _mostly(steps: Counter[int]) -> str:
     """`, mostly 4`, if that is so of more than half of the steps."""
-    common = max(steps, key=lambda count: (steps[count], count))
+    common = max(steps, key=lambda count: (steps[count], count), default=0)
     return f", mostly {common:,}" if steps[common] * 2 > steps.total() else ""
 
 
@@ -204,24 +204,28 @@ def _calls(summary: Summary) -> str:
     eager, tracing = sum(each for each, _ in counts), sum(each for _, each in counts)
     graphs, idle = summary.graphs(measures.of_methods(chosen))
     body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
-    if not chosen:
-        return "Python did not call one either."
     if not any(totals):
-        if not summary.total(measures.of_methods(chosen)):
-            return f"{body} not called either."
-        if not graphs and any(each.context == "graph" for each in summary.blocks):
-            return f"{body} not called: what ran is compiled."
-        return f"{body} not called while the tracer watched."
+        ran = summary.total(measures.of_methods(chosen))
+        compiled = any(each.context == "graph" for each in summary.blocks)
+        return first_true(
+            (not chosen, "Python did not call one either."),
+            (not ran, f"{body} not called either."),
+            (compiled and not graphs, f"{body} not called: what ran is compiled."),
+            (True, f"{body} not called while the tracer watched."),
+        )
     least = "" if summary.trace.complete else "at least "
     number = times(totals[0]) if len(totals) == 1 else f"{_numbers(totals)} times"
     called = f"{body} called {least}{number}"
-    while_tracing = f"while tracing {some(graphs, summary.dialect.program)}"
-    if summary.idle_as_usual:  # the details have it: the table of the methods
-        if idle == graphs and summary.idle_parts:
-            while_tracing += ", in a part that no step reached"
-    elif idle:
-        never = ", which never ran" if graphs == 1 else ", none of which ever ran"
-        while_tracing += never if idle == graphs else f"; {idle:,} of them never ran"
+    usual = summary.idle_as_usual  # the details have it: the table of the methods
+    never = first_true(
+        (not idle, ""),
+        (usual and idle == graphs and summary.idle_parts, ", in a part that no step reached"),
+        (usual, ""),
+        (idle == graphs == 1, ", which never ran"),
+        (idle == graphs, ", none of which ever ran"),
+        (True, f"; {idle:,} of them never ran"),
+    )
+    while_tracing = f"while tracing {some(graphs, summary.dialect.program)}{never}"
     if eager and tracing:
         return f"{called}: {eager:,} eagerly, {tracing:,} {while_tracing}."
     called += {1: ", ", 2: ", both times "}.get(eager + tracing, ", all ")

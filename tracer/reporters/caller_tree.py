@@ -5,6 +5,7 @@ from tracer.model import callers
 from tracer.model.apply_methods import apply_methods
 from tracer.model.callers import Caller
 from tracer.model.labels import replica_noun
+from tracer.model.records import Line
 from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.summary import Summary
 from tracer.model.wording import listed, some
@@ -37,32 +38,26 @@ def nodes(summary: Summary, style: str = "") -> list[Node]:
 def _node(
     caller: Caller, above: Caller, summary: Summary, style: str, in_graph: bool = False
 ) -> Node:
-    name = label(caller)
-    if caller.line is not None and caller.line.graph and not in_graph:
-        in_graph = True
-        name += _graphs(caller, summary)
-    note = "" if caller.executions or caller.children else "never ran"
-    if caller.method:
-        of = some(caller.variables, summary.dialect.variable)
-        on = (
-            f" on {some(caller.replicas, replica_noun(summary.trace))}"
-            if caller.replicas > 1
-            else ""
-        )
-        note = f"{note}, {of}{on}" if note else f"{of}{on}"
-    is_back = _is_program(caller) and above.line is not None and not _is_program(above)
-    headless = above.line is None and caller.line is not None and caller.line.graph
+    line, before = caller.line or Line(""), above.line
+    name = label(caller) + (_graphs(caller, summary) if line.graph and not in_graph else "")
+    never = "" if caller.executions or caller.children else "never ran"
+    of = some(caller.variables, summary.dialect.variable) if caller.method else ""
+    if of and caller.replicas > 1:
+        of += f" on {some(caller.replicas, replica_noun(summary.trace))}"
+    below = [
+        _node(each, caller, summary, style, in_graph or line.graph) for each in caller.children
+    ]
     return Node(
-        names=(callers.UNKNOWN.function, name) if headless else (name,),
+        names=(callers.UNKNOWN.function, name) if line.graph and before is None else (name,),
         cells=(
             f"{caller.executions:,}",
             f"{caller.steps:,}" if has_steps(caller) else "",
             f"{caller.calls:,}",
         ),
-        note=note,
+        note=", ".join(filter(None, (never, of))),
         style="" if caller.executions else style,
-        children=tuple(_node(each, caller, summary, style, in_graph) for each in caller.children),
-        begins=bool(caller.method) or is_back,
+        children=tuple(below),
+        begins=bool(caller.method) or bool(line.file and before and not before.file),
     )
 
 
@@ -76,10 +71,6 @@ def _graphs(caller: Caller, summary: Summary) -> str:
 def has_steps(caller: Caller) -> bool:
     """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
     return not caller.method and (caller.steps > 0 or not caller.executions)
-
-
-def _is_program(caller: Caller) -> bool:
-    return caller.line is not None and bool(caller.line.file)
 
 
 def label(caller: Caller) -> str:

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from tracer.model.trace import Trace
@@ -52,11 +53,7 @@ def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None,
 
 def _encodable(text: str, encoding: str | None) -> str:
     """The text with what the encoding lacks made plain."""
-    if encoding is None:
-        return text
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        plain = text.translate(_PLAIN)
-        return plain.encode(encoding, "backslashreplace").decode(encoding)
-    return text
+    encoding = encoding or "utf-8"
+    with suppress(UnicodeEncodeError):
+        return text.encode(encoding).decode(encoding)
+    return text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)

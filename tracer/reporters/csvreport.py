@@ -4,8 +4,9 @@ import csv
 import io
 
 from tracer.errors import shown
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters.rows import By, Value, columns, everything
+from tracer.reporters.rows import By, Value, columns, rows
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
@@ -17,8 +18,8 @@ def render(trace: Trace, by: By | None = None) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *columns(by)], lineterminator="\n")
     writer.writeheader()
-    for summary, _, rows in everything(trace, by):
-        for row in rows:
+    for summary in summaries_of(trace):
+        for row in rows(summary, by):
             named = {"optimizer": summary.optimizers[0].name, **row._asdict()}
             writer.writerow({name: _cell(value) for name, value in named.items()})
     return out.getvalue()

@@ -16,19 +16,19 @@ def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
     lines = []
     for rule in rules:
         name = f"{rule.code:{longest}}  {rule.severity:7}  "
-        first, *rest = paragraph(rule.title, width - len(name))
-        lines.append(Text(name, "bold") + first)
-        lines += [Text(" " * len(name)) + each for each in rest]
+        first, *rest = paragraph(rule.title, width, name)
+        first.stylize("bold", 0, len(name))
+        lines += [first, *rest]
     return printed(lines, width, color)
 
 
 def page(rules: Sequence[Rule]) -> str:
     """All rules in Markdown: that part of `docs/findings.md` is made by this."""
-    parts = []
-    for rule in rules:
-        parts.append(f"### `{rule.code}`: {rule.title}\n\n*{rule.severity}.* {rule.explanation}\n")
-        parts.append(f"*Why it matters:* {rule.why}\n\n*What to do:* {rule.advice}\n")
-    return "\n".join(parts)
+    return "\n".join(
+        f"### `{rule.code}`: {rule.title}\n\n*{rule.severity}.* {rule.explanation}\n\n"
+        f"*Why it matters:* {rule.why}\n\n*What to do:* {rule.advice}\n"
+        for rule in rules
+    )
 
 
 def explanation(rule: Rule, width: int | None, color: bool) -> str:

@@ -14,23 +14,16 @@ Format = Literal[
     "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
 ]
 
-_MODULES: dict[Format, str] = {
-    "text": "text",
-    "json": "jsonreport",
-    "csv": "csvreport",
-    "markdown": "markdown",
-    "html": "html",
-    "tensorboard": "tensorboard",
-    "speedscope": "speedscope",
-    "collapsed": "collapsed",
+_MODULES: dict[Format, str] = {"json": "jsonreport", "csv": "csvreport"}
+"""The modules that are not called as their format; the library has those names."""
+_EXTRAS: tuple[Format, ...] = ("html", "tensorboard")
+"""The formats that need packages: the extras of the same names."""
+_NO_TABLES: dict[Format, str] = {
+    "html": "the html report has all of them",
+    "tensorboard": "the tensorboard report has all of them",
+    "speedscope": "speedscope shows the callers",
+    "collapsed": "collapsed stacks show the callers",
 }
-_WITHOUT_TABLES: dict[Format, str] = {
-    "html": "--by picks one table: the html report has all of them",
-    "tensorboard": "--by picks one table: the tensorboard report has all of them",
-    "speedscope": "--by picks one table: speedscope shows the callers",
-    "collapsed": "--by picks one table: collapsed stacks show the callers",
-}
-_EXTRAS: dict[Format, str] = {"html": "html", "tensorboard": "tensorboard"}
 _ENDINGS: dict[str, Format] = {
     ".txt": "text",
     ".log": "text",
@@ -54,15 +47,13 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     """
     if format is not None or output is None or not output.suffix:
         return format or "text"
-    ends = "".join(output.suffixes[-2:]).lower()
-    if ends in _ENDINGS:
-        return _ENDINGS[ends]
-    if output.suffix.lower() not in _ENDINGS:
-        raise Mistake(
-            f"{output}: no report has the ending {output.suffix}: choose one of "
-            f"{', '.join(_ENDINGS)}, or say which format it is with --format"
-        )
-    return _ENDINGS[output.suffix.lower()]
+    for ending in ("".join(output.suffixes[-2:]), output.suffix):
+        if known := _ENDINGS.get(ending.lower()):
+            return known
+    raise Mistake(
+        f"{output}: no report has the ending {output.suffix}: choose one of "
+        f"{', '.join(_ENDINGS)}, or say which format it is with --format"
+    )
 
 
 def render(trace: Trace, format: Format, by: By | None = None) -> str:
@@ -79,13 +70,12 @@ def module(format: Format) -> ModuleType:
     Raises `MissingExtra`, an `ImportError`, if the packages that it needs are not installed.
     """
     try:
-        return import_module(f"tracer.reporters.{_MODULES[format]}")
+        return import_module(f"tracer.reporters.{_MODULES.get(format, format)}")
     except ModuleNotFoundError as error:
         if format not in _EXTRAS or (error.name or "").startswith("tracer"):
             raise
         raise MissingExtra(
-            f"the {format} report needs {error.name}: pip install "
-            f"'optimizer-tracer[{_EXTRAS[format]}]'"
+            f"the {format} report needs {error.name}: pip install 'optimizer-tracer[{format}]'"
         ) from error
 
 
@@ -98,8 +88,8 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
     an ending, a `by`, no folder or no callers, where there is no such format or it cannot do that.
     """
     format = chosen(format, output)
-    if by is not None and format in _WITHOUT_TABLES:
-        raise Mistake(_WITHOUT_TABLES[format])
+    if by is not None and format in _NO_TABLES:
+        raise Mistake(f"--by picks one table: {_NO_TABLES[format]}")
     if format == "tensorboard":
         if output is None:
             raise Mistake("--format tensorboard needs the folder of the logs: -o LOGDIR")

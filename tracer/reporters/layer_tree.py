@@ -20,36 +20,17 @@ _NUMBER = re.compile(r"_?\d+$")
 
 @dataclass
 class Layer:
-    """A layer, or one variable of it."""
+    """A layer, or one variable, which has no children."""
 
     name: str
-    is_variable: bool = False
-    variables: int = 0
-    never: int = 0
-    """How many of the variables were never updated."""
-    dense: int = 0
-    sparse: int = 0
-    least: int | None = None
-    """The fewest updates of one of its variables."""
-    most: int = 0
+    updates: list[tuple[int, int]]
+    """The dense and the sparse updates of each variable in it."""
     children: list["Layer"] = field(default_factory=list)
 
-    @property
-    def updates(self) -> int:
-        return self.dense + self.sparse
-
-    def add(self, other: "Layer") -> None:
-        """Count what is of another one, too."""
-        self.variables += other.variables
-        self.never += other.never
-        self.dense += other.dense
-        self.sparse += other.sparse
-        least = [each for each in (self.least, other.least) if each is not None]
-        self.least = min(least, default=None)
-        self.most = max(self.most, other.most)
-
-    def counts(self) -> tuple[int, int, int, int]:
-        return self.variables, self.never, self.dense, self.sparse
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Its variables, how many were never updated, and their updates: all, dense and sparse."""
+        dense, sparse = (sum(kind) for kind in zip((0, 0), *self.updates, strict=True))
+        return len(self.updates), self.updates.count((0, 0)), dense + sparse, dense, sparse
 
     def walk(
         self, joint: str, path: str = "", depth: int = 0
@@ -63,35 +44,22 @@ class Layer:
 
 def tree(summary: Summary) -> Layer:
     """The layers of an optimizer's variables, in the order of the variables."""
-    whole = Layer("")
-    known: dict[tuple[str, ...], Layer] = {(): whole}
-    updates = _updates(summary)
-    joint = summary.dialect.separator
+    updates = {
+        index: (pattern.total(measures.dense), pattern.total(measures.sparse))
+        for pattern in summary.patterns
+        for index in pattern.variables
+    }
+    known: dict[tuple[str, ...], Layer] = {(): Layer("", [])}
     for index in summary.variables:
-        *path, last = summary.trace.variables[index].name.split(joint)
-        dense, sparse = updates.get(index, (0, 0))
-        both = dense + sparse
-        variable = Layer(last, True, 1, int(not both), dense, sparse, both, both)
-        whole.add(variable)
-        above = whole
-        for size in range(1, len(path) + 1):
-            key = tuple(path[:size])
-            if key not in known:
-                known[key] = Layer(key[-1])
-                above.children.append(known[key])
-            above = known[key]
-            above.add(variable)
-        above.children.append(variable)
-    return whole
-
-
-def _updates(summary: Summary) -> dict[int, tuple[int, int]]:
-    """The dense and the sparse updates of each variable."""
-    updates = {}
-    for pattern in summary.patterns:
-        counts = pattern.total(measures.dense), pattern.total(measures.sparse)
-        updates.update(dict.fromkeys(pattern.variables, counts))
-    return updates
+        path = tuple(summary.trace.variables[index].name.split(summary.dialect.separator))
+        known[()].updates.append(updates[index])
+        for size in range(1, len(path)):
+            if path[:size] not in known:
+                known[path[:size]] = Layer(path[size - 1], [])
+                known[path[: size - 1]].children.append(known[path[:size]])
+            known[path[:size]].updates.append(updates[index])
+        known[path[:-1]].children.append(Layer(path[-1], [updates[index]]))
+    return known[()]
 
 
 def nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
@@ -103,43 +71,38 @@ def nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
 
 
 def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str) -> Node:
+    variables, never, updates, dense, sparse = layer.counts()
     notes = [f"{alike:,} alike"] if alike > 1 else []
-    if layer.never == layer.variables:
-        notes.append("never updated")
-    elif layer.never:
-        notes.append(f"{layer.never:,} never updated")
+    if never:
+        notes.append(f"{never:,} never updated" if never < variables else "never updated")
     children = [_node(*each, odd, wrong) for each in _together(layer.children)]
-    if len(layer.children) > 1 and _is_even(layer.children):
+    even = len(layer.children) > 1 and len(set(map(_shape, layer.children))) == 1
+    if even and not layer.children[0].children:
         first = [shown(each.name) or "''" for each in layer.children[:MAX_NAMES]]
         rest = len(layer.children) - len(first)
         notes.append(", ".join(first) + (f" and {rest:,} more" if rest else ""))
         children = []
-    least, most = layer.least or 0, layer.most
+    of_each = list(map(sum, layer.updates))
     return Node(
         names=(name,),
         cells=(
-            f"{layer.variables:,}",
-            f"{layer.updates:,}",
-            dash(least, most),
-            f"{layer.dense:,}",
-            f"{layer.sparse:,}",
+            f"{variables:,}",
+            f"{updates:,}",
+            dash(min(of_each), max(of_each)),
+            f"{dense:,}",
+            f"{sparse:,}",
         ),
         note="; ".join(notes),
-        style=wrong if layer.never == layer.variables else odd if layer.never else "",
+        style=(wrong if never == variables else odd) if never else "",
         children=tuple(children),
     )
-
-
-def _is_even(layers: Sequence[Layer]) -> bool:
-    """Whether all are variables that count the same."""
-    return all(each.is_variable for each in layers) and len({each.counts() for each in layers}) == 1
 
 
 def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
     """The layers, those in a row that are alike as one: each with its name and how many it is."""
     for _, group in groupby(layers, lambda each: (_NUMBER.sub("", each.name), _shape(each))):
         alike = list(group)
-        if len(alike) < MIN_ALIKE or alike[0].is_variable:
+        if len(alike) < MIN_ALIKE or not alike[0].children:
             yield from ((each, shown(each.name) or "''", 1) for each in alike)
         else:
             name = f"{shown(alike[0].name)} … {shown(alike[-1].name)}"
@@ -148,16 +111,11 @@ def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
 
 def _shape(layer: Layer) -> Hashable:
     """What is equal for layers that hold the same variables with the same counts."""
-    children = tuple((each.name, _shape(each)) for each in layer.children)
-    return layer.is_variable, layer.counts(), children
+    return tuple(layer.updates), tuple((each.name, _shape(each)) for each in layer.children)
 
 
 def _merged(alike: Sequence[Layer]) -> Layer:
     """Layers of one shape as one, with the counts of all of them."""
-    whole = Layer(alike[0].name, alike[0].is_variable)
-    for each in alike:
-        whole.add(each)
-    whole.children = [
-        _merged(parts) for parts in zip(*(each.children for each in alike), strict=True)
-    ]
-    return whole
+    updates = [each for layer in alike for each in layer.updates]
+    children = zip(*(each.children for each in alike), strict=True)
+    return Layer(alike[0].name, updates, [_merged(parts) for parts in children])

@@ -5,13 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from tracer.errors import shown
 from tracer.findings.catalogue import to_report
-from tracer.model.labels import program_lines
-from tracer.model.programs import endings, runs
-from tracer.model.summary import Summary
+from tracer.model.programs import runs
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.rows import TREES, By, Row, Value, everything
+from tracer.reporters.rows import TABLES, TREES, By, Row, Value, rows
+from tracer.reporters.text import headline, warnings
 from tracer.reporters.text_tables import TABLES as TEXT_TABLES, Asked
 
 _WIDTH = 100  # of a tree
@@ -29,37 +28,26 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
         yield f"\n{_plain(trace.only)}"
     for pair in sentences(trace):
         yield f"\n{_plain(' '.join(pair))}"
-    if not trace.finished:
-        yield "\n**Unfinished:** the run went on, or was killed, after this was written."
-    for ending in endings(trace):
-        yield f"\n**{_plain(ending)}**"
-    if not trace.complete:
-        yield '\n**Incomplete:** not everything was seen, so the counts are "at least".'
+    for warning in warnings(trace):
+        yield f"\n**{_plain(warning)}**"
     if trace.notes:
         yield ""
-        yield from (f"- {_plain(note)}" for note in trace.notes)
-    before = None
-    for summary, table, rows in everything(trace, by):
-        if summary is not before:
-            before = summary
-            root = summary.optimizers[0]
-            steps = some(summary.steps, "step")
-            line = program_lines(trace).get(summary.root, "")
-            of = f" of {_plain(line)}" if line else ""
-            yield f"\n### {_plain(root.name)}{of} ({_plain(root.class_name)}), {steps}"
-        if table in TREES:
-            yield from _fenced(summary, table)
-        elif rows:
-            yield f"\nBy {table}:\n"
-            yield from _table(rows)
+    yield from (f"- {_plain(note)}" for note in trace.notes)
+    summaries = summaries_of(trace)
+    for summary in summaries:
+        yield f"\n### {_plain(headline(summary, named=len(summaries) > 1))}"
+        for table in TABLES if by is None else (by,):
+            if table in TREES:
+                yield from _fenced(summary, table)
+            elif made := rows(summary, table):
+                yield from ("", f"By {table}:", "", *_table(made))
     wrong = to_report(trace)
     if wrong:
         yield "\n### What looks wrong\n"
-    for finding in wrong:
-        line = " ".join(_plain(text) for text in (f"{finding.code}:", finding.text, finding.advice))
-        yield f"- **{finding.severity}** {line}"
-    for ran in runs(trace):
-        yield f"\nRan: {_plain(ran)}"
+    for each in wrong:
+        said = _plain(f"{each.code}: {each.text} {each.advice}")
+        yield f"- **{each.severity}** {said}"
+    yield from (f"\nRan: {_plain(ran)}" for ran in runs(trace))
 
 
 def _fenced(summary: Summary, tree: By) -> Iterator[str]:
@@ -71,26 +59,23 @@ def _fenced(summary: Summary, tree: By) -> Iterator[str]:
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    fields = [
-        (place, name)
-        for place, name in enumerate(rows[0]._fields)
-        if name not in _OPTIONAL or any(row[place] is not None for row in rows)
+    """A table without the columns that are empty in every row."""
+    columns = [
+        (name, column)
+        for name, *column in zip(rows[0]._fields, *rows, strict=True)
+        if any(value is not None for value in column)
     ]
-    text = [isinstance(rows[0][place], str) for place, _ in fields]
-    yield "| " + " | ".join(name.replace("_", " ") for _, name in fields) + " |"
+    yield "| " + " | ".join(name.replace("_", " ") for name, _ in columns) + " |"
+    text = (isinstance(column[0], str) for _, column in columns)
     yield "|" + "|".join(" --- " if each else " ---: " for each in text) + "|"
-    for row in rows:
-        yield "| " + " | ".join(_cell(row[place]) for place, _ in fields) + " |"
-
-
-_OPTIONAL = ("accumulated", "unchanged", "not_finite")
-"""Columns that are left out where no gradients are accumulated, or there are no effects."""
+    for row in zip(*(column for _, column in columns), strict=True):
+        yield "| " + " | ".join(map(_cell, row)) + " |"
 
 
 def _cell(value: Value) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else _plain(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return _plain(value or "")
 
 
 def _plain(text: str) -> str:

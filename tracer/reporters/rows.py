@@ -4,7 +4,7 @@ The text report adds notes and colours to them; JSON, CSV, Markdown and the page
 are, by the names of the fields.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
@@ -12,8 +12,7 @@ from tracer.model.effects import OBSERVATIONS
 from tracer.model.measures import counting
 from tracer.model.records import Line
 from tracer.model.skipped_steps import accumulations
-from tracer.model.summary import Pattern, Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.summary import Pattern, Summary
 from tracer.reporters import caller_tree, layer_tree
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
@@ -134,19 +133,12 @@ Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | L
 
 def rows(summary: Summary, by: By) -> Sequence[Row]:
     """The rows of one table."""
-    return _ROWS[by](summary)
+    return _TABLES[by][1](summary)
 
 
 def columns(by: By) -> tuple[str, ...]:
     """The names of the table's columns."""
-    return _COLUMNS[by]._fields
-
-
-def everything(trace: Trace, by: By | None) -> Iterator[tuple[Summary, By, Sequence[Row]]]:
-    """Each table of each optimizer, or that one table of each."""
-    for summary in summaries_of(trace):
-        for table in TABLES if by is None else (by,):
-            yield summary, table, rows(summary, table)
+    return _TABLES[by][0]._fields
 
 
 def by_variable(summary: Summary) -> list[VariableRow]:
@@ -156,82 +148,64 @@ def by_variable(summary: Summary) -> list[VariableRow]:
         dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
         figures = (dense + sparse, dense, sparse, *_limits(summary, pattern))
         without = pattern.total(measures.missing)
-        effects: tuple[int | None, int | None] = None, None
-        if summary.effects:
-            effects = pattern.observed("unchanged"), pattern.observed("not_finite")
+        seen = pattern.observed("unchanged"), pattern.observed("not_finite")
+        effects = seen if summary.effects else (None, None)
         for index in pattern.variables:
             variable = summary.trace.variables[index]
             shape = "x".join("?" if size is None else str(size) for size in variable.shape)
-            made[index] = VariableRow(
-                variable.name, shape, variable.dtype, *figures, without, *effects
-            )
+            row = VariableRow(variable.name, shape, variable.dtype, *figures, without, *effects)
+            made[index] = row
     return [made[index] for index in summary.variables]
 
 
 def _limits(summary: Summary, pattern: Pattern) -> tuple[int | None, int | None]:
     """The fewest and the most updates of one of the variables in a step on a replica."""
-    if not pattern.has(measures.updates):
-        return 0, 0
     if pattern.unplaced(measures.updates):
         return None, None
-    spreads = [
-        pattern.timeline(measures.updates, replica=replica).spread for replica in summary.replicas
-    ]
-    occurring = {count for spread in spreads for (count,) in spread} or {0}
-    return min(occurring), max(occurring)
+    spreads = [pattern.timeline(measures.updates, replica=each).spread for each in summary.replicas]
+    occurring = [count for spread in spreads for (count,) in spread]
+    return min(occurring, default=0), max(occurring, default=0)
 
 
 def by_step(summary: Summary) -> list[StepRow]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    kinds = (measures.dense, measures.sparse)
-    handed_over = (measures.requests, measures.missing)
     reached = accumulations(summary)
-    counted = (measures.steps, *kinds, *handed_over, measures.tries, reached or measures.steps)
-    timeline = summary.timeline(*counted, observations=OBSERVATIONS if summary.effects else ())
+    timeline = summary.timeline(
+        measures.steps,
+        measures.dense,
+        measures.sparse,
+        measures.requests,
+        measures.missing,
+        measures.tries,
+        reached or measures.steps,
+        observations=OBSERVATIONS if summary.effects else (),
+    )
     made = []
     for steps, values in timeline.parts(summary.trace.first_step):
         on, dense, sparse, requests, missing, tried, accumulating, *seen = values
         kept = None if reached is None else 0 if tried else min(on, accumulating)
-        compared, *effects = seen or (0, 0, 0)
+        compared, *effects = seen or [0]
         updates = (dense + sparse, dense, sparse)
-        row = StepRow(*steps, on, *updates, requests + missing, missing, kept)
-        if compared:
-            row = row._replace(unchanged=effects[0], not_finite=effects[1])
-        made.append(row)
+        seen = effects if compared else []
+        made.append(StepRow(*steps, on, *updates, requests + missing, missing, kept, *seen))
     return made
 
 
 def by_replica(summary: Summary) -> list[ReplicaRow]:
     """A row for each of `Summary.replicas`, in that order."""
-    made = []
-    for index in summary.replicas:
-        replica = summary.trace.replicas[index]
-        updates = (summary.total(measure, index) for measure in _UPDATES)
-        steps = summary.steps_on[index]
-        made.append(ReplicaRow(replica.worker, replica.id, replica.device, steps, *updates))
-    return made
-
-
-_UPDATES = (measures.updates, measures.dense, measures.sparse)
+    replicas = [(index, summary.trace.replicas[index]) for index in summary.replicas]
+    return [
+        ReplicaRow(each.worker, each.id, each.device, *_counts(summary, [index]))
+        for index, each in replicas
+    ]
 
 
 def by_worker(summary: Summary) -> list[WorkerRow]:
     """A row for each of `workers`, in that order, with its replicas together."""
-    of_replica = dict(zip(summary.replicas, by_replica(summary), strict=True))
-    made = []
-    for worker, indices in workers(summary).items():
-        own = [of_replica[index] for index in indices]
-        made.append(
-            WorkerRow(
-                worker,
-                len(own),
-                max(row.steps for row in own),
-                sum(row.updates for row in own),
-                sum(row.dense for row in own),
-                sum(row.sparse for row in own),
-            )
-        )
-    return made
+    return [
+        WorkerRow(worker, len(indices), *_counts(summary, indices))
+        for worker, indices in workers(summary).items()
+    ]
 
 
 def workers(summary: Summary) -> dict[str, list[int]]:
@@ -240,6 +214,16 @@ def workers(summary: Summary) -> dict[str, list[int]]:
     for index in summary.replicas:
         replicas.setdefault(summary.trace.replicas[index].worker, []).append(index)
     return replicas
+
+
+def _counts(summary: Summary, replicas: Sequence[int]) -> tuple[int, int, int, int]:
+    """The steps of these replicas, and their updates: all, dense and sparse."""
+    dense, sparse = (
+        sum(summary.total(kind, replica) for replica in replicas)
+        for kind in (measures.dense, measures.sparse)
+    )
+    steps = max(summary.steps_on[replica] for replica in replicas)
+    return steps, dense + sparse, dense, sparse
 
 
 def by_method(summary: Summary) -> list[MethodRow]:
@@ -261,38 +245,28 @@ def by_method(summary: Summary) -> list[MethodRow]:
 def by_caller(summary: Summary) -> list[CallerRow]:
     """A row for each element of the tree of callers; nothing is folded."""
     made = []
-    for above, caller in caller_tree.tree(summary).walk():
-        line = caller.line or Line("")
-        name, number = caller_tree.label(caller), line.number or None
-        steps = caller.steps if caller_tree.has_steps(caller) else None
-        figures = (caller.executions, caller.updates, steps, caller.calls)
-        made.append(CallerRow(len(above), name, line.file, number, line.function, *figures))
+    for above, each in caller_tree.tree(summary).walk():
+        line = each.line or Line("")
+        place = (caller_tree.label(each), line.file, line.number or None, line.function)
+        steps = each.steps if caller_tree.has_steps(each) else None
+        made.append(CallerRow(len(above), *place, each.executions, each.updates, steps, each.calls))
     return made
 
 
 def by_layer(summary: Summary) -> list[LayerRow]:
     """A row for each layer and each variable; nothing is folded."""
     return [
-        LayerRow(depth, path, each.variables, each.never, each.updates, each.dense, each.sparse)
+        LayerRow(depth, path, *each.counts())
         for depth, path, each in layer_tree.tree(summary).walk(summary.dialect.separator)
     ]
 
 
-_COLUMNS: dict[By, type[Row]] = {
-    "variable": VariableRow,
-    "step": StepRow,
-    "replica": ReplicaRow,
-    "worker": WorkerRow,
-    "method": MethodRow,
-    "caller": CallerRow,
-    "layer": LayerRow,
-}
-_ROWS: dict[By, Callable[[Summary], Sequence[Row]]] = {
-    "variable": by_variable,
-    "step": by_step,
-    "replica": by_replica,
-    "worker": by_worker,
-    "method": by_method,
-    "caller": by_caller,
-    "layer": by_layer,
+_TABLES: dict[By, tuple[type[Row], Callable[[Summary], Sequence[Row]]]] = {
+    "variable": (VariableRow, by_variable),
+    "step": (StepRow, by_step),
+    "replica": (ReplicaRow, by_replica),
+    "worker": (WorkerRow, by_worker),
+    "method": (MethodRow, by_method),
+    "caller": (CallerRow, by_caller),
+    "layer": (LayerRow, by_layer),
 }

@@ -12,7 +12,7 @@ from tracer.model import callers
 from tracer.model.records import Line
 from tracer.model.trace import Trace
 from tracer.reporters.answer import question
-from tracer.reporters.stacks import optimizer_names, stacks
+from tracer.reporters.stacks import stacks_of
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -22,19 +22,25 @@ def render(trace: Trace, by: None = None) -> str:
 
     Raises `ValueError` for a trace that knows no callers.
     """
-    if not callers.known(trace.data):
-        raise ValueError(callers.LACKING)
     frames: dict[Line, int] = {}
     profiles: list[dict[str, Any]] = []
-    for summary, name in optimizer_names(trace):
-        known = [
-            ([frames.setdefault(line, len(frames)) for line in stack.frames], stack)
-            for stack in stacks(summary)
-        ]
-        executed = [(numbers, stack.executions) for numbers, stack in known if stack.executions]
-        called = [(numbers, stack.calls) for numbers, stack in known if stack.calls]
-        profiles.append(_profile(f"{name}: executions", executed))
-        profiles.append(_profile(f"{name}: Python calls", called))
+    for name, stacks in stacks_of(trace):
+        for stack in stacks:
+            for line in stack.frames:
+                frames.setdefault(line, len(frames))
+        for place, what in enumerate(("executions", "Python calls")):
+            counted = [stack for stack in stacks if stack.counts[place]]
+            weights = [stack.counts[place] for stack in counted]
+            profile = {
+                "type": "sampled",
+                "name": f"{name}: {what}",
+                "unit": "none",
+                "startValue": 0,
+                "endValue": sum(weights),
+                "samples": [[frames[line] for line in stack.frames] for stack in counted],
+                "weights": weights,
+            }
+            profiles.append(profile)
     content = {
         "$schema": _SCHEMA,
         "name": question(trace),
@@ -51,15 +57,3 @@ def _frame(line: Line) -> dict[str, Any]:
     if line.file:
         frame |= {"file": line.file, "line": line.number}
     return frame
-
-
-def _profile(name: str, samples: list[tuple[list[int], int]]) -> dict[str, Any]:
-    return {
-        "type": "sampled",
-        "name": name,
-        "unit": "none",
-        "startValue": 0,
-        "endValue": sum(weight for _, weight in samples),
-        "samples": [stack for stack, _ in samples],
-        "weights": [weight for _, weight in samples],
-    }

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tracer.errors import shown
-from tracer.model.callers import Caller
+from tracer.model import callers
 from tracer.model.labels import class_of
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
@@ -16,30 +16,30 @@ class Stack(NamedTuple):
     """A stack of calls, the outermost first, and what was counted at its end."""
 
     frames: tuple[Line, ...]
-    executions: int
-    calls: int
+    counts: tuple[int, int]
+    """The executions and the Python calls."""
 
 
-def stacks(summary: Summary) -> Iterator[Stack]:
-    """The stacks to the apply methods of an optimizer; their counts add up to those of its tree."""
+def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
+    """The stacks to the apply methods of each optimizer: `Adam`, or `Adam "adam_1"` of several.
+
+    Raises `ValueError` for a trace that knows no callers.
+    """
+    if not callers.known(trace.data):
+        raise ValueError(callers.LACKING)
+    summaries = summaries_of(trace)
+    found = []
+    for summary in summaries:
+        root = summary.optimizers[0]
+        name = f' "{shown(root.name)}"' if len(summaries) > 1 else ""
+        found.append((shown(class_of(root)) + name, list(_stacks(summary))))
+    return found
+
+
+def _stacks(summary: Summary) -> Iterator[Stack]:
+    """The stacks, whose counts add up to those of the tree."""
     for above, caller in caller_tree.tree(summary).walk():
         executions = caller.executions - sum(each.executions for each in caller.children)
         calls = caller.calls - sum(each.calls for each in caller.children)
-        if executions or calls:
-            yield Stack(tuple(map(_line, (*above, caller))), executions, calls)
-
-
-def _line(caller: Caller) -> Line:
-    assert caller.line is not None  # only the root, which stands for the run, has none
-    return caller.line
-
-
-def optimizer_names(trace: Trace) -> list[tuple[Summary, str]]:
-    """The optimizers with a name for each: `Adam`, or `Adam "adam_1"` if there are several."""
-    summaries = summaries_of(trace)
-    roots = [summary.optimizers[0] for summary in summaries]
-    several = len(roots) > 1
-    names = [
-        shown(class_of(each)) + (f' "{shown(each.name)}"' if several else "") for each in roots
-    ]
-    return list(zip(summaries, names, strict=True))
+        frames = tuple(each.line for each in (*above, caller) if each.line is not None)
+        yield Stack(frames, (executions, calls))

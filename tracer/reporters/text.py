@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import get_args
 
 from rich.console import Console
@@ -28,6 +29,7 @@ from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
+_UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
 
 
 def render(
@@ -59,7 +61,7 @@ def render(
     for summary in [] if many and by is None else summaries:
         heading = headline(summary, named=len(summaries) > 1)
         lines += [Text(), *paragraph(heading, width, style="bold")]
-        for table in _tables(summary, by):
+        for table in _tables(summary) if by is None else (by,):
             lines += [Text(), *TABLES[table](summary, width, asked)]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
@@ -88,28 +90,28 @@ def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
     if trace.only:
         yield from paragraph(shown(trace.only), width, style=ODD)
     yield from paragraph(question(trace), width, style="bold")
-    for pair in sentences(trace) if answered else ():
-        for sentence in pair:
-            yield from paragraph(sentence, width, "  ")
-    unreached = [each for summary in summaries_of(trace) for each in never_reached(summary)]
-    for sentence in () if answered else dict.fromkeys(unreached):
+    unreached = (each for summary in summaries_of(trace) for each in never_reached(summary))
+    answers = chain.from_iterable(sentences(trace)) if answered else dict.fromkeys(unreached)
+    for sentence in answers:
         yield from paragraph(sentence, width, "  ")
-    if not trace.finished:
+    for warning in warnings(trace):
         yield Text()
-        unfinished = "UNFINISHED: the run went on, or was killed, after this was written."
-        yield from paragraph(unfinished, width, style=ODD)
-    for ending in endings(trace):
-        yield Text()
-        yield from paragraph(ending, width, style=WRONG)
-    if not trace.complete:
-        yield Text()
-        warning = 'INCOMPLETE: not everything was seen, so the counts are "at least".'
-        yield from paragraph(warning, width, style=WRONG)
-    elif trace.notes:
+        yield from paragraph(warning, width, style=ODD if warning is _UNFINISHED else WRONG)
+    if trace.complete and trace.notes:
         yield Text()
     for note in trace.notes:
-        text = shown(note) if not trace.complete else f"Note: {shown(note)}"
-        yield from paragraph(text, width, "  - " if not trace.complete else "", ODD)
+        begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
+        yield from paragraph(begin + shown(note), width, indent, ODD)
+
+
+def warnings(trace: Trace) -> list[str]:
+    """What a reader must know before the counts: the run goes on, failed, or was not all seen."""
+    incomplete = 'INCOMPLETE: not everything was seen, so the counts are "at least".'
+    return [
+        *([] if trace.finished else [_UNFINISHED]),
+        *endings(trace),
+        *([] if trace.complete else [incomplete]),
+    ]
 
 
 def _findings(trace: Trace, width: int) -> Iterator[Text]:
@@ -128,40 +130,37 @@ def headline(summary: Summary, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
     trace = summary.trace
     root, *nested = summary.optimizers
-    cls = shown(class_of(root))
-    around = f" around {shown(', '.join(map(class_of, nested)))}" if nested else ""
+    cls, copy = shown(class_of(root)), replica_noun(trace)
+    around = shown(", ".join(map(class_of, nested)))
     unlike = root.name.replace("_", "").lower() != cls.replace("_", "").lower()
-    named = named and not summary.dialect.named_by_class
-    name = f' "{shown(root.name)}"' if named or unlike else ""
-    strategy = trace.environment.get("strategy", "")
-    under = f" under {shown(strategy)}" if strategy else ""
+    line = shown(program_lines(trace).get(summary.root, ""))
+    strategy = shown(trace.environment.get("strategy", ""))
     least = "" if trace.complete else "at least "
-    counts = [
-        least + some(summary.steps, "step"),
-        some(len(summary.variables), summary.dialect.variable),
-    ]
-    copy = replica_noun(trace)
-    if len(summary.replicas) > 1:
-        counts.append(some(len(summary.replicas), copy))
-    if (
-        copy != "rank"
-        and (workers := len({trace.replicas[each].worker for each in summary.replicas})) > 1
-    ):
-        counts.append(some(workers, "worker"))
-    if worker := only_worker(trace, summary.replicas):
-        counts.append(f"in {shown(worker)}")
-    line = program_lines(trace).get(summary.root, "")
-    of = f" of {shown(line)}" if line else ""
-    by = shown(brand_of(root, trace))
-    return f"{cls}{name}{of}{around} ({by}){under}: {', '.join(counts)}"
+    workers = {trace.replicas[each].worker for each in summary.replicas}
+    worker = shown(only_worker(trace, summary.replicas))
+    parts = (
+        (unlike or (named and not summary.dialect.named_by_class), f' "{shown(root.name)}"'),
+        (line, f" of {line}"),
+        (nested, f" around {around}"),
+        (True, f" ({shown(brand_of(root, trace))})"),
+        (strategy, f" under {strategy}"),
+        (True, f": {least}{some(summary.steps, 'step')}"),
+        (True, f", {some(len(summary.variables), summary.dialect.variable)}"),
+        (len(summary.replicas) > 1, f", {some(len(summary.replicas), copy)}"),
+        (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
+        (worker, f", in {worker}"),
+    )
+    return cls + "".join(text for said, text in parts if said)
 
 
-def _tables(summary: Summary, by: By | None) -> list[By]:
-    if by is not None:
-        return [by]
-    tables: list[By] = ["variable"] if summary.variables else []
-    if summary.steps:
-        tables.append("step")
-    if len(summary.replicas) > 1:
-        tables.append("worker" if len(summary.replicas) > _MANY_REPLICAS else "replica")
-    return [*tables, "method"] if summary.methods else tables
+def _tables(summary: Summary) -> list[By]:
+    """The tables that say something."""
+    many = len(summary.replicas) > _MANY_REPLICAS
+    says: dict[By, bool] = {
+        "variable": bool(summary.variables),
+        "step": bool(summary.steps),
+        "replica": len(summary.replicas) > 1 and not many,
+        "worker": many,
+        "method": bool(summary.methods),
+    }
+    return [table for table, something in says.items() if something]

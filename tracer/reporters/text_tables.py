@@ -1,6 +1,7 @@
 """The tables of the text report: the figures of `rows`, with what there is to say about them."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from rich.text import Text
@@ -23,7 +24,7 @@ from tracer.model.selection import Selection
 from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
-from tracer.model.wording import dash, some
+from tracer.model.wording import dash, first_true, some
 from tracer.reporters import caller_tree, layer_tree, rows
 from tracer.reporters.rows import By, StepRow
 from tracer.reporters.trees import Node, Tree, in_order
@@ -48,12 +49,11 @@ class Asked(NamedTuple):
         """The rows of a table that are shown."""
         return MAX_ROWS_IN_FULL if self.everything else MAX_ROWS
 
-    def more(self, rest: str, table: By, query: str = "") -> str:
-        """That a table has more rows, and what gives all; `query` is Python's that goes further."""
-        see = query if self.everything else f'by="{table}"'
-        if self.command:
-            see = f"--by {table}" + (" --format csv" if self.everything else "")
-        return f"… and {rest}: {see} has them all"
+    def more(self, rest: str, table: By) -> str:
+        """That a table has more rows, and what gives all of them."""
+        see = f"--by {table}" if self.command or self.everything else f'by="{table}"'
+        csv = " --format csv" if self.everything else ""
+        return f"… and {rest}: {see}{csv} has them all"
 
 
 _UPDATES = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
@@ -82,7 +82,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
         root = summary.optimizers[0]
         made = summary.total(measures.updates)
         calls = sum(sum(summary.calls(index)) for index in apply_methods(summary))
-        names = [shown(summary.trace.variables[index].name) for index in summary.variables]
+        names = [summary.trace.variables[index].name for index in summary.variables]
         more = f" +{len(names) - 1:,}" if len(names) > 1 else ""
         cells = (
             cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2),
@@ -90,7 +90,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
             *_figures(summary.steps, made),
             _per_step(summary, measures.updates),
             f"{calls:,}",
-            "".join(cut(name, 30, 15) for name in names[:1]) + more,
+            cut(shown("".join(names[:1])), 30, 15) + more,
         )
         name = f'{shown(class_of(root))} "{shown(root.name)}"'
         table.rows.append(Row(name, cells, style="" if made else WRONG))
@@ -128,8 +128,7 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     if rest := [all_rows[index] for index in order[asked.most :]]:
         odd = sum(bool(row.note) for row in rest)
         more = some(len(rest), f"more {table.header}") + (f", {odd:,} of them odd" if odd else "")
-        query = 'trace.count("updates", by=("variable",))'
-        table.below.append(asked.more(more, "variable", query))
+        table.below.append(asked.more(more, "variable"))
     empty = summary.spread(measures.updates)[(0,)]
     if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
         heading = per_step.replace("\n", " ")
@@ -146,44 +145,38 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
 def _variable_rows(summary: Summary) -> list[Row]:
     made = {}
     unapplied = reason_for_all(summary)
-    figures = dict(zip(summary.variables, rows.by_variable(summary), strict=True))
     for pattern in summary.patterns:
-        updates = counting(["update"], variable=pattern.variables[0])
-        rate = _per_step(summary, updates) if pattern.has(measures.updates) else "0"
-        totals = [pattern.total(measures.updates, each) for each in summary.replicas]
-        why = _why_without(pattern, unapplied)
+        dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
+        by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
+        seen = pattern.observed("unchanged"), pattern.observed("not_finite")
+        never, why = not dense + sparse, _why_without(pattern, unapplied)
+        cells = (
+            f"{dense + sparse:,}",
+            _per_step(summary, counting(["update"], variable=pattern.variables[0])),
+            *_figures(dense, sparse),
+            _split(by_replica) if len(by_replica) > 1 else "",
+            *_figures(*(seen if summary.effects else (None, None))),
+        )
+        said = ": ".join(filter(None, ("never updated" if never else "", why)))
+        meaning = "stands for each variable passed" if pattern.argument else ""
+        note = "; ".join(filter(None, (meaning, said)))
+        style = WRONG if never or seen[1] else ODD if why else ""
         for index in pattern.variables:
-            row = figures[index]
-            notes = ["stands for each variable passed"] if pattern.argument else []
-            if not row.updates:
-                notes.append(f"never updated: {why}" if why else "never updated")
-            elif why:
-                notes.append(why)
-            name = shown(row.variable) or "''"
+            name = shown(summary.trace.variables[index].name) or "''"
             if pattern.argument:
                 name = f"argument {name.removeprefix('argument ')}"
-            cells = (
-                *_figures(row.updates),
-                rate,
-                *_figures(row.dense, row.sparse),
-                _split(totals) if len(totals) > 1 else "",
-                *_figures(row.unchanged, row.not_finite),
-            )
-            style = WRONG if not row.updates or row.not_finite else ODD if why else ""
-            made[index] = Row(name, cells, "; ".join(notes), style)
+            made[index] = Row(name, cells, note, style)
     return [made[index] for index in summary.variables]
 
 
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
-    parts = []
-    if pattern.has(measures.ineffective):
-        parts.append("nothing was assigned")
     spread = pattern.timeline(measures.missing).spread
     steps = sum(number for (count,), number in spread.items() if count)
     lost = pattern.unplaced(measures.missing)
-    if steps or lost:
-        parts.append(f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}")
+    missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
+    parts = ["nothing was assigned"] if pattern.has(measures.ineffective) else []
+    parts += [missing] if steps or lost else []
     if unapplied and pattern.has(measures.requests):
         parts.append(f"else {unapplied.text}" if parts else unapplied.text)
     return ", ".join(parts)
@@ -200,11 +193,12 @@ def _split(counts: Sequence[int]) -> str:
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     copy, several = replica_noun(summary.trace), len(summary.replicas) > 1
-    why = reason(summary)
-    all_rows = [_step_row(row, summary, why) for row in rows.by_step(summary)]
-    kept = all_rows if len(all_rows) <= asked.most else all_rows[: asked.most - 1]
+    why, idle = reason(summary), bool(summary.total(measures.ineffective))
+    figures = rows.by_step(summary)
+    kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
     header = f"per step,\nall {copy}s" if several else "per step"
-    table = Table(header, (*_UPDATES, *_EFFECTS), kept.copy(), cut_names=False)
+    table = Table(header, (*_UPDATES, *_EFFECTS), cut_names=False)
+    table.rows += [_step_row(row, summary, why, idle) for row in kept]
     unknown = ("-", "-") if summary.effects else ("", "")
     for count, name, note in (
         (summary.unplaced, "step not known", "in all; steps above may have more"),
@@ -213,77 +207,60 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
         counts = [count(each) for each in (measures.updates, measures.dense, measures.sparse)]
         if any(counts) or (count == summary.unplaced and count(measures.steps)):
             table.rows.append(Row(name, (*_figures(*counts), *unknown), note, ODD))
-    if rest := len(all_rows) - len(kept):
+    if rest := len(figures) - len(kept):
         last = summary.steps + summary.trace.first_step - 1
-        more = f"{some(rest, 'more row')} up to step {last:,}"
-        table.below.append(asked.more(more, "step", 'trace.per_step("updates")'))
+        table.below.append(asked.more(f"{some(rest, 'more row')} up to step {last:,}", "step"))
     if summary.effects:
         each = f", those of each {copy} counted" if several else ""
         noun = f"{summary.dialect.variable}s"
         table.below.append(f"(unchanged, not finite: so many {noun} were so after the step{each})")
-        if any(row.cells[-1] == "-" for row in kept):
+        if any(row.unchanged is None for row in kept):
             table.below.append("(-: none was compared in these steps)")
     return table.lines(width)
 
 
-def _step_row(row: StepRow, summary: Summary, why: Reason) -> Row:
-    """The row; `why` gradients that came were not applied, is said beside it."""
-    notes = []
-    odd = True
-    missing, requested = row.requests_without_gradient, row.requests > row.requests_without_gradient
-    if not row.on_replicas:
-        notes.append("not recorded")
-    elif not row.updates:
-        said = why.text or "gradients came, none was applied"
-        if not requested:
-            said = "no gradient came" if missing else "nothing was handed over"
-        elif summary.total(measures.ineffective):
-            said = "nothing was assigned"
-        elif row.accumulated is not None:
-            skipped = f"skipped by {skipper(summary.optimizers)}"
-            said = accumulated(summary) if row.accumulated else skipped
-        notes.append(said)
-        odd = not (why.usual and said in why.text)
-    elif missing:
-        notes.append(f"{missing:,} without gradient")
-    if 0 < row.on_replicas < len(summary.replicas):
-        copies = some(len(summary.replicas), replica_noun(summary.trace))
+def _step_row(row: StepRow, summary: Summary, why: Reason, idle: bool) -> Row:
+    """The row; beside it, `why` gradients were not applied, or that updates assign nothing."""
+    missing = row.requests_without_gradient
+    unknown = not row.updates and summary.unplaced(measures.updates)
+    copies = some(len(summary.replicas), replica_noun(summary.trace))
+    on_some = 0 < row.on_replicas < len(summary.replicas) and not unknown
+    said = first_true(
+        (unknown, "not known"),
+        (not row.on_replicas, "not recorded"),
+        (row.updates, f"{missing:,} without gradient" if missing else ""),
+        (not row.requests, "nothing was handed over"),
+        (row.requests == missing, "no gradient came"),
+        (idle, "nothing was assigned"),
+        (row.accumulated, accumulated(summary)),
+        (row.accumulated == 0, f"skipped by {skipper(summary.optimizers)}"),
+        (why.text, why.text),
+        (True, "gradients came, none was applied"),
+    )
+    expected = not row.updates and why.usual and said in why.text and not on_some
+    notes = [said] if said else []
+    if on_some:
         notes.append(f"on {row.on_replicas:,} of {copies}")
-        odd = True
-    cells = _figures(row.updates, row.dense, row.sparse)
-    if not row.updates and summary.unplaced(measures.updates):
-        notes, cells, odd = ["not known"], ("?",) * len(cells), True
-    cells += _figures(row.unchanged, row.not_finite, none="-" if summary.effects else "")
+    counts = ("?",) * 3 if unknown else _figures(row.updates, row.dense, row.sparse)
+    seen = _figures(row.unchanged, row.not_finite, none="-" if summary.effects else "")
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    style = WRONG if row.not_finite else ODD if notes and odd else ""
-    return Row(label, cells, "; ".join(notes), style)
+    style = WRONG if row.not_finite else ODD if notes and not expected else ""
+    return Row(label, (*counts, *seen), "; ".join(notes), style)
 
 
 def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
-    copy = replica_noun(summary.trace)
-    names = replica_ids(summary.trace)
-    figures = rows.by_replica(summary)
-    workers = copy != "rank" and len({row.worker for row in figures}) > 1
-    columns = (
-        Column("worker", left=True, optional=True),
-        Column("steps"),
-        *_UPDATES,
-        _BEHIND,
-        Column("device", drop=4, left=True),
-    )
-    table = Table(copy, columns)
+    copy, names = replica_noun(summary.trace), replica_ids(summary.trace)
+    table = Table(copy, (Column("steps"), *_UPDATES, _BEHIND, Column("device", 4, left=True)))
     behind = _behind(summary, [[index] for index in summary.replicas])
-    for index, row, late in zip(summary.replicas, figures, behind, strict=True):
-        device = shown(row.device.rpartition("device:")[2]) or "-"
+    figures = zip(summary.replicas, rows.by_replica(summary), behind, strict=True)
+    for index, row, late in islice(figures, asked.most):
         counts = _figures(row.steps, row.updates, row.dense, row.sparse)
-        cells = (shown(row.worker) if workers else "", *counts, late, device)
-        name = names[index] if copy == "rank" else str(row.replica)
-        odd = row.steps < summary.steps or late not in ("", "-")
-        table.rows.append(Row(name, cells, style=ODD if odd else ""))
-    if not asked.everything and (rest := table.rows[MAX_ROWS:]):
-        del table.rows[MAX_ROWS:]
-        table.below.append(asked.more(some(len(rest), f"more {copy}"), "replica"))
+        device = shown(row.device.rpartition("device:")[2]) or "-"
+        style = ODD if row.steps < summary.steps or late not in ("", "-") else ""
+        table.rows.append(Row(shown(names[index]), (*counts, late, device), style=style))
+    if rest := len(behind) - len(table.rows):
+        table.below.append(asked.more(some(rest, f"more {copy}"), "replica"))
     return table.lines(width)
 
 
@@ -308,9 +285,9 @@ def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str]:
         return [""] * len(groups)
     leaders = groups[totals.index(max(totals))]
     late = []
-    for group, total in zip(groups, totals, strict=True):
-        missing, since = (0, None) if total == max(totals) else summary.behind(group, leaders)
-        step = "" if since is None else f" since step {since:,}"
+    for group in groups:
+        missing, since = summary.behind(group, leaders)
+        step = f" since step {since:,}" if since else ""
         late.append(f"{missing:,}{step}" if missing else "-")
     return late
 
@@ -359,8 +336,7 @@ def _tree(
     by: By, header: str, columns: Sequence[Column], nodes: Sequence[Node], joint: str, width: int
 ) -> list[Text]:
     rest = sum(1 for _ in in_order(nodes)) - MAX_ROWS_IN_FULL
-    csv = Asked(everything=True, command=True)
-    below = [csv.more(some(rest, "more row"), by)] if rest > 0 else []
+    below = [Asked(everything=True).more(some(rest, "more row"), by)] if rest > 0 else []
     tree = Tree(header, columns, below=below, nodes=nodes, joint=joint, most=MAX_ROWS_IN_FULL)
     return tree.lines(width)
 

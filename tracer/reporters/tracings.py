@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from tracer.errors import shown
 from tracer.model import callers
-from tracer.model.records import GraphTracing
 from tracer.model.trace import Trace
 
 CAUSES = {
@@ -35,25 +34,17 @@ class TracingRow(NamedTuple):
 def tracings(trace: Trace, root: int | None = None) -> list[TracingRow]:
     """The graph tracings of one root optimizer or of all, the earliest first."""
     events = sorted(trace.graph_tracings, key=lambda each: each.at)
-    return [
-        TracingRow(
+    rows = []
+    for each in events:
+        line = callers.nearest(trace.data, each.path)
+        row = TracingRow(
             began=round(each.at - events[0].at, 3),
             after=each.after,
             graph=shown(trace.graphs[each.graph].function),
-            cause=_cause(each),
-            caller=_caller(trace, each),
+            cause=CAUSES[each.cause] + (f": {shown(each.detail)}" if each.detail else ""),
+            caller="" if line is None else shown(callers.label(line)),
             seconds=round(each.seconds, 3),
         )
-        for each in events
-        if root is None or trace.graphs[each.graph].root == root
-    ]
-
-
-def _cause(tracing: GraphTracing) -> str:
-    detail = f": {shown(tracing.detail)}" if tracing.detail else ""
-    return CAUSES[tracing.cause] + detail
-
-
-def _caller(trace: Trace, tracing: GraphTracing) -> str:
-    line = callers.nearest(trace.data, tracing.path)
-    return "" if line is None else shown(callers.label(line))
+        if root is None or trace.graphs[each.graph].root == root:
+            rows.append(row)
+    return rows
