@@ -8,13 +8,14 @@ each step that a program makes one at a time, with gradients that are zero, infi
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from counts.test_truth_table import REFUSED, SKIPPED, WAYS, Rig, check, needs, replicas
+from support.by_bytes import ByBytes
 from support.libraries import keras2, keras3, needs_keras3
 from support.odometers import KINDS, ODOMETERS
 
@@ -98,39 +99,12 @@ def name_of(weight: Any) -> str:
     return str(weight.name.split(":")[0])
 
 
-def is_finite(weight: Any) -> bool:
-    return bool(np.isfinite(np.asarray(weight.numpy()).astype(np.complex128)).all())
+def by_bytes(weights: list[Any]) -> ByBytes:
+    return ByBytes(lambda: {name_of(weight): weight.numpy() for weight in weights})
 
 
-class ByNumPy:
-    """What NumPy sees of the weights in each step that is made."""
-
-    def __init__(self, weights: list[Any]) -> None:
-        self.weights = weights
-        self.unchanged: set[tuple[str, int]] = set()
-        self.not_finite: set[tuple[str, int]] = set()
-        self.steps = 0
-
-    def around(self, step: Callable[[Any], Any], amount: Any) -> None:
-        """Make one step."""
-        before = as_bytes(self.weights)
-        step(amount)
-        self.steps += 1
-        for weight, old, new in zip(self.weights, before, as_bytes(self.weights), strict=True):
-            name = name_of(weight)
-            if old == new:
-                self.unchanged.add((name, self.steps))
-            if not is_finite(weight):
-                self.not_finite.add((name, self.steps))
-
-    def agrees_with(self, trace: Any) -> None:
-        for what, seen in (("unchanged", self.unchanged), ("not_finite", self.not_finite)):
-            counted = trace.count(what, by=("variable", "step"))
-            assert set(counted) == seen, what
-            assert set(counted.values()) <= {1}
-        compared = trace.count("compared", by=("variable",))
-        assert set(compared.values()) == {self.steps}
-        assert len(compared) == len(self.weights)
+def of_keras3(variables: list[Any]) -> ByBytes:
+    return ByBytes(lambda: {each.path: each.value.numpy() for each in variables})
 
 
 class Plain(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
@@ -162,7 +136,7 @@ def test_weights_of_many_types(run: str) -> None:
         )
 
     traced = tf.function(step, jit_compile=run == "XLA")
-    truth = ByNumPy(weights)
+    truth = by_bytes(weights)
     for number, amount in enumerate(GRADIENTS):
         eager = run == "eager" or (run == "mixed" and number % 3 == 1)
         truth.around(step if eager else traced, tf.constant(amount, tf.float64))
@@ -188,7 +162,7 @@ def test_signs_of_zero_and_integers() -> None:
         pairs = [(tf.cast(amount, w.dtype) * tf.ones_like(w), w) for w in weights]
         optimizer.apply_gradients(pairs)
 
-    truth = ByNumPy(weights)
+    truth = by_bytes(weights)
     for amount in (1.0, -1.0, 1.0, -1.0):
         truth.around(step, tf.constant(amount))
     assert ("signed", 1) not in truth.unchanged and ("whole", 2) in truth.unchanged
@@ -210,7 +184,6 @@ def test_signs_of_zero_and_integers() -> None:
 def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) -> None:
     """Weight decay and averages change weights of which the gradient is 0: the step is compared."""
     variables = [keras3.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
-    weights = [variable.value for variable in variables]
     optimizer = tracer.wrap(keras3.optimizers.SGD(1.0, **options), effects=True)
     optimizer.build(variables)
 
@@ -218,14 +191,10 @@ def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) 
     def step(amount: Any) -> None:
         optimizer.apply([tf.fill([3], amount), tf.zeros([3])], variables)
 
-    truth = ByNumPy(weights)
+    truth = of_keras3(variables)
     for amount in (1.0, 0.0, 0.5, 0.0, 0.0, 1.0, np.nan):
         truth.around(step, tf.constant(amount, tf.float32))
-    trace = tracer.trace_of(optimizer)
-    names = dict(zip(map(name_of, weights), (each.path for each in variables), strict=True))
-    truth.unchanged = {(names[name], number) for name, number in truth.unchanged}
-    truth.not_finite = {(names[name], number) for name, number in truth.not_finite}
-    truth.agrees_with(trace)
+    truth.agrees_with(tracer.trace_of(optimizer))
 
 
 @needs_keras3
@@ -244,7 +213,7 @@ def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
     def step(amount: Any) -> None:
         optimizer.apply([tf.fill([2], amount), tf.zeros([2])], variables)
 
-    truth = ByNumPy([variable.value for variable in variables])
+    truth = of_keras3(variables)
     run = step if eager else tf.function(step)
     expected = []
     finite = 0
@@ -282,7 +251,7 @@ def test_sparse_updates() -> None:
         optimizer.apply_gradients([(slices, table)])
 
     traced = tf.function(step)
-    truth = ByNumPy([table])
+    truth = by_bytes([table])
     for number, amount in enumerate(GRADIENTS):
         truth.around(traced if number % 4 else step, tf.constant(amount, tf.float32))
     assert truth.unchanged
@@ -520,7 +489,7 @@ def test_a_step_inside_of_a_step_is_compared_once() -> None:
         optimizer.apply_gradients([(gradient, weights[index])])
 
     optimizer = tracer.wrap(Outer(), effects=True)
-    truth = ByNumPy(weights)
+    truth = by_bytes(weights)
 
     def step(amount: Any) -> None:
         optimizer.apply_gradients([(tf.fill([3], amount), w) for w in weights])

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
-from tracer.model.matching import Alone, Pair, class_name, kind, matched, short_class
+from tracer.model.matching import Pair, class_name, kind, matched, short_class
 from tracer.model.records import Block, Entry, Line, Observation
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary
@@ -85,22 +85,31 @@ def executions(before: Trace, after: Trace) -> list[Difference]:
     pairs, alone = matched(before, after)
     several = len(pairs) + len(alone) > 1
     found = [
-        Difference(
-            _title(pair),
-            only=list(_classes(pair, short_class)) if several else [],
-            renamed=pair.renamed,
-            reshaped=_reshaped(pair),
-            changes={"executions": list(_executions(pair))},
+        _of_pair(
+            pair,
+            {"executions": list(_executions(pair))},
+            only=_classes(pair, short_class) if several else [],
         )
         for pair in pairs
     ]
     return [*found, *(_alone(each) for each in alone if each[0].has_run)]
 
 
-def _alone(alone: Alone) -> Difference:
+def _alone(alone: tuple[Summary, str]) -> Difference:
     summary, which = alone
     only = f"the optimizer {class_name(summary)} is only in the {which} trace"
     return Difference(summary.optimizers[0].name, only=[only])
+
+
+def _of_pair(pair: Pair, changes: dict[str, list[Change]], **known: Any) -> Difference:
+    names = dict.fromkeys(each.optimizers[0].name for each in (pair.before, pair.after))
+    reshaped = [
+        f"{a.name} is {list(a.shape)} in the first and {list(b.shape)} in the second"
+        for a, b in pair.reshaped
+    ]
+    return Difference(
+        " and ".join(names), renamed=pair.renamed, reshaped=reshaped, changes=changes, **known
+    )
 
 
 def _difference(pair: Pair) -> Difference:
@@ -108,7 +117,7 @@ def _difference(pair: Pair) -> Difference:
     of_callers, shifted = _callers(before, after)
     changes = {
         "steps": list(_changed(pair, _steps(before, after), _steps(after, before))),
-        "updates": list(_by_variable(pair, pair.variables, _updates)),
+        "updates": list(_by_variable(pair, _updates)),
         "unchanged": list(_effects(pair, "unchanged")),
         "not_finite": list(_effects(pair, "not_finite")),
         "runs": list(_differing(pair, _all_updates(before), _all_updates(after))),
@@ -116,21 +125,20 @@ def _difference(pair: Pair) -> Difference:
         "callers": of_callers,
     }
     several = [replica_noun(e.trace) for e in (before, after) if len(e.replicas) > 1]
-    return Difference(
-        _title(pair),
+    only = [
+        f"{name} is only in the {'first' if other is None else 'second'} trace"
+        for name, index, other in pair.variables
+        if None in (index, other)
+    ]
+    return _of_pair(
+        pair,
+        changes,
         same=list(_same(pair, changes)),
-        only=list(_only(pair)),
-        renamed=pair.renamed,
-        reshaped=_reshaped(pair),
-        changes=changes,
+        only=[*_classes(pair, class_name), *only],
         shifted=shifted,
         several=f"{several[0]}s" if several else "",
         noun=before.dialect.variable,
     )
-
-
-def _title(pair: Pair) -> str:
-    return " and ".join(dict.fromkeys(e.optimizers[0].name for e in (pair.before, pair.after)))
 
 
 def _same(pair: Pair, changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:
@@ -148,30 +156,16 @@ def _same(pair: Pair, changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:
     }
     if len(a_step) == 1 and a_step != {0}:
         yield f"{some(a_step.pop(), 'update')} a step{each}"
-    number = len(pair.variables) - len(changes["updates"])
-    if number:
-        of = "" if number == len(pair.variables) else f"{number:,} of "
-        yield f"the updates of {of}{some(len(pair.variables), after.dialect.variable)}"
+    both = sum(None not in each for each in pair.variables)
+    if number := both - len(changes["updates"]):
+        of = "" if number == both else f"{number:,} of "
+        yield f"the updates of {of}{some(both, after.dialect.variable)}"
 
 
-def _reshaped(pair: Pair) -> list[str]:
-    return [
-        f"{a.name} is {list(a.shape)} in the first and {list(b.shape)} in the second"
-        for a, b in pair.reshaped
-    ]
-
-
-def _only(pair: Pair) -> Iterator[str]:
-    yield from _classes(pair, class_name)
-    for index, other in pair.alone:
-        which = "first" if other is None else "second"
-        yield f"{pair.name(index, other)} is only in the {which} trace"
-
-
-def _classes(pair: Pair, name: Callable[[Summary], str]) -> Iterator[str]:
+def _classes(pair: Pair, name: Callable[[Summary], str]) -> list[str]:
     before, after = name(pair.before), name(pair.after)
-    if before != after:
-        yield f"the class is {before} in the first and {after} in the second"
+    differ = f"the class is {before} in the first and {after} in the second"
+    return [differ] if before != after else []
 
 
 # What is counted.
@@ -205,9 +199,8 @@ def _methods(summary: Summary, other: Summary) -> Counts:
         if kind(summary) == kind(other) or name in others:
             eager, tracing = summary.calls(index)
             executed = summary.total(measures.of_methods([index]))
-            counts[f"{name}: executions"] = Counted(executed)
-            counts[f"{name}: eager calls"] = Counted(eager)
-            counts[f"{name}: calls while tracing"] = Counted(tracing)
+            words = {"executions": executed, "eager calls": eager, "calls while tracing": tracing}
+            counts |= {f"{name}: {what}": Counted(number) for what, number in words.items()}
     return counts
 
 
@@ -226,8 +219,7 @@ def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
     def seen(_: Summary, pattern: Pattern) -> Counts:
         return {"": Counted(pattern.observed(what), pattern.runs(measures.observing(what)))}
 
-    known = pair.before.effects and pair.after.effects
-    return _by_variable(pair, pair.variables if known else [], seen)
+    return _by_variable(pair, seen) if pair.before.effects and pair.after.effects else iter(())
 
 
 def _executions(pair: Pair) -> Iterator[Change]:
@@ -237,11 +229,7 @@ def _executions(pair: Pair) -> Iterator[Change]:
         for summary in (pair.before, pair.after)
     )
     yield from _changed(pair, *of_steps)
-    yield from _by_variable(
-        pair,
-        [*pair.variables, *pair.alone],
-        lambda summary, pattern: _works(pair, summary, pattern.entries),
-    )
+    yield from _by_variable(pair, lambda *of: _works(pair, of[0], of[1].entries), alone=True)
 
 
 def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -> Counts:
@@ -264,11 +252,12 @@ def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -
 
 
 def _by_variable(
-    pair: Pair,
-    variables: Iterable[tuple[int | None, int | None]],
-    count: Callable[[Summary, Pattern], Counts],
+    pair: Pair, count: Callable[[Summary, Pattern], Counts], alone: bool = False
 ) -> Iterator[Change]:
-    """What differs of each of the variables; it asks once for all of two patterns."""
+    """What differs of each variable, of one in one trace only if `alone` is asked for.
+
+    It counts once for all variables of two patterns.
+    """
     before, after = pair.before, pair.after
     of_before, of_after = _pattern_of(before), _pattern_of(after)
 
@@ -277,11 +266,10 @@ def _by_variable(
         counts = count(before, mine) if mine else {}, count(after, its) if its else {}
         return list(_changed(pair, *counts))
 
-    for index, other in variables:
-        name = pair.name(index, other)
-        mine, its = of_before.get(index), of_after.get(other)
-        for change in changed(mine, its):
-            yield replace(change, name=", ".join(filter(None, (name, change.name))))
+    for name, index, other in pair.variables:
+        if alone or None not in (index, other):
+            for change in changed(of_before.get(index), of_after.get(other)):
+                yield replace(change, name=", ".join(filter(None, (name, change.name))))
 
 
 def _pattern_of(summary: Summary) -> Mapping[int | None, Pattern]:

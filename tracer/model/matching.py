@@ -14,50 +14,31 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 
 Shape = tuple[int | None, ...]
-Alone = tuple[Summary, str]
-"""An optimizer that is in one trace only: the `first` or the `second`."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An optimizer that is in both traces, and its variables by their indices in each of them."""
+    """An optimizer that is in both traces."""
 
     before: Summary
     after: Summary
-    variables: list[tuple[int, int]]
-    """Those in both, in the order of the second trace."""
-    alone: list[tuple[int | None, int | None]]
-    """Those in one, those of the first trace before those of the second."""
-
-    def name(self, index: int | None, other: int | None) -> str:
-        """The name of a variable, in the second trace if it is there."""
-        if other is not None:
-            return self.after.trace.variables[other].name
-        return "" if index is None else self.before.trace.variables[index].name
-
-    @property
-    def renamed(self) -> list[tuple[str, str]]:
-        """Layers that have another name, and were matched by order and shapes."""
-        layers = ((_layer(a.name), _layer(b.name)) for a, b in self._variables())
-        return [names for names in dict.fromkeys(layers) if names[0] != names[1]]
-
-    @property
-    def reshaped(self) -> list[tuple[Variable, Variable]]:
-        """Variables of one name that have another shape."""
-        return [(a, b) for a, b in self._variables() if not _same_shape(a.shape, b.shape)]
-
-    def _variables(self) -> list[tuple[Variable, Variable]]:
-        before, after = self.before.trace.variables, self.after.trace.variables
-        return [(before[index], after[other]) for index, other in sorted(self.variables)]
+    variables: list[tuple[str, int | None, int | None]]
+    """The variables, by name (that in the second trace, if they are there), each with its index in
+    both traces, None where it is not: first those in both, in the order of the second trace."""
+    renamed: list[tuple[str, str]]
+    """Layers that have another name, and were matched by order and shapes."""
+    reshaped: list[tuple[Variable, Variable]]
+    """Variables of one name that have another shape."""
 
 
-def matched(before: Trace, after: Trace) -> tuple[list[Pair], list[Alone]]:
+def matched(before: Trace, after: Trace) -> tuple[list[Pair], list[tuple[Summary, str]]]:
     """Which optimizers and which variables of two traces are the same.
 
     Optimizers are matched by class, else by order; variables by name or, where the layers are
     numbered differently, as Keras does in a process that made others before, by their order and
     shapes. Keras 2 names a variable by its layer and Keras 3 by the whole path, so optimizers of
-    different kinds are matched by the ends of names, too.
+    different kinds are matched by the ends of names, too. An optimizer that is in one trace only is
+    given with which one that is: the `first` or the `second`.
     """
     ours, theirs = summaries_of(before), summaries_of(after)
     pairs = []
@@ -84,21 +65,30 @@ def kind(summary: Summary) -> str:
 
 
 def _pair(before: Summary, after: Summary) -> Pair:
-    mine, other = (
-        {each.trace.variables[index].name: index for index in each.variables}
-        for each in (before, after)
-    )
+    mine, other = _by_name(before), _by_name(after)
+    old, new = before.trace.variables, after.trace.variables
     names = match(
-        {name: before.trace.variables[index].shape for name, index in mine.items()},
-        {name: after.trace.variables[index].shape for name, index in other.items()},
+        {name: old[index].shape for name, index in mine.items()},
+        {name: new[index].shape for name, index in other.items()},
         ends=kind(before) != kind(after),
     )
-    pairs = [(mine[a], other[b]) for a, b in names]
-    in_before, in_after = {index for index, _ in pairs}, {index for _, index in pairs}
-    alone: list[tuple[int | None, int | None]] = []
-    alone += [(index, None) for index in before.variables if index not in in_before]
-    alone += [(None, index) for index in after.variables if index not in in_after]
-    return Pair(before, after, pairs, alone)
+    old_names, new_names = {a for a, _ in names}, {b for _, b in names}
+    variables: list[tuple[str, int | None, int | None]] = [(b, mine[a], other[b]) for a, b in names]
+    variables += [(a, mine[a], None) for a in mine if a not in old_names]
+    variables += [(b, None, other[b]) for b in other if b not in new_names]
+    both = [(old[mine[a]], new[other[b]]) for a, b in sorted(names, key=lambda each: mine[each[0]])]
+    layers = dict.fromkeys((_layer(a.name), _layer(b.name)) for a, b in both)
+    return Pair(
+        before,
+        after,
+        variables,
+        renamed=[(a, b) for a, b in layers if a != b],
+        reshaped=[(a, b) for a, b in both if not _same_shape(a.shape, b.shape)],
+    )
+
+
+def _by_name(summary: Summary) -> dict[str, int]:
+    return {summary.trace.variables[index].name: index for index in summary.variables}
 
 
 def match(

@@ -1,25 +1,11 @@
-"""What the tests of Keras on JAX train: an optimizer whose weights count, and a small model."""
+"""What the tests of Keras on JAX train beside `keras_programs`: a loop of the program's own."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
-import numpy as np
-
-X = np.random.default_rng(1).random((34, 4), "float32")
-Y = np.random.default_rng(2).random((34, 1), "float32")
-VARIABLES = ("a/kernel", "a/bias", "b/kernel", "b/bias")
-
-
-class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Adds exactly 1 to a weight each time that it is updated."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"learning_rate": 1.0, "name": "odometer", **kwargs})
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))
+from backends.keras_programs import Odometer as Odometer, X as X, Y as Y, model as model
 
 
 class OwnOdometer(Odometer):
@@ -28,15 +14,6 @@ class OwnOdometer(Odometer):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         one = keras.ops.ones(variable.shape, variable.dtype)
         self.assign_add(variable, keras.ops.where(gradient > 0, one, one))
-
-
-def model(optimizer: Any, **kwargs: Any) -> Any:
-    """A compiled model of four variables, which begin at 0."""
-    zeros = {"kernel_initializer": "zeros"}
-    layers = [keras.layers.Dense(4, name="a", **zeros), keras.layers.Dense(1, name="b", **zeros)]
-    made = keras.Sequential([keras.Input((4,)), *layers])
-    made.compile(optimizer, "mse", **kwargs)
-    return made
 
 
 class Loop:

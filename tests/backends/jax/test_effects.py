@@ -10,8 +10,10 @@ import keras
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
-from backends.jax.test_truth_table import PROGRAMS, Run
+from backends.jax.test_truth_table import RUNS
+from backends.keras_programs import check_effects
 from jax import lax
+from support.by_bytes import ByBytes
 
 import tracer
 
@@ -29,67 +31,15 @@ def marks(name: str) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param(each, id=each.__name__, marks=marks(each.__name__))
-        for each in PROGRAMS
-        if each.__name__ != "moving_averages"  # which are no odometer
-    ],
-)
-def test_what_an_odometer_changed(
-    program: Callable[[], Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step changes what the odometer shows, leaves all else as it was, and the counts stay.
-
-    A variable of which there is one in each member of a batch has changed if one of them has.
-    """
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in RUNS])
+def test_what_an_odometer_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "wrap", functools.partial(tracer.wrap, effects=True))
-    run = program()
-    trace = tracer.trace_of(run.optimizer)
-    assert trace.complete, trace.notes
-    handed = sum(bool(np.ravel(each)[0]) for each in run.weights)
+    run = RUNS[name]()
+    trace = check_effects(run)
+    updated = sum(map(bool, run.weights.values()))
     for replica in trace.replicas:
-        looked, still = (
-            [
-                n
-                for first, last, n in trace.per_step(what, replica=replica.id)
-                for _ in range(first, last + 1)
-            ]
-            for what in ("compared", "unchanged")
-        )
-        assert looked == [handed] * len(run.per_step)
-        changed = [a - b for a, b in zip(looked, still, strict=True)]
-        assert changed == [min(updates, handed) for updates in run.per_step]
-    assert trace.count("not_finite", by=()) == {}
-    assert trace.updates() == sum(run.per_step) * run.copies
-
-
-class ByNumPy:
-    """What NumPy sees of the weights of steps, which are put down one after the other."""
-
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
-        self.seen: dict[str, set[tuple[str, int]]] = {
-            what: set() for what in ("compared", "unchanged", "not_finite")
-        }
-        self.steps = 0
-
-    def stepped(self, before: list[Any], after: list[Any]) -> None:
-        """One step was made; both are copies of what the variables held."""
-        self.steps += 1
-        for name, old, new in zip(self.names, before, after, strict=True):
-            self.seen["compared"].add((name, self.steps))
-            if np.asarray(old).tobytes() == np.asarray(new).tobytes():
-                self.seen["unchanged"].add((name, self.steps))
-            if not np.isfinite(np.asarray(new).astype(np.complex128)).all():
-                self.seen["not_finite"].add((name, self.steps))
-
-    def agrees_with(self, trace: Any) -> None:
-        for what, seen in self.seen.items():
-            counted = trace.count(what, by=("variable", "step"))
-            assert set(counted) == seen, what
-            assert set(counted.values()) <= {1}
+        per_step = list(trace.per_step("compared", replica=replica.id))
+        assert per_step == [(1, len(run.per_step), updated)]
 
 
 def weights_of(variables: list[Any]) -> list[Any]:
@@ -133,14 +83,15 @@ class Weights:
 
     def compare(self, run: Callable[..., Any]) -> tracer.CallTrace:
         """Make steps by `run`, one at a time, and compare them with NumPy."""
-        truth = ByNumPy([each.path for each in self.variables])
+        paths = [each.path for each in self.variables]
+        truth = ByBytes(lambda: dict(zip(paths, self.values, strict=True)))
         for amount in GRADIENTS:
-            before = [np.array(each) for each in self.values]
+            before = truth.now()
             self.values, self.of_optimizer = run(self.values, self.of_optimizer, amount)
-            truth.stepped(before, self.values)
+            truth.stepped(before)
         trace = tracer.trace_of(self.optimizer)
         assert trace.complete, trace.notes
-        assert truth.seen["unchanged"] and truth.seen["not_finite"]
+        assert truth.unchanged and truth.not_finite
         truth.agrees_with(trace)
         return trace
 
@@ -242,13 +193,13 @@ def test_a_loop_in_one_program() -> None:
         return lax.scan(body, (values, of_optimizer), (amounts, taken))
 
     _, history = epoch(weights.values, weights.of_optimizer)
-    truth = ByNumPy([each.path for each in weights.variables])
-    before = [np.array(each) for each in weights.values]
+    values = {each.path: each.value for each in weights.variables}
+    truth = ByBytes(lambda: values)
     for number, wanted in enumerate(taken):
-        after = [np.array(each[number]) for each in history]
+        before = truth.now()
+        values = dict(zip(values, (each[number] for each in history), strict=True))
         if wanted:
-            truth.stepped(before, after)
-        before = after
+            truth.stepped(before)
     truth.agrees_with(tracer.trace_of(weights.optimizer))
 
 
@@ -258,17 +209,18 @@ def test_members_of_a_batch() -> None:
     loop = Loop(tracer.wrap(keras.optimizers.SGD(0.5), effects=True))
     state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
     step = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))
-    truth = ByNumPy([each.path for each in loop.model.trainable_variables])
+    paths = [each.path for each in loop.model.trainable_variables]
+    truth = ByBytes(lambda: dict(zip(paths, state[0], strict=True)))
     zeros = np.zeros((8, 1), "float32")
     for number in range(5):
         x = np.stack([X[:8]] * 3)
         if number == 3:
             x[1] = NAN
-        before = [np.array(each) for each in state[0]]
+        before = truth.now()
         state = step(state, x, zeros if number < 2 else Y[:8])  # they begin at 0: no error
-        truth.stepped(before, state[0])
-    assert {each for _, each in truth.seen["not_finite"]} == {4, 5}
-    assert {each for _, each in truth.seen["unchanged"]} >= {1, 2}
+        truth.stepped(before)
+    assert {each for _, each in truth.not_finite} == {4, 5}
+    assert {each for _, each in truth.unchanged} >= {1, 2}
     truth.agrees_with(tracer.trace_of(loop.optimizer))
 
 

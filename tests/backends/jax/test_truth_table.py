@@ -1,51 +1,31 @@
-"""Keras 3 on JAX, however it is run: each count against weights that count by themselves.
+"""Keras 3 on JAX, however it is run: each count against weights that count by themselves."""
 
-The optimizer is an odometer, which adds exactly 1 to a weight with each update, and the weights
-begin at 0. So what a variable holds in the end is how often it was updated, whatever ran: graph
-tracing, compiled programs, branches, loops, devices. Which steps updated is arithmetic.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from backends.jax.keras_on_jax import Loop, Odometer, OwnOdometer, X, Y, model
+from backends.jax.keras_on_jax import Loop, OwnOdometer
+from backends.keras_programs import (
+    Odometer,
+    Run,
+    X,
+    Y,
+    check,
+    fitted,
+    moved,
+    not_finite,
+    runs,
+    scaled,
+)
 from jax import lax
-from support.by_step import check_by_step
 
 import tracer
 
 P = jax.sharding.PartitionSpec
-scaled = keras.optimizers.LossScaleOptimizer
-
-
-class Run(NamedTuple):
-    """What ran, and what must have come of it."""
-
-    optimizer: Any
-    weights: Sequence[Any]
-    per_step: list[int]
-    """How many updates in each step, of all variables, on one replica."""
-    copies: int = 1
-    """How many replicas stepped."""
-    discarded: int = 0
-
-
-def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Run:
-    epochs = kwargs.pop("epochs", 1)
-    batch_size = kwargs.pop("batch_size", 8)
-    trained = model(tracer.wrap(optimizer), **kwargs)
-    trained.fit(x, Y[: len(x)], batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
-    return Run(optimizer, [each.numpy() for each in trained.trainable_variables], per_step)
-
-
-def fit() -> Run:
-    """The last of the batches is smaller, so there are two programs."""
-    return fitted(Odometer(), [4] * 15, epochs=3)
 
 
 def steps_per_execution() -> Run:
@@ -56,94 +36,28 @@ def without_compiling() -> Run:
     return fitted(Odometer(), [4] * 5, jit_compile=False)
 
 
-def run_eagerly() -> Run:
-    return fitted(Odometer(), [4] * 5, run_eagerly=True)
-
-
-def train_on_batch() -> Run:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    for _ in range(6):
-        trained.train_on_batch(X[:8], Y[:8])
-    return Run(optimizer, [each.numpy() for each in trained.trainable_variables], [4] * 6)
-
-
-def accumulation() -> Run:
-    """16 steps of which every 4th keeps what it computed."""
-    run = fitted(
-        Odometer(gradient_accumulation_steps=4), [0, 0, 0, 4] * 4, X[:32], batch_size=4, epochs=2
-    )
-    return run._replace(discarded=12 * 4)
-
-
 def accumulation_eagerly() -> Run:
-    run = fitted(
-        Odometer(gradient_accumulation_steps=4),
-        [0, 0, 0, 4] * 2,
-        X[:32],
-        batch_size=4,
-        run_eagerly=True,
-    )
+    optimizer = Odometer(gradient_accumulation_steps=4)
+    run = fitted(optimizer, [0, 0, 0, 4] * 2, X[:32], run_eagerly=True)
     return run._replace(discarded=6 * 4)
-
-
-def not_finite() -> Any:
-    """Eight batches of four, of which the 4th and the 6th are not finite."""
-    x = X[:32].copy()
-    x[12], x[20] = np.inf, np.nan
-    return x
-
-
-def loss_scale() -> Run:
-    return fitted(scaled(Odometer()), [4, 4, 4, 0, 4, 0, 4, 4], not_finite(), batch_size=4)
 
 
 def loss_scale_without_compiling() -> Run:
     """Python runs the steps, and JAX the branch in them."""
     per_step = [4, 4, 4, 0, 4, 0, 4, 4]
-    return fitted(scaled(Odometer()), per_step, not_finite(), batch_size=4, jit_compile=False)
-
-
-def loss_scale_and_accumulation() -> Run:
-    """Steps 4 and 6 are skipped; of the six others every 2nd keeps what it computed."""
-    run = fitted(
-        scaled(Odometer(gradient_accumulation_steps=2)),
-        [0, 4, 0, 0, 4, 0, 0, 4],
-        not_finite(),
-        batch_size=4,
-    )
-    return run._replace(discarded=3 * 4)
-
-
-def moving_averages() -> Run:
-    """The weights do not move, and the optimizer's own count says how often it stepped."""
-    optimizer = keras.optimizers.SGD(0.0, use_ema=True, ema_overwrite_frequency=3)
-    run = fitted(optimizer, [4] * 8, X[:32], batch_size=4)
-    return run._replace(weights=[np.asarray(optimizer.iterations.value)] * 4)
-
-
-def a_frozen_layer() -> Run:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    trained.layers[0].trainable = False
-    trained.compile(optimizer, "mse")
-    trained.fit(X[:32], Y[:32], batch_size=4, verbose=0)
-    return Run(optimizer, [each.numpy() for each in trained.weights], [2] * 8)
-
-
-def apply_eagerly() -> Run:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    for _ in range(3):
-        ones = [jnp.ones(each.shape) for each in trained.trainable_variables]
-        optimizer.apply(ones, trained.trainable_variables)
-    return Run(optimizer, [each.numpy() for each in trained.trainable_variables], [4] * 3)
+    return fitted(scaled(Odometer()), per_step, not_finite(), jit_compile=False)
 
 
 def looped(run: Callable[[Loop], Any], per_step: list[int], copies: int = 1) -> Run:
     loop = Loop(tracer.wrap(Odometer()))
     weights, _ = run(loop)
-    return Run(loop.optimizer, weights, per_step, copies)
+    return came_to(loop, weights, per_step, copies=copies)
+
+
+def came_to(loop: Loop, weights: Any, per_step: list[int], **known: int) -> Run:
+    """What ran, where the state of the loop has these weights."""
+    paths = [each.path for each in loop.model.trainable_variables]
+    return Run(loop.optimizer, dict(zip(paths, moved(weights), strict=True)), per_step, **known)
 
 
 def jitted_step() -> Run:
@@ -268,7 +182,7 @@ def members_that_share_a_count() -> Run:
         return lax.scan(body, loop.state, None, length=4)[0]
 
     weights, _ = by_copy(jax.jit(jax.vmap(train))(jnp.arange(3.0)), 3)
-    return Run(loop.optimizer, weights, [0, 12, 0, 12], discarded=24)
+    return came_to(loop, weights, [0, 12, 0, 12], discarded=24)
 
 
 def differentiated_loop() -> Run:
@@ -301,7 +215,7 @@ def ensemble_with_loss_scale() -> Run:
             x[1] = np.inf
         state = step(state, x, Y[:8])
     weights, _ = by_copy(state, 3)
-    return Run(loop.optimizer, weights, [12, 12, 8, 12], discarded=4)
+    return came_to(loop, weights, [12, 12, 8, 12], discarded=4)
 
 
 def by_copy(state: Any, copies: int) -> Any:
@@ -345,7 +259,7 @@ def shard_map() -> Run:
 def spread(distribution: Any) -> Run:
     keras.distribution.set_distribution(distribution)
     try:
-        return fitted(Odometer(), [4] * 8, X[:32], epochs=2)
+        return fitted(Odometer(), [4] * 8, X[:32])
     finally:
         keras.distribution.set_distribution(None)
 
@@ -364,20 +278,11 @@ def model_parallel() -> Run:
     return spread(keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
 
 
-PROGRAMS = [
-    fit,
+OWN = [
     steps_per_execution,
     without_compiling,
-    run_eagerly,
-    train_on_batch,
-    accumulation,
     accumulation_eagerly,
-    loss_scale,
     loss_scale_without_compiling,
-    loss_scale_and_accumulation,
-    moving_averages,
-    a_frozen_layer,
-    apply_eagerly,
     jitted_step,
     compiled_ahead,
     scan,
@@ -394,13 +299,9 @@ PROGRAMS = [
     data_parallel,
     model_parallel,
 ]
+RUNS: dict[str, Callable[[], Run]] = runs(Odometer) | {each.__name__: each for each in OWN}
 
 
-@pytest.mark.parametrize("program", [pytest.param(each, id=each.__name__) for each in PROGRAMS])
-def test_counts_are_those_of_the_weights(program: Callable[[], Run]) -> None:
-    run = program()
-    trace = tracer.trace_of(run.optimizer)
-    by_weights = [float(np.ravel(each)[0]) for each in run.weights]
-    updated = trace.count("updates", by="variable")
-    assert sorted(updated.values()) == sorted(each for each in by_weights if each)
-    check_by_step(trace, run)
+@pytest.mark.parametrize("name", RUNS)
+def test_counts_are_those_of_the_weights(name: str) -> None:
+    check(RUNS[name]())

@@ -1,63 +1,29 @@
-"""Keras 3 on PyTorch, however it is run: each count against weights that count by themselves.
+"""Keras 3 on PyTorch, however it is run: each count against weights that count by themselves."""
 
-The optimizer is an odometer, which adds exactly 1 to a weight with each update, and the weights
-begin at 0. So what a variable holds in the end is how often it was updated. Which steps updated is
-arithmetic.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import torch
-from backends.keras_torch.keras_on_torch import (
+from backends.keras_programs import (
     Odometer,
-    ParallelOdometer,
+    Run,
     X,
     Y,
+    check,
+    fitted,
     model,
     moved,
     ones,
-    step,
+    ran,
+    runs,
 )
+from backends.keras_torch.keras_on_torch import ParallelOdometer, step
 
 import tracer
-
-scaled = keras.optimizers.LossScaleOptimizer
-
-
-class Run(NamedTuple):
-    """What ran, and what must have come of it."""
-
-    optimizer: Any
-    variables: Sequence[Any]
-    per_step: list[int]
-    """How many updates in each step, of all variables."""
-    method: str = "update_step"
-
-
-def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Run:
-    """What a model is fitted with, in batches of 8, or of 4 if there are 32 data."""
-    epochs = kwargs.pop("epochs", 1)
-    trained = model(tracer.wrap(optimizer), **kwargs)
-    size = 4 if len(x) == 32 else 8
-    trained.fit(x, Y[: len(x)], batch_size=size, epochs=epochs, shuffle=False, verbose=0)
-    return Run(optimizer, trained.trainable_variables, per_step)
-
-
-def fit() -> Run:
-    return fitted(Odometer(), [4] * 15, epochs=3)
-
-
-def fit_in_parallel() -> Run:
-    run = fitted(ParallelOdometer(), [4] * 15, epochs=3)
-    return run._replace(method="_parallel_update_step")
-
-
-def run_eagerly() -> Run:
-    return fitted(Odometer(), [4] * 5, run_eagerly=True)
 
 
 def clipped() -> Run:
@@ -65,65 +31,7 @@ def clipped() -> Run:
 
 
 def clipped_in_parallel() -> Run:
-    run = fitted(ParallelOdometer(global_clipnorm=0.1), [4] * 5)
-    return run._replace(method="_parallel_update_step")
-
-
-def train_on_batch() -> Run:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    for _ in range(6):
-        trained.train_on_batch(X[:8], Y[:8])
-    return Run(optimizer, trained.trainable_variables, [4] * 6)
-
-
-def accumulation() -> Run:
-    """16 steps of which every 4th updates."""
-    optimizer = Odometer(gradient_accumulation_steps=4)
-    return fitted(optimizer, [0, 0, 0, 4] * 4, X[:32], epochs=2)
-
-
-def accumulation_in_parallel() -> Run:
-    optimizer = ParallelOdometer(gradient_accumulation_steps=4)
-    run = fitted(optimizer, [0, 0, 0, 4] * 4, X[:32], epochs=2)
-    return run._replace(method="_parallel_update_step")
-
-
-def not_finite() -> Any:
-    """Eight batches of four, of which the 4th and the 6th are not finite."""
-    x = X[:32].copy()
-    x[12], x[20] = np.inf, np.nan
-    return x
-
-
-def loss_scale() -> Run:
-    return fitted(scaled(Odometer()), [4, 4, 4, 0, 4, 0, 4, 4], not_finite())
-
-
-def loss_scale_in_parallel() -> Run:
-    run = fitted(scaled(ParallelOdometer()), [4, 4, 4, 0, 4, 0, 4, 4], not_finite())
-    return run._replace(method="_parallel_update_step")
-
-
-def loss_scale_and_accumulation() -> Run:
-    """Steps 4 and 6 are skipped; of the six others every 2nd updates."""
-    optimizer = scaled(Odometer(gradient_accumulation_steps=2))
-    return fitted(optimizer, [0, 4, 0, 0, 4, 0, 0, 4], not_finite())
-
-
-def moving_averages() -> Run:
-    """With a momentum of 0 the average is the weight, so that overwriting moves nothing."""
-    optimizer = Odometer(use_ema=True, ema_momentum=0.0, ema_overwrite_frequency=3)
-    return fitted(optimizer, [4] * 8, X[:32])
-
-
-def a_frozen_layer() -> Run:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    trained.layers[0].trainable = False
-    trained.compile(optimizer, "mse")
-    trained.fit(X[:32], Y[:32], batch_size=4, verbose=0)
-    return Run(optimizer, trained.variables[:4], [2] * 8)
+    return fitted(ParallelOdometer(global_clipnorm=0.1), [4] * 5)
 
 
 def a_loop() -> Run:
@@ -131,7 +39,7 @@ def a_loop() -> Run:
     trained = model(optimizer)
     for _ in range(6):
         step(optimizer, trained, X[:8], torch.from_numpy(Y[:8]))
-    return Run(optimizer, trained.trainable_variables, [4] * 6)
+    return ran(optimizer, trained.trainable_variables, [4] * 6)
 
 
 def apply_without_variables() -> Run:
@@ -140,7 +48,7 @@ def apply_without_variables() -> Run:
     optimizer.build(variables)
     for _ in range(3):
         optimizer.apply(ones(variables))
-    return Run(optimizer, variables, [4] * 3, "_parallel_update_step")
+    return ran(optimizer, variables, [4] * 3)
 
 
 def apply_gradients() -> Run:
@@ -149,7 +57,7 @@ def apply_gradients() -> Run:
     variables = model(optimizer).trainable_variables
     for _ in range(3):
         optimizer.apply_gradients(zip(ones(variables), variables, strict=True))
-    return Run(optimizer, variables, [4] * 3)
+    return ran(optimizer, variables, [4] * 3)
 
 
 def no_gradient() -> Run:
@@ -160,9 +68,9 @@ def no_gradient() -> Run:
         gradients = ones(variables)
         if number % 2:
             gradients[0] = gradients[1] = None
-        with pytest.warns(UserWarning) if number % 2 else nothing():
+        with pytest.warns(UserWarning) if number % 2 else nullcontext():
             optimizer.apply(gradients, variables)
-    return Run(optimizer, variables, [4, 2, 4, 2], "_parallel_update_step")
+    return ran(optimizer, variables, [4, 2, 4, 2])
 
 
 def a_part_each_time() -> Run:
@@ -172,7 +80,7 @@ def a_part_each_time() -> Run:
     for number in range(6):
         part = variables[:3] if number % 2 else variables[2:]
         optimizer.apply(ones(part), part)
-    return Run(optimizer, variables, [2, 3] * 3, "_parallel_update_step")
+    return ran(optimizer, variables, [2, 3] * 3)
 
 
 def wrapped_late() -> Run:
@@ -184,52 +92,32 @@ def wrapped_late() -> Run:
         each.assign(keras.ops.zeros(each.shape))
     tracer.wrap(optimizer)
     trained.fit(X, Y, batch_size=8, epochs=2, verbose=0)
-    return Run(optimizer, trained.trainable_variables, [4] * 10)
+    return ran(optimizer, trained.trainable_variables, [4] * 10)
 
 
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-nothing = _Nothing
-
-RUNS: list[Callable[[], Run]] = [
-    fit,
-    fit_in_parallel,
-    run_eagerly,
+OWN = (
     clipped,
     clipped_in_parallel,
-    train_on_batch,
-    accumulation,
-    accumulation_in_parallel,
-    loss_scale,
-    loss_scale_in_parallel,
-    loss_scale_and_accumulation,
-    moving_averages,
-    a_frozen_layer,
     a_loop,
     apply_without_variables,
     apply_gradients,
     no_gradient,
     a_part_each_time,
     wrapped_late,
-]
+)
+RUNS: dict[str, Callable[[], Run]] = {
+    **runs(Odometer),
+    **{f"{name}_in_parallel": run for name, run in runs(ParallelOdometer).items()},
+    **{each.__name__: each for each in OWN},
+}
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
-def test_each_update_is_counted_in_its_step(run: Callable[[], Run]) -> None:
-    optimizer, variables, per_step, method = run()
-    trace = tracer.trace_of(optimizer)
-    weights = moved(variables)
-    assert trace.complete, trace.notes
-    assert [
-        trace.updates(variable=each) if n else 0 for each, n in zip(variables, weights, strict=True)
-    ] == weights
-    assert trace.updates() == trace.executions(method) == trace.calls(method) == sum(weights)
-    assert trace.steps == len(per_step)
-    assert [trace.updates(step=number + 1) for number in range(len(per_step))] == per_step
+@pytest.mark.parametrize("name", RUNS)
+def test_each_update_is_counted_in_its_step(name: str) -> None:
+    run = RUNS[name]()
+    trace = check(run)
+    method = trace.methods[-1].name
+    assert trace.executions(method) == trace.calls(method) == trace.updates()
 
 
 def test_a_call_that_raises_is_no_update() -> None:
@@ -247,7 +135,7 @@ def test_a_call_that_raises_is_no_update() -> None:
     optimizer = tracer.wrap(Breaking())
     variables = model(optimizer).trainable_variables
     for number in range(4):
-        with pytest.raises(RuntimeError, match="the third") if number == 2 else nothing():
+        with pytest.raises(RuntimeError, match="the third") if number == 2 else nullcontext():
             optimizer.apply(ones(variables), variables)
     trace = tracer.trace_of(optimizer)
     assert moved(variables) == [3.0] * 4
@@ -342,7 +230,7 @@ def test_assertions_hold() -> None:
 
 
 def test_the_answer_says_how_calls_for_many_variables_count() -> None:
-    run = fit_in_parallel()
+    run = RUNS["fit_in_parallel"]()
     assert tracer.trace_of(run.optimizer).answer() == (
         "_parallel_update_step ran 4 times a step: 60 executions in 15 steps. Its Python body was "
         "called 60 times, all eagerly, counted once for each variable of a call."
