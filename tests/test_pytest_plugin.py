@@ -324,49 +324,6 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
 # Usage errors: no TensorFlow is needed for them.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        pytest.param(
-            "denes=4",
-            "optimizer_updates() got an unexpected keyword argument 'denes'",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "4",
-            "optimizer_updates() takes 0 positional arguments but 1 was given",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "",
-            "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "dense='4'", "dense updates: a count is an int, not '4'", marks=pytest.mark.long
-        ),
-        ("at_least=5, at_most=4", "updates: no count is 5 to 4"),
-    ],
-)
-def test_wrong_arguments_of_the_marker(
-    pytester: pytest.Pytester, arguments: str, message: str
-) -> None:
-    pytester.makepyfile(
-        test_it=f"""
-            import pytest
-            @pytest.mark.optimizer_updates({arguments})
-            def test_it(): raise AssertionError("it ran")
-            def test_other(): pass
-        """
-    )
-    line = f"test_it.py:2: marker optimizer_updates: {message}"
-    for workers in ([], ["-n1"]) if "5" in arguments else ([],):
-        result = pytester.runpytest_subprocess(*workers)
-        result.assert_outcomes(failed=1, passed=1)
-        assert any(each.startswith(line) for each in result.outlines)
-        assert "it ran" not in result.stdout.str()
-
-
 def test_a_folder_that_cannot_be_made(pytester: pytest.Pytester) -> None:
     pytester.makefile(".txt", taken="")
     result = pytester.runpytest_subprocess("--tracer-save=taken.txt/traces")
@@ -522,18 +479,28 @@ def test_made_elsewhere(): raise AssertionError("it ran")
 
 test_made_elsewhere = updates(**{"tota" + "l": "none"})(test_made_elsewhere)
 """
+WRONG = {
+    "denes=4": "optimizer_updates() got an unexpected keyword argument 'denes'",
+    "dense='4'": "dense updates: a count is an int, not '4'",
+    "at_least=5, at_most=4": "updates: no count is 5 to 4",
+}
+"""Arguments of the markers of more tests, and what is said of them."""
 
 
 @pytest.mark.parametrize("workers", [[], pytest.param(["-n2"], marks=pytest.mark.long)])
 def test_a_wrong_marker_fails_its_test_with_its_line(
     pytester: pytest.Pytester, workers: list[str]
 ) -> None:
-    pytester.makepyfile(test_it=MARKERS)
+    tests = (
+        f"\n@updates({arguments})\ndef test_wrong_{number}(): raise AssertionError('it ran')\n"
+        for number, arguments in enumerate(WRONG)
+    )
+    pytester.makepyfile(test_it=MARKERS + "".join(tests))
     result = pytester.runpytest_subprocess(*workers)
-    result.assert_outcomes(failed=5, passed=1)
+    result.assert_outcomes(failed=5 + len(WRONG), passed=1)
     lines = {line for line in result.outlines if line.startswith("test_it.py:")}
     wrong = "a count is an int, not"
-    assert lines == {
+    expected = {
         f"test_it.py:6: marker optimizer_updates: updates: {wrong} '0'",
         "test_it.py:15: marker optimizer_updates: updates are asserted by dense=, sparse=, total=, "
         "at_least= or at_most=: give one",
@@ -542,6 +509,10 @@ def test_a_wrong_marker_fails_its_test_with_its_line(
         "test_it.py:24: marker optimizer_updates: updates: no count is -1",
         f"test_it.py:34: marker optimizer_updates: updates: {wrong} 'none'",
     }
+    first = 39
+    for number, message in enumerate(WRONG.values()):
+        expected.add(f"test_it.py:{first + 3 * number}: marker optimizer_updates: {message}")
+    assert {line.partition(". Did you mean")[0] for line in lines} == expected
     assert "it ran" not in result.stdout.str()
 
 

@@ -128,31 +128,11 @@ from train import train
 
 if __name__ == "__main__":
     with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
-        print(pool.map(train, [3, 5, 7], chunksize=1))
+        assert pool.map(train, [3, 5, 7], chunksize=1) == [(3, -3.0), (5, -5.0), (7, -7.0)]
 """
 
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param("spawn", marks=pytest.mark.long),
-        pytest.param("fork", marks=pytest.mark.sweep),
-        pytest.param("forkserver", marks=pytest.mark.sweep),
-    ],
-)
-def test_the_workers_of_a_pool(tmp_path: Path, method: str) -> None:
-    done = run(tmp_path, POOL, method)
-    assert done.stdout == "[(3, -3.0), (5, -5.0), (7, -7.0)]\n", done.stderr
-    trace = tracer.load(tmp_path / "traces")
-    assert (trace.finished, trace.complete) == (True, True)
-    assert steps_of(trace) == [3, 5, 7]
-    assert set(trace.workers) <= {"", "process:2", "process:3", "process:4"}
-    assert {each.status for each in trace.programs} == {0, None}
-    assert all("PoolWorker-" in each.command for each in trace.programs if each.worker)
-
-
 INITIALIZED = """
-import multiprocessing, time
+import multiprocessing, sys, time
 from train import train
 
 def begin(ready):
@@ -160,22 +140,88 @@ def begin(ready):
     ready.release()
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context(sys.argv[1])
     ready = context.Semaphore(0)
-    with context.Pool(2, begin, [ready]):
+    with context.Pool(2, begin, [ready]):  # no worker gets a task
         ready.acquire()
         ready.acquire()
         time.sleep(0.5)  # the file is written after the initializer, and is 5 s late otherwise
 """
 
+FORK = """
+import os
+from train import train
 
-@pytest.mark.long
-def test_what_the_initializer_of_a_pool_does(tmp_path: Path) -> None:
-    """It is kept, also of a worker that gets no task."""
-    done = run(tmp_path, INITIALIZED)
+children = []
+for steps in 2, 3:
+    child = os.fork()
+    if child == 0:
+        train(steps)
+        os._exit(0) if steps == 2 else exit()
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+train(4)
+if os.fork() == 0:
+    train(1)  # a fork of a process that has used an optimizer is not followed
+else:
+    os.wait()
+"""
+
+FORK_OF_THREADS = """
+import os, threading, time
+import tensorflow as tf
+
+weight = tf.Variable([0.0, 0.0])
+optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+stop = threading.Event()
+
+def train():
+    while not stop.is_set():
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+
+thread = threading.Thread(target=train, daemon=True)
+thread.start()
+time.sleep(0.5)
+for _ in range(200):
+    child = os.fork()  # it has the locks that the thread held, and not the thread
+    if child == 0:
+        os._exit(0)
+    end = time.monotonic() + 20
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            os._exit(1)
+        time.sleep(0.001)
+stop.set()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "argument", "steps", "named"),
+    [
+        pytest.param(POOL, "spawn", [3, 5, 7], "PoolWorker-", marks=pytest.mark.long),
+        pytest.param(POOL, "fork", [3, 5, 7], "PoolWorker-", marks=pytest.mark.sweep),
+        pytest.param(POOL, "forkserver", [3, 5, 7], "PoolWorker-", marks=pytest.mark.sweep),
+        pytest.param(INITIALIZED, "fork", [3, 3], "PoolWorker-", marks=pytest.mark.long),
+        pytest.param(FORK, "of", [2, 3, 4], "(a fork)", marks=pytest.mark.long),
+        pytest.param(FORK_OF_THREADS, "of", None, "", marks=pytest.mark.long),
+    ],
+    ids=["spawned pool", "pool", "served pool", "initializer", "fork", "fork beside a thread"],
+)
+def test_processes_that_are_forked_or_started(
+    tmp_path: Path, program: str, argument: str, steps: list[int] | None, named: str
+) -> None:
+    """`named` is what the commands of the followed processes have; None stands for any steps."""
+    done = run(tmp_path, program, argument)
     assert done.returncode == 0, done.stderr
     trace = tracer.load(tmp_path / "traces")
-    assert (steps_of(trace), trace.finished) == ([3, 3], True)
+    assert (trace.finished, trace.complete) == (True, True)
+    assert steps in (None, steps_of(trace))
+    started = [each for each in trace.programs if each.command != f"launch.py {argument}"]
+    assert all(named in each.command for each in started)
+    assert {each.status for each in trace.programs} <= {0, None}
 
 
 SCRIPTS = """
@@ -221,74 +267,6 @@ def test_scripts_that_a_script_starts(tmp_path: Path) -> None:
     assert "ended with KeyError: 'no data', after step 3." in " ".join(done.stderr.split())
     check = [sys.executable, "-m", "tracer", "check", "traces", "-e", "sparse=0"]
     assert subprocess.run(check, cwd=tmp_path, env=ENVIRONMENT, capture_output=True).returncode == 1
-
-
-FORK = """
-import os
-from train import train
-
-children = []
-for steps in 2, 3:
-    child = os.fork()
-    if child == 0:
-        train(steps)
-        os._exit(0) if steps == 2 else exit()
-    children.append(child)
-for child in children:
-    os.waitpid(child, 0)
-train(4)
-if os.fork() == 0:
-    train(1)  # a fork of a process that has used an optimizer is not followed
-else:
-    os.wait()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_forks(tmp_path: Path) -> None:
-    done = run(tmp_path, FORK)
-    assert done.returncode == 0, done.stderr
-    trace = tracer.load(tmp_path / "traces")
-    assert (steps_of(trace), trace.complete) == ([2, 3, 4], True)
-
-
-FORK_OF_THREADS = """
-import os, threading, time
-import tensorflow as tf
-
-weight = tf.Variable([0.0, 0.0])
-optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
-stop = threading.Event()
-
-def train():
-    while not stop.is_set():
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-
-thread = threading.Thread(target=train, daemon=True)
-thread.start()
-time.sleep(0.5)
-for _ in range(200):
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    end = time.monotonic() + 20
-    while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if time.monotonic() > end:
-            os.kill(child, 9)
-            os._exit(1)
-        time.sleep(0.001)
-stop.set()
-thread.join()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_beside_a_thread_that_trains(tmp_path: Path) -> None:
-    """It has the locks that the thread held, and not the thread."""
-    done = run(tmp_path, FORK_OF_THREADS)
-    assert done.returncode == 0, done.stderr
 
 
 CLUSTER = """
