@@ -10,11 +10,13 @@ import re
 import sys
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+
+import tracer
 
 if TYPE_CHECKING:
     from tracer.api import CallTrace, Recording
@@ -92,11 +94,9 @@ class OptimizerTracer:
         With `effects=True` the weights are compared before and after each step: `trace` has them.
         """
         __tracebackhide__ = True
-        from tracer.testing.assertions import assert_updates
-
         self._recording.take(optimizer, effects=effects)
         if expected:
-            assertion = assert_updates(optimizer, **expected)
+            assertion = tracer.assert_updates(optimizer, **expected)
             assertion.__enter__()
             self._stack.callback(assertion.close)
             self._assertions.append(assertion)
@@ -146,26 +146,23 @@ _fixture = pytest.StashKey[OptimizerTracer]()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Trace the body of a test that asks for it, and check what it did if it passed."""
-    checks, effects = _checks(item)
+    checks = _checks(item)
+    effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
+    wanted = bool(checks) or _option(item.config, "tracer_trace_all")
     traced = item.stash.get(_fixture, None)
-    recording: Recording | None = None
     unused: list[Unused] = []
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(sys.modules[__name__], "unused_assertions", unused)
-        if checks or _option(item.config, "tracer_trace_all"):
-            from tracer.api import record
-
-            recording = stack.enter_context(record(effects=effects))
-        try:
-            result = yield
-        finally:
-            stack.close()
-            trace = recording.trace() if recording else traced.trace if traced else None
-            if trace is not None and trace.optimizers:
-                _keep(item, trace)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[__name__], "unused_assertions", unused)
+            with tracer.record(effects=effects) if wanted else nullcontext() as recording:
+                result = yield
+    finally:
+        trace = recording.trace() if recording else traced.trace if traced else None
+        if trace is not None and trace.optimizers:
+            _keep(item, trace)
     root = item.config.rootpath
     messages = [f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused]
-    if recording is not None and checks:
+    if recording and checks:
         from tracer.testing.assertions import judged
 
         messages += [judged(check, recording.trace()) for check in checks]
@@ -175,28 +172,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     return result
 
 
-def _checks(item: pytest.Item) -> "tuple[list[Check], bool]":
-    """The checks that the markers ask for, and whether one of them asks for effects.
-
-    Fails the test, at its line, for wrong arguments.
-    """
+def _checks(item: pytest.Item) -> "list[Check]":
+    """The checks that the markers ask for. Fails the test, at its line, for wrong arguments."""
     markers = list(item.iter_markers(MARKER))
     if not markers:
-        return [], False
+        return []
     from tracer.testing.assertions import expect_updates
 
-    checks, effects = [], False
     try:
-        for marker in markers:
-            expected = dict(marker.kwargs)
-            effects = expected.pop("effects", False) or effects
-            checks.append(expect_updates(*marker.args, **expected))
+        return [
+            expect_updates(*each.args, **{k: v for k, v in each.kwargs.items() if k != "effects"})
+            for each in markers
+        ]
     except (TypeError, ValueError) as error:
         path, line, _ = item.location
         reason = str(error).replace("expect_updates", MARKER)
         message = f"{path}:{(line or 0) + 1}: marker {MARKER}: {reason}"
         raise pytest.fail.Exception(message, pytrace=False) from None
-    return checks, effects
 
 
 # What the options ask for.

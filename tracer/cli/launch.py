@@ -96,6 +96,7 @@ def launch(
         program.run(name, arguments, module=module)
     except BaseException as error:
         process.note(error)
+        program.hide_frames()
         raise
 
 

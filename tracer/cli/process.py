@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import wrapt
 from tracer.api import recording_aloud
 from tracer.cli.autosave import Autosave
 from tracer.layout import cut
-from tracer.model.records import Program, TraceData
+from tracer.model.records import Program
 from tracer.model.redaction import message
 from tracer.model.trace import Trace
 
@@ -98,14 +98,19 @@ class Process:
 
     def trace(self) -> Trace:
         """What was recorded so far, with the process that it is of."""
-        data = _placed(self._recording.trace().data, *self._place)
+        data = self._recording.trace().data
+        worker, cluster = self._place
+        if worker and not any(each.worker for each in data.replicas):  # known to no framework
+            replicas = tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas)
+            environment = {**data.environment, "cluster": ", ".join(cluster)}
+            data = msgspec.structs.replace(data, replicas=replicas, environment=environment)
         seconds = time.monotonic() - self._start
         trace = Trace(data)
         program = Program(
             self.command,
             self._started,
             seconds,
-            ", ".join(filter(None, trace.workers)) or self._place[0],
+            ", ".join(filter(None, trace.workers)) or worker,
             self.status,
             self._error,
             self.launch,
@@ -161,17 +166,6 @@ class Process:
         written = self.autosave.finish()
         if self._report is not None and not self._child:
             self._report(self.trace(), written)
-
-
-def _placed(data: TraceData, worker: str, cluster: Sequence[str]) -> TraceData:
-    """The trace, as that of `worker` of a `cluster` if its framework knows of no workers."""
-    if not worker or any(each.worker for each in data.replicas):
-        return data
-    return msgspec.structs.replace(
-        data,
-        replicas=tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas),
-        environment={**data.environment, "cluster": ", ".join(cluster)},
-    )
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[str, tuple[str, ...]]:

@@ -23,26 +23,10 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
     """Run a script, a folder or zip file with a `__main__.py`, or a module, as `__main__`.
 
     Raises what the program raises. If that is let through to the interpreter, its traceback will
-    be the one that `python` prints.
+    be the one that `python` prints, after `hide_frames`: it begins below this function.
     """
-    try:
-        _start(program, arguments, module)
-    except BaseException:
-        hook = sys.excepthook
-
-        def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
-            error.__traceback__ = traceback
-            _clean(error, set())
-            hook(kind, error, error.__traceback__)
-
-        sys.excepthook = show
-        raise
-
-
-def _start(program: str, arguments: Sequence[str], module: bool) -> None:
-    """Start the program. The traceback of what it raises begins below this function."""
     # The one that is replaced must live on: the names in it would become None.
-    _start.replaced = before = sys.modules["__main__"]  # type: ignore[attr-defined]
+    run.replaced = before = sys.modules["__main__"]  # type: ignore[attr-defined]
     main = sys.modules["__main__"] = ModuleType("__main__")
     path = os.path.join(os.getcwd(), program)
     # What Python puts there first; which of it there is depends on its version.
@@ -77,6 +61,18 @@ def _code(path: str) -> CodeType:
 # Tracebacks.
 
 
+def hide_frames() -> None:
+    """Let Python print what ends the program without the frames of this package."""
+    hook = sys.excepthook
+
+    def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
+        error.__traceback__ = traceback
+        _clean(error, set())
+        hook(kind, error, error.__traceback__)
+
+    sys.excepthook = show
+
+
 def _clean(error: Any, seen: set[int]) -> None:
     """Take the frames of this package out of the tracebacks of an error and those chained to it."""
     if isinstance(error, BaseException) and id(error) not in seen:
@@ -90,7 +86,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     entries: list[TracebackType] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code is _start.__code__:
+        if code is run.__code__:
             entries.clear()
         elif not code.co_filename.startswith(_PACKAGE):
             entries.append(traceback)
