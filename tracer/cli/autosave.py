@@ -51,7 +51,6 @@ class Autosave:
         self._ended = threading.Event()
         self._finished = False
         self._warned = False
-        self._kept: Path | None = None
         self._written: Path | None = None
         # A child process must not inherit a lock that this thread held when the process was forked.
         at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release)
@@ -60,19 +59,13 @@ class Autosave:
 
     def finish(self) -> Path | None:
         """Write the trace of the whole run; returns the path of the file, None if there is none."""
-        self._finished = True
         self._ended.set()
         self._thread.join(timeout=_PATIENCE)
         if self._thread.is_alive():
             self._warn(f"{self._path or self._folder}: cannot be written: the disk does not answer")
             return None
-        written = self._write()
-        if self._kept is not None:
-            say(
-                f"kept {os.path.relpath(self._kept)}, the trace of an earlier run: this run used "
-                "no optimizer"
-            )
-        return written
+        self._finished = True
+        return self._write()
 
     def pause(self) -> None:
         """Write the file as that of a finished run, and no more until `resume`."""
@@ -109,8 +102,10 @@ class Autosave:
             trace = self._snapshot()
         if trace is None or (path := self._file(trace)) is None:
             return None
-        self._kept = None if trace.optimizers else self._earlier(path)
-        if self._kept is not None:
+        if not trace.optimizers and (earlier := self._earlier(path)) is not None:
+            if self._finished:
+                kept = os.path.relpath(earlier)
+                say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
         tracefile.save(msgspec.structs.replace(trace.data, finished=self._finished), path)
         if self._written is not None and self._written != path:

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -332,11 +333,9 @@ def check(
         content = verdicts.github(results, milder, trace)
     else:
         content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
-    if output is None:
-        console.put(lambda width, color: content)
-    else:
-        output.write_text(content, encoding="utf-8")
-        _say_written(output)
+    with output.open("w", encoding="utf-8") if output else nullcontext() as file:
+        console.put(lambda width, color: content, file)
+    _say_written(output)
     return int(any(each.reason for each in results))
 
 
