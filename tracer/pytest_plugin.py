@@ -199,8 +199,8 @@ def _option(config: pytest.Config, name: str) -> Any:
 
 
 def _folder(config: pytest.Config) -> Path | None:
-    given: str | None = config.getoption("tracer_save")
-    return Path(given) if given else next(iter(config.getini("tracer_save")), None)
+    folder: str | None = config.getoption("tracer_save")
+    return Path(folder) if folder else next(iter(config.getini("tracer_save")), None)
 
 
 def _keep(item: pytest.Item, trace: "CallTrace") -> None:

@@ -15,9 +15,9 @@ from tracer.errors import TraceFileError, shown
 from tracer.model import tracefile
 from tracer.model.trace import Trace
 
-_LEAST = 0.05  # seconds between two writings, however long the last one took
-_PATIENCE = 30  # seconds that the last writing of the thread may take
-_HEAD = 1 << 16  # bytes of a trace file in which an empty list of optimizers is looked for
+_MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
+_MAX_WAIT = 30  # seconds that the last writing of the thread may take
+_HEAD_BYTES = 1 << 16  # bytes of a trace file in which an empty list of optimizers is looked for
 _EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 
 at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
@@ -60,7 +60,7 @@ class Autosave:
     def finish(self) -> Path | None:
         """Write the trace of the whole run; returns the path of the file, None if there is none."""
         self._ended.set()
-        self._thread.join(timeout=_PATIENCE)
+        self._thread.join(timeout=_MAX_WAIT)
         if self._thread.is_alive():
             self._warn(f"{self._path or self._folder}: cannot be written: the disk does not answer")
             return None
@@ -84,7 +84,7 @@ class Autosave:
             if not self._finished:
                 self._write()
             # What is in the file is as old as the next file is late: one pause and two writings.
-            wait = max(_LEAST, 0.8 * self._seconds - 2 * (time.monotonic() - began))
+            wait = max(_MIN_PAUSE, 0.8 * self._seconds - 2 * (time.monotonic() - began))
 
     def _write(self) -> Path | None:
         """Write the file; returns its path, None if there is nothing to write or that failed."""
@@ -146,7 +146,7 @@ class Autosave:
 def _has_optimizers(path: Path) -> bool:
     """Whether there is a trace file at `path` that counted something, by its first bytes."""
     with suppress(OSError), open(path, "rb") as file:
-        start = file.read(_HEAD)
+        start = file.read(_HEAD_BYTES)
         return bool(start) and _EMPTY.search(start) is None
     return False
 

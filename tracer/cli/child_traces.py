@@ -26,7 +26,7 @@ from tracer.model.wording import listed, plural
 _VARIABLE = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
 _MAX_NAMES = 3
-_LONGEST = 60  # cells of a command
+_MAX_CELLS = 60  # cells of a command
 _Call = Callable[..., Any]
 
 
@@ -47,20 +47,22 @@ class Children:
         >>> children.names()
         '2 other processes: python worker.py --rank 0 and python worker.py --rank 1'
         """
-        names = [cut(shown(each), _LONGEST, _LONGEST // 2) for each in dict.fromkeys(self._started)]
+        names = [
+            cut(shown(each), _MAX_CELLS, _MAX_CELLS // 2) for each in dict.fromkeys(self._started)
+        ]
         more = [f"{len(names) - _MAX_NAMES:,} more"] if len(names) > _MAX_NAMES else []
         noun = plural(
             len(self._started), "other process", f"{len(self._started):,} other processes"
         )
         return f"{noun}: {listed([*names[:_MAX_NAMES], *more])}" if names else ""
 
-    def _run_subprocess(self, run: _Call, _: object, given: Any, options: Any) -> None:
-        run(*given, **options)
-        args = given[0] if given else options["args"]
-        if isinstance(args, str | bytes | os.PathLike):
-            self._started.append(" ".join(without_secrets(os.fsdecode(args).split(" "))))
+    def _run_subprocess(self, run: _Call, _: object, args: Any, options: Any) -> None:
+        run(*args, **options)
+        command = args[0] if args else options["args"]
+        if isinstance(command, str | bytes | os.PathLike):
+            self._started.append(" ".join(without_secrets(os.fsdecode(command).split(" "))))
         else:
-            self._started.append(command_line(map(os.fsdecode, args)))
+            self._started.append(command_line(map(os.fsdecode, command)))
 
     def _start_process(self, start: _Call, process: Any, args: Any, options: Any) -> None:
         before = len(self._started)

@@ -20,7 +20,7 @@ from tracer.model.records import Program
 from tracer.model.redaction import message
 from tracer.model.trace import Trace
 
-_LONGEST = 200  # cells of what an exception says
+_MAX_CELLS = 200  # cells of what an exception says
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -143,7 +143,7 @@ class Process:
         said = type(error).__name__
         with suppress(Exception):  # an exception of the program may not even have a text
             said = ": ".join(filter(None, [said, message(" ".join(str(error).split()))]))
-        self.status, self._error = 1, cut(said, _LONGEST, 0)
+        self.status, self._error = 1, cut(said, _MAX_CELLS, 0)
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
         """End before `os._exit`, at which Python calls nothing of what waits for its end."""
