@@ -1,15 +1,14 @@
 """`Timeline`: what was counted in each step of a run, with equal steps together.
 
-No step is looked at on its own. Runs that come again at equal distances are a `Train`. Between the
-steps at which a train starts or ends what goes on repeats, so it is worked out for one period, and
-neighbours that are equal are put together. Those that come again in the same order become one
-cycle. No TensorFlow.
+No step is looked at on its own. Between the steps at which a run starts or ends what goes on
+repeats, so it is worked out for one period, and neighbours that are equal are put together. Those
+that come again in the same order become one cycle. No TensorFlow.
 """
 
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -103,16 +102,12 @@ class Timeline:
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
         """
         zero = (0,) * size
-        sums: dict[tuple[int, int, int], Values] = {}
+        sums: dict[Run, Values] = {}
         for run, weights in weighted:
+            steps_of = Run(run.first, run.stride if run.count > 1 else 1, run.count)
             values = tuple(weight * run.times for weight in weights)
-            key = run.first, run.stride if run.count > 1 else 1, run.count
-            sums[key] = added(sums.get(key, zero), values)
-        alike: dict[Values, list[tuple[int, int, int]]] = {}
-        for key, values in sums.items():
-            alike.setdefault(values, []).append(key)
-        found = [(train, values) for values in alike for train in _trains(alike[values])]
-        return cls(_cycles(merged(_regions(found, steps, zero))))
+            sums[steps_of] = added(sums.get(steps_of, zero), values)
+        return cls(_cycles(merged(_regions(sums, steps, zero))))
 
     def times(self, weights: Values) -> "Timeline":
         """A timeline of one count, with several counts that are so many times that one."""
@@ -177,17 +172,13 @@ class Timeline:
         if before is not None:
             yield first, last, before
 
-    @cached_property
-    def _starts(self) -> list[int]:
-        return [each.first for each in self.stretches]
-
     def within(self, first: int, last: int) -> Iterator[tuple[int, Values]]:
         """How many of the steps from `first` to `last` have which counts.
 
         >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
         [(3, (0,)), (1, (2,)), (1, (0,)), (1, (2,)), (1, (0,))]
         """
-        at = max(0, bisect_right(self._starts, first) - 1)
+        at = max(0, bisect_right(self.stretches, first, key=lambda each: each.first) - 1)
         for number in range(at, len(self.stretches)):  # a slice would copy half a million
             stretch = self.stretches[number]
             if stretch.first > last:
@@ -197,81 +188,32 @@ class Timeline:
                 yield from stretch.within(low - stretch.first, high - low + 1)
 
 
-class _Train(NamedTuple):
-    """`length` steps in a row from `first` on, and again each `period` steps, `turns` times in all.
-
-    One run of steps after the other as a partial batch leaves them, for each epoch one, is one
-    train, and so is a run with a stride.
-    """
-
-    first: int
-    length: int
-    period: int
-    turns: int
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """The steps around it in which it goes on regularly: also the gaps before and after it."""
-        gap = self.period - self.length if self.turns > 1 else 0
-        last = self.first + (self.turns - 1) * self.period + self.length - 1
-        return self.first - gap, last + gap + 1
-
-    def within(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Where steps of it begin and end, from `begin` to before `end`."""
-        number = max(0, -((self.first + self.length - 1 - begin) // self.period))
-        for start in range(
-            self.first + number * self.period,
-            min(end, self.first + self.turns * self.period),
-            self.period,
-        ):
-            yield max(start, begin), min(start + self.length, end)
+def _window(run: Run) -> tuple[int, int]:
+    """The steps around a run in which it goes on regularly: also the gaps before and after it."""
+    return run.first - run.stride + 1, run.last + run.stride
 
 
-def _trains(runs: Iterable[tuple[int, int, int]]) -> Iterator[_Train]:
-    """The same steps in fewer pieces; a million steps are often one."""
-    firsts_of: dict[int, list[int]] = {}
-    for first, stride, count in runs:
-        if stride == 1:
-            firsts_of.setdefault(count, []).append(first)
-        else:
-            yield _Train(first, 1, stride, count)
-    for length, firsts in firsts_of.items():
-        firsts.sort()
-        at = 0
-        while at < len(firsts):
-            end = at + 1
-            period = firsts[end] - firsts[at] if end < len(firsts) else 0
-            while length < period and end < len(firsts) and firsts[end] - firsts[end - 1] == period:
-                end += 1
-            if end - at < _TURNS:
-                end, period = at + 1, length
-            yield _Train(firsts[at], length, period, end - at)
-            at = end
+def _regions(weighted: Mapping[Run, Values], steps: int, zero: Values) -> Iterator[Stretch]:
+    """Stretches between the steps at which a run starts or ends."""
+    edges: dict[int, list[Run]] = {1: [], steps + 1: []}
+    for run in weighted:
+        for edge in _window(run):
+            edges.setdefault(min(max(edge, 1), steps + 1), []).append(run)
+    active: dict[Run, Values] = {}
+    for begin, end in pairwise(sorted(edges)):
+        for run in edges[begin]:
+            low, high = _window(run)
+            active.pop(run, None)
+            if low <= begin < high:
+                active[run] = weighted[run]
+        yield from _region(begin, end, active, zero)
 
 
-def _regions(
-    weighted: Sequence[tuple[_Train, Values]], steps: int, zero: Values
-) -> Iterator[Stretch]:
-    """Stretches between the steps at which a train starts or ends."""
-    starts: dict[int, list[int]] = {1: [], steps + 1: []}
-    for number, (train, _) in enumerate(weighted):
-        for edge in train.window:
-            starts.setdefault(min(max(edge, 1), steps + 1), []).append(number)
-    active: set[int] = set()
-    for begin, end in pairwise(sorted(starts)):
-        for number in starts[begin]:
-            low, high = weighted[number][0].window
-            (active.add if low <= begin < high else active.discard)(number)
-        yield from _region(begin, end, [weighted[number] for number in sorted(active)], zero)
-
-
-def _region(
-    begin: int, end: int, active: Sequence[tuple[_Train, Values]], zero: Values
-) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, in which the trains in `active` go on regularly."""
-    period = math.lcm(*(train.period for train, _ in active if train.turns > 1))
+def _region(begin: int, end: int, active: Mapping[Run, Values], zero: Values) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, in which the `active` runs go on regularly."""
+    period = math.lcm(*(run.stride for run in active))
     if period == 1:
-        whole = tuple(map(sum, zip(zero, *(values for _, values in active), strict=True)))
+        whole = tuple(map(sum, zip(zero, *active.values(), strict=True)))
         yield Stretch(begin, ((end - begin, whole),))
         return
     turns = (end - begin) // period
@@ -285,16 +227,16 @@ def _region(
         begin += length
 
 
-def _parts(
-    begin: int, end: int, active: Iterable[tuple[_Train, Values]], zero: Values
-) -> tuple[Part, ...]:
+def _parts(begin: int, end: int, active: Mapping[Run, Values], zero: Values) -> tuple[Part, ...]:
     """Each step from `begin` to before `end`, equal neighbours together."""
     changes = {begin: zero, end: zero}
-    for train, values in active:
+    for run, values in active.items():
         less = tuple(-value for value in values)
-        for start, stop in train.within(begin, end):
+        length = end - begin if run.stride == 1 else 1
+        first = run.first + max(0, -((run.first - begin) // run.stride)) * run.stride
+        for start in range(first, min(end, run.last + 1), max(run.stride, length)):
             changes[start] = added(changes.get(start, zero), values)
-            changes[stop] = added(changes.get(stop, zero), less)
+            changes[start + length] = added(changes.get(start + length, zero), less)
     parts: list[Part] = []
     values = zero
     for start, stop in pairwise(sorted(changes)):
