@@ -20,9 +20,8 @@ from support import traces
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.effects import OBSERVATIONS
 from tracer.model.excerpt import select
-from tracer.model.records import Effect, Graph, GraphTracing, Line, Program, Replica
+from tracer.model.records import OBSERVATIONS, Effect, Graph, GraphTracing, Line, Program, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline

@@ -1,7 +1,7 @@
 """The plain records that a trace is made of. No TensorFlow, no state, no queries."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -272,6 +272,7 @@ class Calls(msgspec.Struct, frozen=True):
 Observation = Literal["compared", "unchanged", "not_finite"]
 """What is seen of a variable in a step: that it was looked at, that no bit of its memory changed,
 that something in it was infinite or NaN when the step had ended."""
+OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -9,9 +9,10 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 import msgspec
+from msgspec.structs import replace
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -108,13 +109,13 @@ def apart(runs: Iterable[Run]) -> tuple[Run, ...]:
     (Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=1, times=1), \
 Run(first=47, stride=1, count=1, times=1))
     """
-    found: list[Run] = []
-    for run in runs:
-        if run.count == 2 and run.stride > 1:
-            found += [Run(run.first, 1, 1, run.times), Run(run.last, 1, 1, run.times)]
-        else:
-            found.append(run)
-    return tuple(found)
+    parts = (
+        [replace(run, first=step, stride=1, count=1) for step in (run.first, run.last)]
+        if run.count == 2 and run.stride > 1
+        else [run]
+        for run in runs
+    )
+    return tuple(chain.from_iterable(parts))
 
 
 def union(runs: Iterable[Run]) -> list[Run]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
-from tracer.model.effects import OBSERVATIONS, as_block
 from tracer.model.names import Objects, named, variables_meant
 from tracer.model.records import (
+    OBSERVATIONS,
     Block,
+    Effect,
     Entry,
     Kind,
     Observation,
@@ -20,7 +21,7 @@ from tracer.model.records import (
     TraceData,
     contribution,
 )
-from tracer.model.runs import Run
+from tracer.model.runs import Run, apart
 
 __tracebackhide__ = is_mistake
 
@@ -100,6 +101,30 @@ class Selection:
     def executions(self, block: Block) -> int:
         """How often `block` was executed in the steps that count."""
         return block.total if self.steps is None else sum(run.total for run in self.runs(block))
+
+
+def as_block(effect: Effect) -> Block:
+    """The effect as what executes in these steps, to be counted as the work of an optimizer is."""
+    role: Any = effect.what
+    entry = Entry(effect.root, -1, role, None, effect.variables)
+    parts = effect.total, apart(effect.runs)
+    return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
+
+
+def require_effects(data: TraceData, what: object, steps: int) -> None:
+    """Raise `tracer.UnknownName` if steps ran, and it is not known what they did to the variables.
+
+    As a rule nobody asked for it; or nothing could be compared, which a note says.
+    """
+    if steps and not data.effects:
+        for note in data.notes:
+            if "effects" in note:
+                raise UnknownName(f"no count {str(what)!r}: nothing was compared: {note}")
+        raise UnknownName(
+            f"no count {str(what)!r}: the trace has no effects, which have to be asked for: "
+            "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "
+            "--effects"
+        )
 
 
 def counted(data: TraceData) -> Iterator[Block]:

@@ -13,7 +13,6 @@ from functools import cached_property
 from msgspec import structs
 
 from tracer.model.dialects import dialect_of
-from tracer.model.effects import as_block
 from tracer.model.measures import Measure, counting, observing, steps, tries, updates
 from tracer.model.records import (
     Block,
@@ -25,7 +24,7 @@ from tracer.model.records import (
     Remark,
 )
 from tracer.model.runs import Run, union
-from tracer.model.selection import Selection
+from tracer.model.selection import Selection, as_block
 from tracer.model.timeline import Timeline, Values, added
 from tracer.model.trace import Trace
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar
 from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model import callers
 from tracer.model.callers import Caller
-from tracer.model.effects import OBSERVATIONS, require_effects
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
+    OBSERVATIONS,
     Block,
     Entry,
     Graph,
@@ -29,7 +29,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run, segments, woven
-from tracer.model.selection import ROLES, Selection, What, counted, select_entries
+from tracer.model.selection import ROLES, Selection, What, counted, require_effects, select_entries
 from tracer.model.wording import some
 
 T = TypeVar("T")

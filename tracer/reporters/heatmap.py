@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from tracer.layout import shown
 from tracer.model import measures
-from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_names, replica_noun
+from tracer.model.records import OBSERVATIONS
 from tracer.model.summary import Summary
 from tracer.model.timeline import Part, Stretch, Timeline, Values, merged
 

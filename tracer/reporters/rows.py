@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
-from tracer.model.effects import OBSERVATIONS
 from tracer.model.measures import counting
-from tracer.model.records import Line
+from tracer.model.records import OBSERVATIONS, Line
 from tracer.model.skipped_steps import accumulations
 from tracer.model.summary import Pattern, Summary
 from tracer.reporters import caller_tree, layer_tree

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.dialects import dialect_of
-from tracer.model.effects import OBSERVATIONS
 from tracer.model.labels import replica_ids, steps_label
 from tracer.model.measures import ineffective, missing, requests
-from tracer.model.records import Kind
+from tracer.model.records import OBSERVATIONS, Kind
 from tracer.model.runs import Run, join
 from tracer.model.selection import ROLES, Selection
 from tracer.model.summary import Pattern, Summary
