@@ -160,7 +160,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
             change = (became and f", when {became}") + (line and f", by the call in {line}")
         yield Case(
             f"{rows[0].function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
-            f"training, first after step {later[0].after:,}{summary.dialect.roughly}{change}.",
+            f"training, first after step {later[0].after:,}"
+            f"{summary.dialect.advice('retraced:roughly')}{change}.",
             severity=_costly(tracings, rows),
             step=later[0].after + 1,
         )

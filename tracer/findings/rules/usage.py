@@ -184,8 +184,9 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             if len(row) <= MIN_RENEWED:
                 which = listed([each.name for each in row])
             yield Case(
-                f"{len(row):,} optimizers of the class {class_of(row[0])} {dialect.made_in} in "
-                f"{row[0].made}, one after the other, and each trained "
+                f"{len(row):,} optimizers of the class {class_of(row[0])} "
+                f"{dialect.advice('optimizer-renewed:made', 'were made')} in {row[0].made}, one "
+                "after the other, and each trained "
                 f"{names_in_short(names, noun=dialect.variable)}: {which}. Each began without "
                 "the moments of the one before.",
                 dialect.advice("optimizer-renewed"),
