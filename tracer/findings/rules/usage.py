@@ -329,7 +329,7 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
 @rule(
     "loss-not-scaled",
     severity="warning",
-    title="gradients are divided by a loss scale, and the loss is not multiplied",
+    title="gradients are unscaled but the loss was never scaled",
     why=(
         "Each gradient is too small by the scale, 2**15 at first: SGD hardly moves, and Adam's "
         "epsilon outweighs the gradients."
@@ -410,7 +410,7 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
 @rule(
     "decay-exclusion",
     severity="warning",
-    title="an exception from weight decay matches no variable",
+    title="a weight-decay exclusion matches no variable",
     why="What was to be left out decays with the other weights.",
     advice=(
         "Use words that are in the names, or give the variables themselves: "
