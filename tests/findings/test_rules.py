@@ -953,7 +953,7 @@ def test_one_is_singular() -> None:
     assert line.startswith("adam: 1 step;") and line.endswith("; 1 graph")
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
     ((progress,),) = watch.progress(alone, None, 1.0)
-    assert "; 1 update per step; " in watch._line(progress)
+    assert "; 1 update per step and replica; " in watch._line(progress)
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds step 1 alone"):

@@ -101,8 +101,13 @@ def _written(path: Path) -> float:
 
 def _line(row: Row) -> str:
     figures = [
-        f"{cell} {(header.removesuffix('s') if cell == '1' else header)}".replace("\n", " ")
+        f"{cell} {_one(header) if cell == '1' else header}".replace("\n", " ")
         for header, cell in zip(_HEADERS, row.cells, strict=True)
         if cell
     ]
     return f"{row.name.strip()}: {'; '.join(figures)}"
+
+
+def _one(header: str) -> str:
+    """The singular of a header."""
+    return header.replace("updates", "update").removesuffix("s")

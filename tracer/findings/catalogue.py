@@ -53,7 +53,8 @@ def findings(trace: Trace) -> list[Finding]:
 
     What is the same of many variables is one finding, with some of their names and their number.
     """
-    return list(_with_roots(trace))
+    summaries_of(trace)  # which the findings read, and reports after them
+    return list(trace.derived(_found))
 
 
 def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
@@ -61,19 +62,14 @@ def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
 
     Of a part of a trace there are none, because rules would take for missing what was left out.
     """
-    known = {} if trace.only else _with_roots(trace)
+    known = {} if trace.only else trace.derived(_found)
     those = {None, *roots}
     codes = {rule.code for rule in RULES if failed in rule.explains}
     return [each for each in known if each.code in codes and not those.isdisjoint(known[each])]
 
 
-def _with_roots(trace: Trace) -> dict[Finding, set[int | None]]:
-    """All findings, each with the root optimizers that it is on; None for the whole trace."""
-    summaries_of(trace)  # which the findings read, and reports after them
-    return trace.derived(_found)
-
-
 def _found(trace: Trace) -> dict[Finding, set[int | None]]:
+    """All findings, each with the root optimizers that it is on; None for the whole trace."""
     found: dict[Finding, set[int | None]] = {}  # what a class shows is so of each optimizer of it
     for rule in RULES:
         for root, case in rule.cases(trace):

@@ -43,10 +43,6 @@ class Dialect:
     calls traced a program, where others did not, and `{programs}` how many programs there are."""
     find_nan: str = "tf.debugging.enable_check_numerics()"
     """What stops the program where the first inf or NaN comes up."""
-    roughly: str = ""
-    """What is said after a number of steps that Python knows only roughly while tracing."""
-    made_in: str = "were made"
-    """What a new optimizer did in the line that the trace has for it."""
     text: Mapping[str, str] = field(default_factory=dict)
     """Advice and parts of sentences that differ from those at a rule, by its code."""
 
@@ -71,7 +67,6 @@ _JAX = Dialect(
     traces_twice=False,
     step_method="stateless_apply",
     find_nan='jax.config.update("jax_debug_nans", True)',
-    roughly=" or so",
     text={
         "no-gradient": (
             "The program itself gives None for it: jax.grad has 0 where the loss does not depend "
@@ -79,6 +74,7 @@ _JAX = Dialect(
             "it."
         ),
         "apply-gradients-twice": "Call it once, with all gradients.",
+        "retraced:roughly": " or so",  # the number of steps that Python knows while tracing
         "retraced": (
             "Give each batch the same shape: leave out the smaller last one (drop_last, "
             "drop_remainder), or pad it; and give numbers as arrays of one type."
@@ -134,7 +130,6 @@ _TORCH = replace(
     apply_methods=False,
     question="How often did step run, and what did it update?",
     compiled="was called {eager} from Python, and ran in {programs} of torch.compile",
-    made_in="stepped first",
     text={
         **_KERAS_ON_TORCH.text,
         "updates-stopped:missing": (
@@ -156,6 +151,7 @@ _TORCH = replace(
             "encoder, there is nothing to do. If not, hand each optimizer the parameters of its "
             "own part."
         ),
+        "optimizer-renewed:made": "stepped first",  # in the line that the trace has for it
         "optimizer-renewed": (
             "If each is meant to begin anew, as one for each task in continual learning, there is "
             "nothing to do. If not, make the optimizer once, before the loop; to change the rate, "

@@ -17,7 +17,7 @@ from tracer.findings.rule import (
 from tracer.model.callers import nearest
 from tracer.model.records import Graph, GraphTracing
 from tracer.model.summary import Summary, is_first_only
-from tracer.model.wording import plural, times
+from tracer.model.wording import first_true, plural, times
 
 MIN_TRACINGS = (
     5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
@@ -53,15 +53,12 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
             yield Case(
                 f"{rows[0].function} calls {method} {times(calls)}{row}: each time it runs, that "
                 f"is {calls:,} steps.",
-                "" if parted else _STEPS_IN_A_ROW,
+                ""
+                if parted
+                else "If they are steps in a row, as those of a critic for one of its generator, "
+                "there is nothing to do. If not, call it once, with the sum of the gradients.",
                 "warning" if parted else "info",
             )
-
-
-_STEPS_IN_A_ROW = (
-    "If they are steps in a row, as those of a critic for one of its generator, there is nothing "
-    "to do. If not, call it once, with the sum of the gradients."
-)
 
 
 @rule(
@@ -82,7 +79,6 @@ _STEPS_IN_A_ROW = (
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     failed = any(program.error for program in summary.trace.programs)
-    advice = _MEND_THE_ERROR if failed else _CALL_THE_FUNCTION
     usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
     # Tracings that an error ended gave no graph to run.
     traced = [
@@ -101,12 +97,15 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
             f"{names_in_short(names, of_optimizer(summary), 'function')}: {graphs} that "
             f"{plural(len(names), 'its', 'their')} tracing gave never ran"
             f"{_traced_by(summary, never_ran)}.",
-            "" if summary.has_run else advice,
+            first_true(
+                (summary.has_run, ""),
+                (failed, "Mend the error that ended the program before its first step."),
+                (True, _CALL_THE_FUNCTION),
+            ),
             "info" if summary.has_run else "warning",
         )
 
 
-_MEND_THE_ERROR = "Mend the error that ended the program before its first step."
 _CALL_THE_FUNCTION = (
     "If it was only traced, call the function: tracing it alone trains nothing. If it was called, "
     "it ended before its first step: look for an error, or for data without a batch."
@@ -160,7 +159,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
             change = (became and f", when {became}") + (line and f", by the call in {line}")
         yield Case(
             f"{rows[0].function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
-            f"training, first after step {later[0].after:,}{summary.dialect.roughly}{change}.",
+            f"training, first after step {later[0].after:,}"
+            f"{summary.dialect.advice('retraced:roughly')}{change}.",
             severity=_costly(tracings, rows),
             step=later[0].after + 1,
         )

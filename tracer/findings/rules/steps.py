@@ -15,7 +15,7 @@ from tracer.model.skipped_steps import (
     skipper,
 )
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.wording import plural, some
+from tracer.model.wording import first_true, plural, some
 
 _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
 
@@ -72,14 +72,20 @@ _FIXES = {
 
 
 def _fix(summary: Summary, failure: Failure) -> str:
-    if failure.cause == "creation" and summary.optimizers[0].kind in ("legacy", "v1"):
-        return "Make a tf.function for each model and optimizer."  # they have no `build`
-    if "corresponding 1:1" in failure.error:  # on JAX: other variables than it was built for
-        return (
+    without_build = summary.optimizers[0].kind in ("legacy", "v1")
+    own = summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES.get(failure.cause, ""))
+    return first_true(
+        (
+            failure.cause == "creation" and without_build,
+            "Make a tf.function for each model and optimizer.",
+        ),
+        (
+            "corresponding 1:1" in failure.error,  # on JAX: other variables than it was built for
             "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
-            "loop of your own, build an optimizer for the variables that it is to train."
-        )
-    return summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES.get(failure.cause, ""))
+            "loop of your own, build an optimizer for the variables that it is to train.",
+        ),
+        (True, own),
+    )
 
 
 def _quoted(failure: Failure, said: str) -> str:
@@ -145,12 +151,14 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     by, number = skipper(summary.optimizers), skips.number
     first, last = skips.longest
     longest = last - first + 1
-    which = f"the first of them step {skips.first:,}"
-    if number == 1:
-        which = f"step {first:,}"
-    elif longest > 1:
-        row = f"in a row, from step {first:,} to {last:,}"
-        which = f"all {row}" if longest == number else f"{which}; {longest:,} of them {row}"
+    begin = f"the first of them step {skips.first:,}"
+    row = f"in a row, from step {first:,} to {last:,}"
+    which = first_true(
+        (number == 1, f"step {first:,}"),
+        (longest == number, f"all {row}"),
+        (longest > 1, f"{begin}; {longest:,} of them {row}"),
+        (True, begin),
+    )
     lost = skips.by.settings.get("dynamic_scale") == 0
     advice = _NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)
     yield Case(
@@ -232,21 +240,23 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
                 "Count iterations in one place: apply_gradients of the base class does it already.",
             )
         elif moved not in (None, made):
-            inner = index != summary.root
-            why = {
-                steps if inner else 0: ", one for each step, also for those that were skipped",
-                applied: ", one for each step that updated anything",
-            }.get(moved, " (a step that failed, a checkpoint or an assignment moves them too)")
+            of_all = moved == steps and index != summary.root
+            why = first_true(
+                (moved == applied, ", one for each step that updated anything"),
+                (of_all, ", one for each step, also for those that were skipped"),
+                (True, " (a step that failed, a checkpoint or an assignment moves them too)"),
+            )
             yield Case(f"{begin}moved by {moved:,}{why}.", _FINE, "info")
     every = accumulated_steps(summary)
     meant = every > 1 or not skipper(summary.optimizers)
     if applied < steps and meant and not summary.total(ineffective):
         spread = summary.spread(tries, requests, replica=replica)
-        reason = f"no gradient came{' in the others' if applied else ''}"
-        if every > 1:
-            reason = f"the gradients of {every:,} steps are accumulated"
-        elif any(came for made, came in spread if not made):
-            reason = "its own code decides which"
+        reason = first_true(
+            (every > 1, f"the gradients of {every:,} steps are accumulated"),
+            (any(came for made, came in spread if not made), "its own code decides which"),
+            (applied, "no gradient came in the others"),
+            (True, "no gradient came"),
+        )
         yield Case(
             f"{applied:,} of {some(steps, 'step')}{of_optimizer(summary)} updated anything: "
             f"{reason}.",

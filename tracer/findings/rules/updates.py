@@ -42,7 +42,11 @@ def no_gradient(summary: Summary) -> Iterable[Case]:
     return [
         Case(
             "{which} {were} never updated: the gradient was None each time, in {none:step}.",
-            _OF_THE_GRAPH if of_graph else "",
+            "minimize without var_list hands over every trainable variable of the graph, also "
+            "those of other networks. Of one that should learn, look for what cuts it from the "
+            "loss."
+            if of_graph
+            else "",
             "info" if of_graph else None,
             with_elements,
             step=1,
@@ -57,11 +61,6 @@ def no_gradient(summary: Summary) -> Iterable[Case]:
 
 
 _requests_or_tries = counting(["request", "update", "vain"])
-
-_OF_THE_GRAPH = (
-    "minimize without var_list hands over every trainable variable of the graph, also those of "
-    "other networks. Of one that should learn, look for what cuts it from the loss."
-)
 
 
 @rule(

@@ -184,8 +184,9 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             if len(row) <= MIN_RENEWED:
                 which = listed([each.name for each in row])
             yield Case(
-                f"{len(row):,} optimizers of the class {class_of(row[0])} {dialect.made_in} in "
-                f"{row[0].made}, one after the other, and each trained "
+                f"{len(row):,} optimizers of the class {class_of(row[0])} "
+                f"{dialect.advice('optimizer-renewed:made', 'were made')} in {row[0].made}, one "
+                "after the other, and each trained "
                 f"{names_in_short(names, noun=dialect.variable)}: {which}. Each began without "
                 "the moments of the one before.",
                 dialect.advice("optimizer-renewed"),
@@ -328,7 +329,7 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
 @rule(
     "loss-not-scaled",
     severity="warning",
-    title="gradients are divided by a loss scale, and the loss is not multiplied",
+    title="gradients are unscaled but the loss was never scaled",
     why=(
         "Each gradient is too small by the scale, 2**15 at first: SGD hardly moves, and Adam's "
         "epsilon outweighs the gradients."
@@ -409,7 +410,7 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
 @rule(
     "decay-exclusion",
     severity="warning",
-    title="an exception from weight decay matches no variable",
+    title="a weight-decay exclusion matches no variable",
     why="What was to be left out decays with the other weights.",
     advice=(
         "Use words that are in the names, or give the variables themselves: "

@@ -6,7 +6,7 @@ from tracer.findings.rule import Case, names_of, rule
 from tracer.model.measures import updates
 from tracer.model.records import Effect
 from tracer.model.summary import Summary
-from tracer.model.wording import plural, some
+from tracer.model.wording import first_true, plural, some
 
 MIN_UPDATES = 3
 """Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
@@ -50,14 +50,15 @@ def not_finite(summary: Summary) -> Iterator[Case]:
     replicas = {each.replica for each in at_first}
     everyone, beginning = _variables(seen), _variables(at_first)
     from_the_start = first and first == _first_step(looked)
-    when, more = f"step {first:,}" if first else "some steps", ""
-    if from_the_start:
-        when += f", the first one{' that was looked at' if first > 1 else ''}, or before it"
-    if len(everyone) > len(beginning):
-        compared = some(len(_variables(looked)), "variable")
-        more = f", and {len(everyone):,} of {compared} did so in the end"
+    start = first_true(
+        (not from_the_start, ""),
+        (first > 1, ", the first one that was looked at, or before it"),
+        (True, ", the first one, or before it"),
+    )
+    compared = some(len(_variables(looked)), "variable")
+    more = f", and {len(everyone):,} of {compared} did so in the end"
     yield Case(
-        "{which} held infinite or NaN values after {when}{more}.",
+        "{which} held infinite or NaN values after {when}{start}{more}.",
         "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
         "data of that step."
         if from_the_start
@@ -68,7 +69,11 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         variables=beginning,
         step=first or None,
         replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
-        words={"when": when, "more": more},
+        words={
+            "when": f"step {first:,}" if first else "some steps",
+            "start": start,
+            "more": more if len(everyone) > len(beginning) else "",
+        },
         names=names_of(summary, everyone),
     )
 
