@@ -141,12 +141,11 @@ def check(
     if not trace.complete:
         notes = "\n".join(map(shown, trace.notes))
         verdicts.append(Verdict("the trace is complete", notes or "it is not"))
-    if allow_unfinished:
-        return verdicts
-    verdicts += [Verdict("the program ended well", said) for said in endings(trace)]
+    ends = [("the program ended well", said) for said in endings(trace)]
     if not trace.finished:
         said = "the run went on, or was killed, after it was written"
-        verdicts.append(Verdict("the trace is of a finished run", said))
+        ends.append(("the trace is of a finished run", said))
+    verdicts += [] if allow_unfinished else [Verdict(*each) for each in ends]
     return verdicts
 
 

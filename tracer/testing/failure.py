@@ -57,12 +57,11 @@ def judge(trace: Trace, expected: Expected) -> Failure | None:
         return None
     claim = replace(claim, failed=tuple(got))
     heads = _heads(expected, got)
-    if expected.what == "steps":
-        return Failure(heads, causes=causes.likely(claim))
-    if expected.what == "calls":
-        return Failure(heads, failure_rows.table_of_calls(claim.calls()), causes.likely(claim))
-    if expected.what in OBSERVATIONS:
-        return Failure(heads, failure_rows.table_of_effects(claim), causes.likely(claim))
+    if expected.what not in ("updates", "executions"):
+        table = [] if expected.what == "steps" else failure_rows.table_of_effects(claim)
+        if expected.what == "calls":
+            table = failure_rows.table_of_calls(claim)
+        return Failure(heads, table, causes.likely(claim))
     judged = [Judged(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
     rows = failure_rows.rows_of_work(judged)
     if all(row.counts.executed for row in rows) and (layers := explaining(claim)):

@@ -15,7 +15,7 @@ from tracer.model.runs import Run, join
 from tracer.model.selection import ROLES, Selection
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import some
+from tracer.model.wording import first_true, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
 
 WIDTH = 76  # pytest indents a message by 4
@@ -44,13 +44,13 @@ class Counts(NamedTuple):
 
     def note(self, otherwise: str = "not handed over") -> str:
         """Why there was no update; empty if there was one."""
-        if self.executed:
-            return ""
-        if self.ineffective:
-            return "nothing was assigned"
-        if self.requested:
-            return "not applied"
-        return "no gradient" if self.none else otherwise
+        return first_true(
+            (self.executed, ""),
+            (self.ineffective, "nothing was assigned"),
+            (self.requested, "not applied"),
+            (self.none, "no gradient"),
+            (True, otherwise),
+        )
 
 
 class Difference(NamedTuple):
@@ -226,10 +226,11 @@ def table_of_effects(claim: Claim) -> list[str]:
     return as_lines("variable", [each.replace("_", " ") for each in OBSERVATIONS], rows)
 
 
-def table_of_calls(calls: Mapping[tuple[str, str], int]) -> list[str]:
+def table_of_calls(claim: Claim) -> list[str]:
     """How often what was called, by its name and the context."""
-    names, contexts = dict.fromkeys(name for name, _ in calls), ["eager", "tracing"]
-    rows = [_row(name, [calls.get((name, each), 0) for each in contexts]) for name in names]
+    calls, contexts = claim.calls(), ["eager", "tracing"]
+    names = dict.fromkeys(name for name, _ in calls)
+    rows = [_row(name, [calls[name, each] for each in contexts]) for name in names]
     return as_lines("calls of", contexts, rows)
 
 
