@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
         """Whether `count` is within the limits, which are allowed themselves."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 
-    def is_over(self, count: int) -> bool:
+    def is_short(self, count: int) -> bool:
         """Whether `count` is too small."""
         return count < (self.low or 0)
 

@@ -95,7 +95,7 @@ class Judged:
         self.wrong = frozenset(self._work.keys() - right)
         totals = tuple(claim.total(each, replica) for each in failed)
         counts = (per_step and self.wrong) or {totals}
-        self.short = any(any(map(Wanted.is_over, failed, each)) for each in counts)
+        self.short = any(any(map(Wanted.is_short, failed, each)) for each in counts)
         usual = max(right, key=timeline.spread.__getitem__, default=None) if per_step else None
         self._usual = [None] * len(self._keys) if usual is None else self._work[usual]
 
