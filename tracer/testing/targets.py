@@ -64,13 +64,8 @@ def indices_of(trace: Trace, given: object) -> frozenset[int]:
 
     Raises `tracer.UnknownName` if the trace holds none of them.
     """
-    if holds_variables(given):
-        targets = targets_meant(trace, given, "variables")
-        if known := indices(targets):
-            return known
-        raise UnknownName("the trace holds no variable of it")
-    meant = variables_meant(given, trace.variables, trace.objects)
-    return with_namesakes(meant, trace.variables) if isinstance(given, str) else meant
+    known = indices(targets_meant(trace, given, "variables"))
+    return known or variables_meant(given, trace.variables, trace.objects)  # which raises
 
 
 def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
@@ -101,11 +96,13 @@ def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
     targets: list[Target] = []
     for each in variables_in(given, attribute):
         try:
-            known = sorted(indices_of(trace, each))
-            targets += [Target(trace.variables[index].name, index, each) for index in known]
+            meant = variables_meant(each, trace.variables, trace.objects)
         except UnknownName:
             name = each if isinstance(each, str) else name_of(each)
             targets.append(Target(name, None, each))
+        else:
+            named = with_namesakes(meant, trace.variables) if isinstance(each, str) else meant
+            targets += [Target(trace.variables[index].name, index, each) for index in sorted(named)]
     return targets
 
 
