@@ -9,7 +9,6 @@ complete fails every assertion: what was not seen cannot be asserted.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +26,7 @@ from tracer.api import (
     recording_of,
     require_optimizer,
 )
-from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
+from tracer.errors import UnknownName, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -83,17 +82,11 @@ class Assertion:
 
     def __enter__(self) -> "Assertion":
         self._watch.detach()
+        effects, given = self._effects, self._optimizer
+        block = record(effects=effects) if given is None else recording_of(given, effects=effects)
+        self._recording = self._stack.enter_context(block)
         why = "its block was entered and never left"
         self._watch = unused.watch(self, self._made._replace(why=why))
-        if self._optimizer is None:
-            self._recording = self._stack.enter_context(record(effects=self._effects))
-            return self
-        try:
-            recording = recording_of(self._optimizer, effects=self._effects)
-            self._recording = self._stack.enter_context(recording)
-        except UnsupportedOptimizer as error:
-            self._watch.detach()
-            raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         return self
 
     def __exit__(
@@ -348,10 +341,9 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
         named = f" of {together(list(dict.fromkeys(names)))}" if names else ""
         wanted = Wanted(f"updates{named}", 0, 0)
-        expected = Expected("updates", (wanted,))
-        selection = replace(expected.selection(trace), variables=indices(targets))
+        expected = Expected("updates", (wanted,), indices=indices(targets))
         message = _of_unknown(trace, wanted, targets, variables)
-        message = message or failure.of_expected(trace, expected, selection)
+        message = message or failure.of_expected(trace, expected)
         if not message and not trace.updates():
             why = "nothing at all was updated, which proves nothing"
             message = failure.not_judged(trace, [wanted], why)
@@ -428,13 +420,11 @@ def _check(expected: Expected) -> Check:
         try:
             return failure.of_expected(trace, expected)
         except UnknownName as error:
-            names = _alive(trace, expected.variable) if trace.complete else []
-            why, cause = (
-                "no such variable was handed over",
-                [not_handed(trace, names)] * bool(names),
-            )
-            instead = "" if names else error.instead
-            return failure.not_judged(trace, expected.wanted, why, instead, cause)
+            why, names = "no such variable was handed over", _alive(trace, expected.variable)
+            if names and trace.complete:
+                cause = not_handed(trace, names)
+                return failure.not_judged(trace, expected.wanted, why, causes=[cause])
+            return failure.not_judged(trace, expected.wanted, why, error.instead)
 
     return check
 

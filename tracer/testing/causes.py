@@ -4,7 +4,7 @@ A finding that says why is the cause; hints are what no finding says.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tracer.findings.catalogue import causes
@@ -16,7 +16,7 @@ from tracer.model.records import Block
 from tracer.model.skipped_steps import reason
 from tracer.model.wording import plural, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
-from tracer.testing.failure_rows import MAX_NAMES, Difference, Judged, label, listed
+from tracer.testing.failure_rows import MAX_NAMES, Judged, label, listed
 from tracer.testing.frozen_layers import names_in, not_handed
 
 _MAX_STRETCHES = 20
@@ -47,64 +47,36 @@ def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> d
     return said
 
 
-def of_executions(
-    claim: Claim, judged: Sequence[Judged], rows: Collection[Difference]
+def likely(
+    claim: Claim,
+    names: Set[str] | None = None,
+    short: bool = False,
+    judged: Sequence[Judged] = (),
 ) -> Iterator[str]:
-    """Why executions are not as expected."""
+    """Why a claim does not hold; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries
     unreached = [each.removesuffix(".") for summary in summaries for each in never_reached(summary)]
     if not any(summary.steps for summary in summaries) and not (trace.calls() and trace.blocks):
-        yield from unreached
-        yield from unused(claim)
+        yield from (*unreached, *_unused(claim))
         return
     if claim.selection.methods == frozenset():
-        yield from _not_called(claim)
+        if trace.complete:
+            called = ", ".join(shown(method.name) for method in trace.methods)
+            yield f"this method was never called; those that were: {called}"
         return
-    names = None
-    if rows and all(row.variable >= 0 for row in rows):
-        names = {trace.variables[row.variable].name for row in rows}
-    said = found(claim, names, any(each.short for each in judged))
+    said = found(claim, names, short)
     yield from () if "override-unreached" in said.values() else unreached
     yield from said
-    yield from _never_ran(claim, said)
+    yield from _graphs(claim, said)
     if claim.selection.methods is None and "steps-skipped" not in said.values():
         yield from _unapplied(judged)
     for wanted in claim.failed:
         yield from _slips(claim, wanted)
 
 
-def of_calls(claim: Claim) -> Iterator[str]:
-    """Why Python calls are not as expected."""
-    method, selection = claim.expected.method, claim.selection
-    if not claim.calls():
-        yield from _not_called(claim) if claim.trace.methods else unused(claim)
-        return
-    yield from (said := found(claim))
-    for summary in claim.summaries if not said else ():
-        graphs, idle = summary.graphs(selection.count)
-        if graphs > 1:
-            never = f" ({idle:,} of them never ran)" if idle else ""
-            name = "the optimizer" if method is None else method
-            yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-    executed = sum(summary.total(selection.count) for summary in claim.summaries)
-    if method is not None and any(wanted.holds(executed) for wanted in claim.failed):
-        yield (
-            f"{executed:,} is how often it was executed: use tracer.assert_executions to count that"
-        )
-
-
-def of_targets(claim: Claim, missed: Set[str]) -> Iterator[str]:
-    """Why variables with these names were not updated, or not changed."""
-    said = found(claim, missed, short=True)
-    yield from said
-    yield from _never_ran(claim, said)
-    if not any(block.total for block in claim.trace.blocks):
-        yield from unused(claim)
-
-
-def unused(claim: Claim) -> Iterator[str]:
+def _unused(claim: Claim) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
-    trace, scope = claim.trace, "the run" if claim.expected.in_expression else "the block"
+    trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     methods = listed([shown(method.name) for method in trace.methods], MAX_NAMES)
     if not trace.complete or (trace.blocks and trace.calls()):
@@ -120,13 +92,19 @@ def unused(claim: Claim) -> Iterator[str]:
         yield f"no optimizer was used in {scope}"
 
 
-def _never_ran(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
-    """That what is meant was traced, and no graph of it ran, unless a finding says so."""
-    for summary in claim.summaries if "graph-never-ran" not in said.values() else ():
-        graphs, _ = summary.graphs(claim.selection)
-        if graphs and not summary.total(claim.selection):
+def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
+    """That several graphs were traced, or none of them ran, unless a finding says so."""
+    for summary in claim.summaries:
+        graphs, idle = summary.graphs(claim.selection)
+        if claim.expected.what == "calls":
+            never = f" ({idle:,} of them never ran)" if idle else ""
+            name = claim.expected.method or "the optimizer"
+            if graphs > 1 and not said:
+                yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
+        elif graphs and not summary.total(claim.selection):
             tracing = f"called while tracing {some(graphs, 'graph')}"
-            yield f"traced but never executed: {tracing}, and no step reached it"
+            if "graph-never-ran" not in said.values():
+                yield f"traced but never executed: {tracing}, and no step reached it"
 
 
 def _unapplied(judged: Iterable[Judged]) -> Iterator[str]:
@@ -150,26 +128,30 @@ def _not_called(claim: Claim) -> Iterator[str]:
 def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
     summaries, expected, number = claim.summaries, claim.expected, wanted.low
-    if not number or number != wanted.high or expected.per_replica:
-        return
     total, steps = claim.total(wanted), max((each.steps for each in summaries), default=0)
+    if expected.what == "calls" and expected.method is not None and wanted.holds(total):
+        use = "use tracer.assert_executions to count that"
+        yield f"{total:,} is how often it was executed: {use}"
+    countable = expected.what in ("updates", "executions") and not expected.per_replica
+    if not countable or not number or number != wanted.high:
+        return
     replicas = max((len(each.replicas) for each in summaries), default=1)
     on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
     if expected.per_step:
         if on_each and total == number * replicas * steps:
             yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
         return
-    if not expected.in_expression:
+    if not expected.text:
         replicas, on_each = 1, ""
     if steps and total == number * steps * replicas:
         each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
-        asked = f"{number}/step" if expected.in_expression else "per_step=True"
+        asked = f"{number}/step" if expected.text else "per_step=True"
         yield f"that is {number:,} in {each_step}{on_each}: did you mean {asked}?"
     # What calls that assigned nothing did instead is said already.
     vain = any(summary.total(ineffective) for summary in summaries)
     if not vain and number == _calls(claim, wanted) != total:
         counted = "; tracer check counts what ran"
-        if not expected.in_expression:
+        if not expected.text:
             counted = ", and so does tracer.assert_calls"
         yield f"{number:,} is how often Python called it: a mock counts that{counted}"
 

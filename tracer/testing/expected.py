@@ -6,15 +6,14 @@ trace. `tracer.testing.failure` says why a trace is not as expected.
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
-from tracer.model.records import Kind, Observation, contribution
+from tracer.model.records import Kind, contribution
 from tracer.model.selection import ROLES, Selection, What, counted
 from tracer.model.summary import Pattern, Summary, summaries_of
-from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.testing.targets import Target, indices_of
@@ -42,7 +41,7 @@ class Wanted(NamedTuple):
         """Whether `count` is within the limits, which are allowed themselves."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 
-    def is_over(self, count: int) -> bool:
+    def is_short(self, count: int) -> bool:
         """Whether `count` is too small."""
         return count < (self.low or 0)
 
@@ -67,17 +66,14 @@ class Expected:
     wanted: tuple[Wanted, ...]
     method: str | None = None
     variable: object = None
+    indices: frozenset[int] | None = None
+    """The variables that are meant, if that is known."""
     context: Literal["eager", "tracing"] | None = None
     per_step: bool = False
     per_replica: bool = False
-    in_expression: bool = False
-    """Whether an expression says so, and no Python: hints name what else could be asked."""
     targets: tuple[Target, ...] | None = None
-
-    @property
-    def observation(self) -> Observation | None:
-        """What is looked for after each step; None if work of the optimizer is counted."""
-        return self.what if self.what in ("unchanged", "not_finite") else None
+    text: str = ""
+    """The expression that says so, or empty: hints name what else the program could ask."""
 
     @property
     def where(self) -> str:
@@ -92,10 +88,11 @@ class Expected:
 
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
-        what: What = "updates" if self.what == "updates" else "executions"
-        selection = trace.selection(what)
-        if self.variable is not None:
-            selection = replace(selection, variables=indices_of(trace, self.variable))
+        what: What = "executions"
+        if self.what in ("updates", "unchanged", "not_finite"):
+            what = self.what
+        meant = self.indices if self.variable is None else indices_of(trace, self.variable)
+        selection = replace(trace.selection(what), variables=meant)
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)
@@ -127,37 +124,22 @@ class Claim:
         return any(self.trace.methods[index].role == "step" for index in methods)
 
     @property
-    def patterns(self) -> Iterator[Pattern]:
-        """What each variable got from the optimizers that it is about."""
-        return (pattern for summary in self.summaries for pattern in summary.patterns)
+    def patterns_of(self) -> dict[int, list[Pattern]]:
+        """What each variable got; several patterns if several optimizers had it."""
+        found: dict[int, list[Pattern]] = {}
+        for pattern in (each for summary in self.summaries for each in summary.patterns):
+            for variable in pattern.variables:
+                found.setdefault(variable, []).append(pattern)
+        return found
 
     def replicas(self, summary: Summary) -> Sequence[int | None]:
         """The replicas to judge, each on its own; None for all of them together."""
         return summary.replicas if self.expected.per_replica else (None,)
 
-    def timeline(self, summary: Summary, wanted: Wanted, replica: int | None) -> Timeline:
-        """What each step counted, on all replicas or on one."""
-        measure, what = of_kinds(self.selection, wanted.kinds), self.expected.observation
-        if what is None:
-            return summary.timeline(measure, replica=replica)
-        return summary.timeline(observations=[what], variables=measure.variables, replica=replica)
-
     def total(self, wanted: Wanted, replica: int | None = None) -> int:
         """What is counted in all, on all replicas or on one."""
-        measure, what = of_kinds(self.selection, wanted.kinds), self.expected.observation
-        return sum(
-            each.total(measure, replica)
-            if what is None
-            else each.observed(what, replica, self.selection.variables)
-            for each in self.summaries
-            if replica in (None, *each.replicas)
-        )
-
-    def outside(self, summary: Summary, wanted: Wanted, replica: int | None) -> int:
-        """What is counted outside any step; nothing is looked for there."""
-        on = self.selection.replicas if replica is None else frozenset({replica})
-        meant = replace(of_kinds(self.selection, wanted.kinds), replicas=on)
-        return 0 if self.expected.observation else summary.outside(meant)
+        measure = of_kinds(self.selection, wanted.kinds)
+        return sum(each.total(measure, replica) for each in self.summaries)
 
     def calls(self) -> Counter[tuple[str, str]]:
         """How often Python called what: the variables of one method or all methods, by context."""
@@ -173,15 +155,12 @@ class Claim:
         return +calls
 
 
-def claim_of(trace: Trace, expected: Expected, selection: Selection | None = None) -> Claim:
+def claim_of(trace: Trace, expected: Expected) -> Claim:
     """What is claimed of a trace, of all its optimizers or of those that have the variables.
 
-    `selection` is what is meant if `expected` cannot say it. Raises `tracer.UnknownName` for a
-    variable that the trace does not hold.
+    Raises `tracer.UnknownName` for a variable that the trace does not hold.
     """
-    if selection is None:
-        selection = expected.selection(trace)
-    summaries = summaries_of(trace)
+    selection, summaries = expected.selection(trace), summaries_of(trace)
     if selection.variables is not None:
         having = [s for s in summaries if not selection.variables.isdisjoint(s.variables)]
         summaries = having or summaries

@@ -19,6 +19,7 @@ from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.testing import failure
 from tracer.testing.expected import UPDATED, Counted, Expected, Wanted, known_methods
+from tracer.testing.targets import of_given
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
@@ -50,14 +51,6 @@ class BadExpectation(Mistake):
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """An expression, and what it says is expected."""
-
-    text: str
-    expected: Expected
-
-
-@dataclass(frozen=True)
 class Verdict:
     """An expectation, and why it does not hold; an empty reason if it does."""
 
@@ -67,34 +60,31 @@ class Verdict:
     """How bad it is that it does not hold."""
 
 
-def read(text: str) -> Expectation:
-    """The expectation that `text` says.
+def read(text: str) -> Expected:
+    """What `text` says is expected.
 
-    Raises `BadExpectation` for what is none.
+    Raises `BadExpectation` if it says nothing that can be.
 
-    >>> print(*read("dense[encoder/*]>=4/step").expected.wanted)
+    >>> print(*read("dense[encoder/*]>=4/step").wanted)
     at least 4
     """
     parsed = _PATTERN.fullmatch(text)
     if parsed is None:
         raise BadExpectation(f"{text!r} is no expectation: {HELP}")
-    limits = _LIMITS[parsed["relation"]](int(re.sub(r"[,_]", "", parsed["number"])))
-    per_step = parsed["step"] is not None
-    what, variable = parsed["what"], parsed["variable"]
+    what, variable, per_step = parsed["what"], parsed["variable"], parsed["step"] is not None
     if per_step and what in ("steps", "calls"):
         raise BadExpectation(f"{text!r}: {what} are not counted by step")
     if variable is not None and what == "steps":
         raise BadExpectation(f"{text!r}: steps are not counted by variable")
-    kind, noun, kinds = _COUNTS.get(what, ("executions", f"executions of {what}", None))
-    word = " on " if kind == "executions" else " of "
-    of = "" if variable is None else f"{word}{variable}"
-    method = what if kind == "executions" else None
-    expected = Expected(kind, (Wanted(f"{noun}{of}", *limits, kinds),), method=method)
-    expected = replace(expected, variable=variable, per_step=per_step, in_expression=True)
-    return Expectation(text.strip(), expected)
+    counted, noun, kinds = _COUNTS.get(what, ("executions", f"executions of {what}", None))
+    of = of_given(variable, " on " if counted == "executions" else " of ")
+    limits = _LIMITS[parsed["relation"]](int(re.sub(r"[,_]", "", parsed["number"])))
+    wanted = (Wanted(f"{noun}{of}", *limits, kinds),)
+    method = what if counted == "executions" else None
+    return Expected(counted, wanted, method, variable, per_step=per_step, text=text.strip())
 
 
-def from_project(folder: Path) -> list[Expectation]:
+def from_project(folder: Path) -> list[Expected]:
     """What `[tool.tracer.expect]` says in the `pyproject.toml` of a folder or of one above it.
 
     A key is what is counted, the value a number or a text such as `"4/step"` or `">= 4/step"`.
@@ -128,7 +118,7 @@ def _joined(key: str, value: object) -> str:
 
 def check(
     trace: Trace,
-    expectations: list[Expectation],
+    expectations: list[Expected],
     worst: Severity | None = None,
     *,
     allow_unfinished: bool = False,
@@ -141,7 +131,7 @@ def check(
     Raises `tracer.UnknownName` for a variable that the trace does not hold, and for a method that
     neither it nor `tracer` knows.
     """
-    verdicts = [Verdict(each.text, _reason(trace, each.expected)) for each in expectations]
+    verdicts = [Verdict(each.text, _reason(trace, each)) for each in expectations]
     if worst is not None:
         bad = at_least(findings(trace), worst)
         verdicts += [of_finding(each) for each in bad]
@@ -151,12 +141,11 @@ def check(
     if not trace.complete:
         notes = "\n".join(map(shown, trace.notes))
         verdicts.append(Verdict("the trace is complete", notes or "it is not"))
-    if allow_unfinished:
-        return verdicts
-    verdicts += [Verdict("the program ended well", said) for said in endings(trace)]
+    ends = [("the program ended well", said) for said in endings(trace)]
     if not trace.finished:
         said = "the run went on, or was killed, after it was written"
-        verdicts.append(Verdict("the trace is of a finished run", said))
+        ends.append(("the trace is of a finished run", said))
+    verdicts += [] if allow_unfinished else [Verdict(*each) for each in ends]
     return verdicts
 
 

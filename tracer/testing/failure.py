@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 from tracer.layout import paragraph, shown
 from tracer.model.labels import replica_names
-from tracer.model.records import OBSERVATIONS
-from tracer.model.selection import Selection, require_effects
 from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.testing import causes, failure_rows
-from tracer.testing.expected import Claim, Expected, Wanted, claim_of
+from tracer.testing.expected import Claim, Expected, Wanted, claim_of, of_kinds
 from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Judged, listed
 from tracer.testing.frozen_layers import explaining, names_in, not_handed
 
@@ -29,18 +27,16 @@ class Failure(NamedTuple):
     """The lines of the program that called what was not expected."""
 
 
-def of_expected(
-    trace: Trace, expected: Expected, selection: Selection | None = None, *, partial: bool = False
-) -> str:
+def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> str:
     """Why the trace is not as `expected`; empty if it is.
 
     A trace that is not complete is never as expected, unless a `partial` one will do: then only its
-    counts are judged. `selection` is what is meant if `expected` cannot say it.
+    counts are judged.
 
     Raises `tracer.UnknownName` for a variable that the trace does not hold, and for effects if it
     has none.
     """
-    failure = judge(trace, expected, selection)
+    failure = judge(trace, expected)
     if failure is None and (trace.complete or partial):
         return ""
     incomplete = dict.fromkeys(expected.wanted, "but the trace is incomplete")
@@ -48,30 +44,31 @@ def of_expected(
     return text_of(trace, failure, notes=not partial)
 
 
-def judge(trace: Trace, expected: Expected, selection: Selection | None = None) -> Failure | None:
-    """What is not as expected; None if all is. `selection` and errors are as for `of_expected`."""
-    claim = claim_of(trace, expected, selection)
+def judge(trace: Trace, expected: Expected) -> Failure | None:
+    """What is not as expected; None if all is. Raises as `of_expected`."""
+    claim = claim_of(trace, expected)
     if expected.targets is not None:
         return _of_targets(claim)
-    if expected.observation is not None:
+    if expected.what in OBSERVATIONS:
         require_effects(trace.data, expected.what, trace.steps)
     got = {each: text for each in expected.wanted if (text := _got(claim, each))}
     if not got:
         return None
     claim = replace(claim, failed=tuple(got))
     heads = _heads(expected, got)
-    if expected.what == "steps":
-        return Failure(heads, causes=() if trace.steps else causes.unused(claim))
-    if expected.what == "calls":
-        return Failure(heads, failure_rows.table_of_calls(claim.calls()), causes.of_calls(claim))
-    if expected.observation is not None:
-        return Failure(heads, failure_rows.table_of_effects(claim), causes.found(claim))
+    if expected.what not in ("updates", "executions"):
+        table = [] if expected.what == "steps" else failure_rows.table_of_effects(claim)
+        if expected.what == "calls":
+            table = failure_rows.table_of_calls(claim)
+        return Failure(heads, table, causes.likely(claim))
     judged = [Judged(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
     rows = failure_rows.rows_of_work(judged)
     if all(row.counts.executed for row in rows) and (layers := explaining(claim)):
         return Failure(heads, causes=[not_handed(trace, names_in(layers))])
     table = failure_rows.table_of_work(claim, rows)
-    why = causes.of_executions(claim, judged, rows)
+    known = rows and all(row.variable >= 0 for row in rows)
+    names = {trace.variables[row.variable].name for row in rows} if known else None
+    why = causes.likely(claim, names, any(each.short for each in judged), judged)
     return Failure(heads, table, why, causes.callers_at_fault(judged))
 
 
@@ -113,8 +110,9 @@ def _total(claim: Claim, wanted: Wanted, replica: int | None) -> int:
 def _in_steps(claim: Claim, wanted: Wanted, summary: Summary, replica: int | None) -> str:
     """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`; empty if no step is wrong."""
     steps = summary.steps if replica is None else summary.steps_on[replica]
-    outside = claim.outside(summary, wanted, replica)
-    timeline = claim.timeline(summary, wanted, replica)
+    on = claim.selection.replicas if replica is None else frozenset({replica})
+    measure = replace(of_kinds(claim.selection, wanted.kinds), replicas=on)
+    outside, timeline = summary.outside(measure), summary.timeline(measure, replica=replica)
     wrong = {values for values in timeline.spread if not wanted.holds(values[0])}
     number = sum(timeline.spread[values] for values in wrong)
     texts = [f"{outside:,} outside any step"] if outside else []
@@ -139,7 +137,7 @@ def _of_targets(claim: Claim) -> Failure | None:
     changes = claim.expected.what == "changes"
     columns = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
     table = failure_rows.as_lines("variable", columns, [row for _, row in missed])
-    why = causes.of_targets(claim, {name for name, _ in missed})
+    why = causes.likely(claim, {name for name, _ in missed}, short=True)
     return Failure(_heads(claim.expected, got), table, why)
 
 

@@ -1,6 +1,5 @@
 """The table of a failure: the rows in which a trace differs from what is expected of it."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -15,7 +14,7 @@ from tracer.model.runs import Run, join
 from tracer.model.selection import ROLES, Selection
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import some
+from tracer.model.wording import first_true, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
 
 WIDTH = 76  # pytest indents a message by 4
@@ -44,13 +43,13 @@ class Counts(NamedTuple):
 
     def note(self, otherwise: str = "not handed over") -> str:
         """Why there was no update; empty if there was one."""
-        if self.executed:
-            return ""
-        if self.ineffective:
-            return "nothing was assigned"
-        if self.requested:
-            return "not applied"
-        return "no gradient" if self.none else otherwise
+        return first_true(
+            (self.executed, ""),
+            (self.ineffective, "nothing was assigned"),
+            (self.requested, "not applied"),
+            (self.none, "no gradient"),
+            (True, otherwise),
+        )
 
 
 class Difference(NamedTuple):
@@ -95,7 +94,7 @@ class Judged:
         self.wrong = frozenset(self._work.keys() - right)
         totals = tuple(claim.total(each, replica) for each in failed)
         counts = (per_step and self.wrong) or {totals}
-        self.short = any(any(map(Wanted.is_over, failed, each)) for each in counts)
+        self.short = any(any(map(Wanted.is_short, failed, each)) for each in counts)
         usual = max(right, key=timeline.spread.__getitem__, default=None) if per_step else None
         self._usual = [None] * len(self._keys) if usual is None else self._work[usual]
 
@@ -128,7 +127,11 @@ class Judged:
             for (of_all, counts), those in alike.items():
                 steps = self.steps(frozenset(those))
                 for index in (-1,) if of_all else variables:
-                    name = f"each {summary.dialect.variable}" if of_all else _name(claim, index)
+                    name = claim.expected.method or ""
+                    if of_all:
+                        name = f"each {summary.dialect.variable}"
+                    elif index >= 0:
+                        name = claim.trace.variables[index].name
                     yield Difference(steps[0].first, index, of + name, steps, counts), replica
 
 
@@ -141,11 +144,10 @@ def steps_of(timeline: Timeline, counts: Collection[Values]) -> tuple[Steps, ...
         stretches.append(Run(first, 1, 1, last - first + 1))
     found: list[Steps] = []
     for run in join(stretches):
-        if run.count > MAX_NAMES:
-            found.append(Steps(run.first, run.last + run.times - 1, run.times, run.stride))
-        else:
-            firsts = range(run.first, run.last + 1, run.stride)
-            found += [Steps(first, first + run.times - 1, run.times) for first in firsts]
+        few = run.count <= MAX_NAMES
+        for first in range(run.first, run.last + 1, run.stride) if few else [run.first]:
+            last = (first if few else run.last) + run.times - 1
+            found.append(Steps(first, last, run.times, None if few else run.stride))
     return tuple(found)
 
 
@@ -179,13 +181,6 @@ def _measures(
     return [replace(each, variables=only, replicas=on) for each in measures]
 
 
-def _name(claim: Claim, index: int) -> str:
-    if index >= 0:
-        return shown(claim.trace.variables[index].name) or "''"
-    methods = claim.selection.methods or ()
-    return ", ".join(shown(claim.trace.methods[each].name) for each in sorted(methods))
-
-
 def rows_of_work(judged: Iterable[Judged]) -> dict[Difference, dict[int, None]]:
     """The rows of all that was judged, each with its replicas."""
     rows: dict[Difference, dict[int, None]] = {}
@@ -196,104 +191,97 @@ def rows_of_work(judged: Iterable[Judged]) -> dict[Difference, dict[int, None]]:
 
 def table_of_work(claim: Claim, rows: Mapping[Difference, Iterable[int]]) -> list[str]:
     """The rows that differ, each with its replicas, and what ran outside any step."""
-    trace, in_all = claim.trace, not claim.expected.per_step
-    several, kinds = len(trace.replicas) > 1, ["executions"] if claim.of_steps else [*_KINDS]
-    columns = ["per step", *["replica"] * several, *kinds, *["in all"] * in_all]
+    in_all, several = [] if claim.expected.per_step else ["in all"], len(claim.trace.replicas) > 1
+    kinds = ["executions"] if claim.of_steps else [*_KINDS]
+    columns = ["per step", *["replica"] * several, *kinds, *in_all]
     lines = []
     for row in sorted(rows):
-        on = list(rows[row])
-        counts = [f"{count:,}" for count in row.counts[: len(kinds)]]
-        steps = sum(each.number for each in row.steps)
-        total = f"{sum(row.counts[:2]) * steps * len(on):,}"
-        cells = [label(row.steps), *[_ids(claim, on)] * several, *counts, *[total] * in_all]
+        on, counts = list(rows[row]), [*row.counts[: len(kinds)]]
+        total = sum(counts) * sum(each.number for each in row.steps) * len(on)
+        cells = [label(row.steps), *[_ids(claim, on)] * several, *counts, *[total for _ in in_all]]
         note = row.counts.note() if claim.selection.methods is None or row.counts.none else ""
-        lines.append(Row(row.name, tuple(cells), note))
+        lines.append(_row(row.name, cells, note))
     for summary in claim.summaries:
-        outside = [summary.outside(of_kinds(claim.selection, {kind})) for kind in _KINDS]
-        if any(outside):
-            counts = [f"{count:,}" for count in (*outside, *[sum(outside)] * in_all)]
-            cells = ["-"] * (1 + several) + counts
-            lines.append(Row("outside any step", tuple(cells), "a direct call"))
-    header = "method" if claim.of_steps else dialect_of(trace).variable
+        counts = [summary.outside(of_kinds(claim.selection, {kind})) for kind in _KINDS]
+        if any(counts):
+            cells = [*"-" * (1 + several), *counts, *[sum(counts) for _ in in_all]]
+            lines.append(_row("outside any step", cells, "a direct call"))
+    header = "method" if claim.of_steps else dialect_of(claim.trace).variable
     return as_lines(header, columns, lines)
 
 
 def table_of_effects(claim: Claim) -> list[str]:
     """What was seen of each variable, and after which steps what is expected otherwise."""
-    rows: dict[int, Row] = {}
-    only, what = claim.selection.variables, claim.expected.what
-    for pattern in claim.patterns:
-        cells = tuple(f"{pattern.observed(each):,}" for each in OBSERVATIONS)
-        timeline = pattern.timeline(observations=[each for each in OBSERVATIONS if each == what])
-        steps = steps_of(timeline, timeline.spread.keys() - {(0,)})
+    rows = []
+    only, measure = claim.selection.variables, replace(claim.selection, variables=None)
+    any_replicas = {(number + 1,) for number in range(len(claim.trace.replicas))}
+    steps_in = cache(lambda each: steps_of(each.timeline(measure), any_replicas))
+    for index, patterns in sorted(claim.patterns_of.items()):
+        steps = [step for each in patterns for step in steps_in(each)]
         noun = "step" if sum(each.number for each in steps) == 1 else "steps"
-        note = f"in {noun} {label(steps)}" if steps else ""
-        for index in pattern.variables if pattern.observed("compared") else ():
-            if only is None or index in only:
-                rows[index] = Row(_name(claim, index), cells, note)
-    columns = [each.replace("_", " ") for each in OBSERVATIONS]
-    return as_lines("variable", columns, [rows[index] for index in sorted(rows)])
+        seen, note = _seen(patterns), f"in {noun} {label(steps)}" if steps else ""
+        if seen[0] and (only is None or index in only):
+            rows.append(_row(claim.trace.variables[index].name, seen, note))
+    return as_lines("variable", [each.replace("_", " ") for each in OBSERVATIONS], rows)
 
 
-def table_of_calls(calls: Mapping[tuple[str, str], int]) -> list[str]:
+def table_of_calls(claim: Claim) -> list[str]:
     """How often what was called, by its name and the context."""
-    rows = [
-        Row(shown(name), tuple(f"{calls.get((name, each), 0):,}" for each in ("eager", "tracing")))
-        for name in dict.fromkeys(name for name, _ in calls)
-    ]
-    return as_lines("calls of", ["eager", "tracing"], rows)
+    calls, contexts = claim.calls(), ["eager", "tracing"]
+    names = dict.fromkeys(name for name, _ in calls)
+    rows = [_row(name, [calls[name, each] for each in contexts]) for name in names]
+    return as_lines("calls of", contexts, rows)
 
 
 def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
     """The targets that were not updated, or not changed, with what each got instead."""
-    patterns_of: dict[int | None, list[Pattern]] = {}
-    for pattern in claim.patterns:  # of several patterns if several optimizers had it
-        for variable in pattern.variables:
-            patterns_of.setdefault(variable, []).append(pattern)
+    patterns_of, measures = claim.patterns_of, _measures(Selection(roles=ROLES["updates"]))
     missed = []
     for target in claim.expected.targets or ():
-        patterns = patterns_of.get(target.index, [])
-        measures = _measures(Selection(roles=ROLES["updates"]))
+        patterns = [] if target.index is None else patterns_of.get(target.index, [])
         counts = Counts(*(sum(p.total(each) for p in patterns) for each in measures))
         if claim.expected.what == "changes":
-            known = claim.trace.variables
-            shape = () if target.index is None else known[target.index].shape
-            note = "" if 0 in shape else _why_not_changed(claim, patterns, counts)
-            seen = [sum(p.observed(each) for p in patterns) for each in OBSERVATIONS[:2]]
-            cells = [counts.dense + counts.sparse, *seen]
+            note = _why_not_changed(claim, target.index, patterns, counts)
+            cells = [counts.dense + counts.sparse, *_seen(patterns)[:2]]
         else:
             nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
-            ran = not any(each.entries for each in patterns)
-            note = counts.note(nothing if ran else "its graph never ran")
+            traced = any(each.entries for each in patterns)
+            note = counts.note("its graph never ran" if traced else nothing)
             cells = [counts.requested, counts.none]
         if note:
-            name = shown(target.name) or "''"
-            missed.append((target.name, Row(name, tuple(f"{n:,}" for n in cells), note)))
+            missed.append((target.name, _row(target.name, cells, note)))
     return missed
 
 
-def _why_not_changed(claim: Claim, patterns: Iterable[Pattern], counts: Counts) -> str:
+def _why_not_changed(
+    claim: Claim, index: int | None, patterns: Sequence[Pattern], counts: Counts
+) -> str:
     """Why some replica that was handed a variable did not change it; empty if each did."""
-    moved: Counter[int] = Counter()
-    for pattern in patterns:
-        for replica in range(len(claim.trace.replicas)):
-            if compared := pattern.observed("compared", replica):
-                moved[replica] += compared - pattern.observed("unchanged", replica)
-    still = [replica for replica, number in moved.items() if not number]
-    if not moved:
-        return "never handed over"
-    if not still:
-        return ""
-    on = f" on replica {claim.trace.replicas[still[0]].id}" if any(moved.values()) else ""
+    seen = {on: _seen(patterns, on) for on in range(len(claim.trace.replicas))}
+    compared = {on: number for on, (number, *_) in seen.items() if number}
+    still = [on for on, number in compared.items() if seen[on][1] == number]
+    if not still or (index is not None and 0 in claim.trace.variables[index].shape):
+        return "" if compared else "never handed over"
+    on = f" on replica {claim.trace.replicas[still[0]].id}" if len(still) < len(compared) else ""
     return f"no bit changed{on}" if counts.executed else "never updated"
+
+
+def _seen(patterns: Sequence[Pattern], replica: int | None = None) -> list[int]:
+    """How often which of the `OBSERVATIONS` was made of a variable, on all replicas or on one."""
+    return [sum(each.observed(what, replica) for each in patterns) for what in OBSERVATIONS]
+
+
+def _row(name: str, cells: Iterable[object], note: str = "") -> Row:
+    """A row with these texts and numbers."""
+    texts = (f"{each:,}" if isinstance(each, int) else str(each) for each in cells)
+    return Row(shown(name) or "''", tuple(texts), note)
 
 
 def _ids(claim: Claim, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
     ids = replica_ids(claim.trace)
-    if len(replicas) == len(ids) > 3:
-        return f"all {len(ids):,}"
-    return shown(listed([ids[index] for index in replicas], 3))
+    names = shown(listed([ids[index] for index in replicas], MAX_NAMES))
+    return f"all {len(ids):,}" if len(replicas) == len(ids) > MAX_NAMES else names
 
 
 def label(steps: Sequence[Steps]) -> str:

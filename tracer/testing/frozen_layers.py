@@ -59,9 +59,9 @@ def explaining(claim: Claim) -> list[Frozen]:
     """
     expected, summaries, frozen = claim.expected, claim.summaries, claim.trace.objects.frozen()
     meant = "*" if expected.variable is None else expected.variable
-    if len(summaries) != 1 or not summaries[0].steps or not isinstance(meant, str):
+    if len(summaries) != 1 or claim.of_steps or not claim.trace.complete:
         return []
-    if claim.of_steps or not claim.trace.complete:
+    if not summaries[0].steps or not isinstance(meant, str):
         return []
     own = [(name, tuple(each for each in own if is_meant(meant, each))) for name, own in frozen]
     layers = [each for each in own if each[1]]
@@ -71,12 +71,9 @@ def explaining(claim: Claim) -> list[Frozen]:
     for wanted in claim.failed:
         missing = (wanted.low or 0) * counts - claim.total(wanted)
         number, rest = divmod(missing, sum(summaries[0].steps_on.values()))
-        fitting = [each for each in layers if len(each[1]) == number]
-        if sum(len(names) for _, names in layers) == number:
-            fitting = layers
-        elif len(fitting) != 1:
-            return []
-        if number <= 0 or rest:
+        is_all = sum(len(names) for _, names in layers) == number
+        fitting = [each for each in layers if is_all or len(each[1]) == number]
+        if number <= 0 or rest or not (is_all or len(fitting) == 1):
             return []
         culprits |= dict.fromkeys(fitting)
     return [*culprits]

@@ -64,13 +64,8 @@ def indices_of(trace: Trace, given: object) -> frozenset[int]:
 
     Raises `tracer.UnknownName` if the trace holds none of them.
     """
-    if holds_variables(given):
-        targets = targets_meant(trace, given, "variables")
-        if known := indices(targets):
-            return known
-        raise UnknownName("the trace holds no variable of it")
-    meant = variables_meant(given, trace.variables, trace.objects)
-    return with_namesakes(meant, trace.variables) if isinstance(given, str) else meant
+    known = indices(targets_meant(trace, given, "variables"))
+    return known or variables_meant(given, trace.variables, trace.objects)  # which raises
 
 
 def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
@@ -101,11 +96,13 @@ def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
     targets: list[Target] = []
     for each in variables_in(given, attribute):
         try:
-            known = sorted(indices_of(trace, each))
-            targets += [Target(trace.variables[index].name, index, each) for index in known]
+            meant = variables_meant(each, trace.variables, trace.objects)
         except UnknownName:
             name = each if isinstance(each, str) else name_of(each)
             targets.append(Target(name, None, each))
+        else:
+            named = with_namesakes(meant, trace.variables) if isinstance(each, str) else meant
+            targets += [Target(trace.variables[index].name, index, each) for index in sorted(named)]
     return targets
 
 
@@ -114,18 +111,19 @@ def indices(targets: Iterable[Target]) -> frozenset[int]:
     return frozenset(each.index for each in targets if each.index is not None)
 
 
-def leaf_like(trace: Trace, leaves: Sequence[Variable]) -> tuple[str, str]:
+def leaf_like(
+    trace: Trace, targets: Sequence[Target], leaves: Iterable[Variable]
+) -> tuple[str, str]:
     """A leaf that the trace does not hold, and one by another path that may be the same.
 
     None, so empty, if no leaf can be: no other has its shape.
     """
-    found = indices(leaves_meant(trace, leaves))
+    missing, found = {each.name for each in targets if each.index is None}, indices(targets)
     others = [each for n, each in enumerate(trace.variables) if n not in found]
     for leaf in leaves:
-        if indices(leaves_meant(trace, [leaf])):
-            continue
-        if like := [each.name for each in others if each.shape == leaf.shape]:
-            end = leaf.name.rpartition("/")[2]
+        end = leaf.name.rpartition("/")[2]
+        like = [each.name for each in others if each.shape == leaf.shape]
+        if like and leaf.name in missing:
             return leaf.name, next((each for each in like if each.endswith(end)), like[0])
     return "", ""
 
@@ -157,7 +155,7 @@ def variables_in(given: Any, attribute: str) -> list[Any]:
 
 
 def why_unknown(
-    trace: Trace, targets: Iterable[Target], leaves: Sequence[Variable]
+    trace: Trace, targets: Sequence[Target], leaves: Sequence[Variable]
 ) -> tuple[str, str]:
     """Why nothing can be said of a target, and what the trace holds instead.
 
@@ -165,7 +163,7 @@ def why_unknown(
     """
     known = [variable.name for variable in trace.variables]
     unknown = [each for each in targets if each.index is None]
-    missing, like = leaf_like(trace, leaves)
+    missing, like = leaf_like(trace, targets, leaves)
     if not trace.complete or not unknown:
         return "", ""
     if missing:

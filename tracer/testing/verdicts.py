@@ -19,10 +19,8 @@ def text(verdicts: Sequence[Verdict]) -> str:
     lines = []
     for verdict in verdicts:
         first, *rest = _lines(verdict.reason)
-        if verdict.reason:
-            lines.append(f"FAILS  {shown(verdict.text)}: {first}")
-        else:
-            lines.append(f"holds  {shown(verdict.text)}")
+        state = f"FAILS  {shown(verdict.text)}: {first}"
+        lines.append(state if verdict.reason else f"holds  {shown(verdict.text)}")
         lines += [f"       {line}".rstrip() for line in rest]
     return "".join(f"{line}\n" for line in lines)
 
@@ -34,11 +32,11 @@ def _lines(reason: str) -> list[str]:
 
 def junit(verdicts: Sequence[Verdict]) -> str:
     """One test suite with a test case for each expectation."""
-    numbers = {"tests": len(verdicts), "failures": sum(bool(each.reason) for each in verdicts)}
-    numbers |= {"errors": 0, "skipped": 0}
+    failures = sum(bool(verdict.reason) for verdict in verdicts)
+    numbers = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}
     suites = ElementTree.Element("testsuites")
-    written = {key: str(number) for key, number in numbers.items()}
-    suite = ElementTree.SubElement(suites, "testsuite", {"name": "tracer check", **written})
+    about = {"name": "tracer check", **numbers, "skipped": "0"}
+    suite = ElementTree.SubElement(suites, "testsuite", about)
     for verdict in verdicts:
         named = {"classname": "tracer", "name": shown(verdict.text)}
         case = ElementTree.SubElement(suite, "testcase", named)
