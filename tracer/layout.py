@@ -57,6 +57,7 @@ class Table:
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
+        columns = self.columns
         kept, dropped, room = self._fitted(width)
         header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
         names = [name.split("\n") for name in self.names(room)]
@@ -66,10 +67,10 @@ class Table:
 
         def line(name: str, cells: Iterable[str], note: str = "") -> str:
             figures = zip(kept.items(), cells, strict=True)
-            padded = (_pad(text, size, column.left) for (column, size), text in figures)
+            padded = (_pad(text, size, columns[index].left) for (index, size), text in figures)
             return (" " * gap).join([_pad(name, room), *padded, note]).rstrip()
 
-        headers = [header, *(column.header.split("\n") for column in kept)]
+        headers = [header, *(columns[index].header.split("\n") for index in kept)]
         height = max(map(len, headers))
         bottom = ([""] * (height - len(each)) + each for each in headers)
         out = [Text(line(name, cells), "bold") for name, *cells in zip(*bottom, strict=True)]
@@ -77,35 +78,38 @@ class Table:
         notes_fit = filled + gap + _widest(row.note for row in self.rows) <= width
         for row, (name, *more) in zip(self.rows, names, strict=True):
             alone = [name] if cell_len(name) > room else []
-            cells = zip(self.columns, row.cells, strict=True)
-            figures = (each for column, each in cells if column in kept)
+            figures = (row.cells[index] for index in kept)
             first = line("" if alone else name, figures, row.note if notes_fit else "")
             out += [Text(each.rstrip(), row.style) for each in (*alone, first, *more)]
             if row.note and not notes_fit:
                 out += paragraph(row.note, width, "    ", row.style)
         if not self.rows:
             out.append(Text("(none)", "dim"))
-        not_shown = ", ".join(column.header.replace("\n", " ").strip() for column in dropped)
+        not_shown = ", ".join(columns[index].header.replace("\n", " ").strip() for index in dropped)
         below = [f"Not shown in {width} columns: {not_shown}."] if dropped else []
         for text in (*below, *self.below):
             out += paragraph(text, width, style="dim")
         return out
 
-    def _fitted(self, width: int) -> tuple[dict[Column, int], list[Column], int]:
+    def _fitted(self, width: int) -> tuple[dict[int, int], list[int], int]:
         """The columns that fit with their widths, those that do not, and the room for names."""
         widths = {}
         for index, column in enumerate(self.columns):
             cells = [row.cells[index] for row in self.rows]
             if any(cells) or not column.optional:
-                widths[column] = _widest([*column.header.split("\n"), *cells])
+                widths[index] = _widest([*column.header.split("\n"), *cells])
         longest = _widest([*self.header.split(), *(row.name for row in self.rows)])
-        for rank in sorted({0, *(column.drop for column in widths)}, reverse=True):
-            kept = {column: size for column, size in widths.items() if column.drop <= rank}
+        ranks = {index: self.columns[index].drop for index in widths}
+        for rank in sorted({0, *ranks.values()}, reverse=True):
+            kept = {index: size for index, size in widths.items() if ranks[index] <= rank}
             room = width - sum(size + 2 for size in kept.values())
             if room >= min(longest, self.least):
                 break
-        dropped = [column for column in widths if column not in kept]
-        return kept, dropped, max(room, min(longest, _NAME))
+        return (
+            kept,
+            [index for index in widths if index not in kept],
+            max(room, min(longest, _NAME)),
+        )
 
 
 def cut(name: str, width: int, tail: int) -> str:
