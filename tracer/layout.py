@@ -19,15 +19,15 @@ class Column:
 
     header: str
     drop: int = 0
-    """Where the width is too small, those with the highest go first; 0 stays."""
+    """The order in which columns are left out of a narrow table: the highest first, 0 never."""
     left: bool = False
     optional: bool = False
-    """Whether it is left out where no row has anything in it."""
+    """True if the column is left out where it is empty in every row."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A name, its figures, and what must be said about it."""
+    """A name, its figures, and a note on them."""
 
     name: str
     cells: tuple[str, ...]
@@ -40,15 +40,15 @@ class Table:
     """Rows under headers: names to the left, figures to the right, notes where there is room."""
 
     header: str
-    """Of the names; it may have several lines."""
+    """The header of the names; it may have several lines."""
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
     cut_names: bool = True
     """False if a name that is too long takes a line of its own instead of losing its middle."""
     least: int = _NAME
-    """Cells that a name is cut to before other columns go."""
+    """Names are not cut below this many cells as long as a column can be left out."""
     below: list[str] = field(default_factory=list)
-    """What is said below it."""
+    """Lines of text below the table."""
 
     def names(self, room: int) -> Sequence[str]:
         """The names for a column of `room` cells; one may have several lines."""
@@ -127,7 +127,7 @@ def cut(name: str, width: int, tail: int) -> str:
 def distinct(names: Sequence[str], width: int) -> list[str]:
     """The names cut to `width`; where that would make two of them equal, they are cut elsewhere.
 
-    A name that cannot be told from another at this width is left whole.
+    A name is left whole if no cut at this width keeps it different from the others.
     """
     cuts = {name: cut(name, width, _tail(name, width)) for name in names}
     for tail in (width * 3 // 4, width - 1, width // 2, width // 4, 0, None):

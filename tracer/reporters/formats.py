@@ -40,10 +40,9 @@ _ENDINGS: dict[str, Format] = {
 
 
 def chosen(format: Format | None, output: Path | None) -> Format:
-    """The format that is asked for or, if none is, the one that the file's ending tells.
+    """The given format or, if none is given, the format that the ending of the file stands for.
 
-    A file without an ending, and no file, is text. Raises `Mistake` for an ending of which
-    nobody could say what it means.
+    A file without an ending, and no file, is text. Raises `Mistake` for an unknown ending.
     """
     if format is not None or output is None or not output.suffix:
         return format or "text"

@@ -1,6 +1,6 @@
 """The callers as a file that speedscope opens: https://www.speedscope.app.
 
-Its format is told by `src/lib/file-format-spec.ts` of jlfwong/speedscope. For each optimizer there
+`src/lib/file-format-spec.ts` of jlfwong/speedscope defines the format. For each optimizer there
 are two profiles, of executions and of Python calls; a sample is a stack, its weight the count.
 """
 
