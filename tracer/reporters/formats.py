@@ -55,12 +55,17 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     )
 
 
-def render(trace: Trace, format: Format, by: By | None = None) -> str:
+def render(
+    trace: Trace,
+    format: Format,
+    by: By | None = None,
+    width: int | None = None,
+    color: bool = False,
+) -> str:
     """The report in a format; only the module of that format is imported."""
     if format == "text":
-        return text.render(trace, by, command=True)
-    rendered: str = module(format).render(trace, by)
-    return rendered
+        return text.render(trace, by, width=width, color=color, command=True)
+    return str(module(format).render(trace, by))
 
 
 def module(format: Format) -> ModuleType:
@@ -95,7 +100,5 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
         module(format).write(trace, output)
     elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")
-    elif format == "text":
-        console.report(trace, by, command=True)
     else:
-        console.put(lambda width, color: render(trace, format, by))
+        console.put(lambda width, color: render(trace, format, by, width, color))
