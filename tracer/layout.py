@@ -19,15 +19,15 @@ class Column:
 
     header: str
     drop: int = 0
-    """Where the width is too small, those with the highest go first; 0 stays."""
+    """The order in which columns are left out of a narrow table: the highest first, 0 never."""
     left: bool = False
     optional: bool = False
-    """Whether it is left out where no row has anything in it."""
+    """True if the column is left out where it is empty in every row."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A name, its figures, and what must be said about it."""
+    """A name, its figures, and a note on them."""
 
     name: str
     cells: tuple[str, ...]
@@ -40,15 +40,15 @@ class Table:
     """Rows under headers: names to the left, figures to the right, notes where there is room."""
 
     header: str
-    """Of the names; it may have several lines."""
+    """The header of the names; it may have several lines."""
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
     cut_names: bool = True
     """False if a name that is too long takes a line of its own instead of losing its middle."""
     least: int = _NAME
-    """Cells that a name is cut to before other columns go."""
+    """Names are not cut below this many cells as long as a column can be left out."""
     below: list[str] = field(default_factory=list)
-    """What is said below it."""
+    """Lines of text below the table."""
 
     def names(self, room: int) -> Sequence[str]:
         """The names for a column of `room` cells; one may have several lines."""
@@ -57,6 +57,7 @@ class Table:
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
+        columns = self.columns
         kept, dropped, room = self._fitted(width)
         header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
         names = [name.split("\n") for name in self.names(room)]
@@ -66,10 +67,10 @@ class Table:
 
         def line(name: str, cells: Iterable[str], note: str = "") -> str:
             figures = zip(kept.items(), cells, strict=True)
-            padded = (_pad(text, size, column.left) for (column, size), text in figures)
+            padded = (_pad(text, size, columns[index].left) for (index, size), text in figures)
             return (" " * gap).join([_pad(name, room), *padded, note]).rstrip()
 
-        headers = [header, *(column.header.split("\n") for column in kept)]
+        headers = [header, *(columns[index].header.split("\n") for index in kept)]
         height = max(map(len, headers))
         bottom = ([""] * (height - len(each)) + each for each in headers)
         out = [Text(line(name, cells), "bold") for name, *cells in zip(*bottom, strict=True)]
@@ -77,35 +78,38 @@ class Table:
         notes_fit = filled + gap + _widest(row.note for row in self.rows) <= width
         for row, (name, *more) in zip(self.rows, names, strict=True):
             alone = [name] if cell_len(name) > room else []
-            cells = zip(self.columns, row.cells, strict=True)
-            figures = (each for column, each in cells if column in kept)
+            figures = (row.cells[index] for index in kept)
             first = line("" if alone else name, figures, row.note if notes_fit else "")
             out += [Text(each.rstrip(), row.style) for each in (*alone, first, *more)]
             if row.note and not notes_fit:
                 out += paragraph(row.note, width, "    ", row.style)
         if not self.rows:
             out.append(Text("(none)", "dim"))
-        not_shown = ", ".join(column.header.replace("\n", " ").strip() for column in dropped)
+        not_shown = ", ".join(columns[index].header.replace("\n", " ").strip() for index in dropped)
         below = [f"Not shown in {width} columns: {not_shown}."] if dropped else []
         for text in (*below, *self.below):
             out += paragraph(text, width, style="dim")
         return out
 
-    def _fitted(self, width: int) -> tuple[dict[Column, int], list[Column], int]:
+    def _fitted(self, width: int) -> tuple[dict[int, int], list[int], int]:
         """The columns that fit with their widths, those that do not, and the room for names."""
         widths = {}
         for index, column in enumerate(self.columns):
             cells = [row.cells[index] for row in self.rows]
             if any(cells) or not column.optional:
-                widths[column] = _widest([*column.header.split("\n"), *cells])
+                widths[index] = _widest([*column.header.split("\n"), *cells])
         longest = _widest([*self.header.split(), *(row.name for row in self.rows)])
-        for rank in sorted({0, *(column.drop for column in widths)}, reverse=True):
-            kept = {column: size for column, size in widths.items() if column.drop <= rank}
+        ranks = {index: self.columns[index].drop for index in widths}
+        for rank in sorted({0, *ranks.values()}, reverse=True):
+            kept = {index: size for index, size in widths.items() if ranks[index] <= rank}
             room = width - sum(size + 2 for size in kept.values())
             if room >= min(longest, self.least):
                 break
-        dropped = [column for column in widths if column not in kept]
-        return kept, dropped, max(room, min(longest, _NAME))
+        return (
+            kept,
+            [index for index in widths if index not in kept],
+            max(room, min(longest, _NAME)),
+        )
 
 
 def cut(name: str, width: int, tail: int) -> str:
@@ -123,7 +127,7 @@ def cut(name: str, width: int, tail: int) -> str:
 def distinct(names: Sequence[str], width: int) -> list[str]:
     """The names cut to `width`; where that would make two of them equal, they are cut elsewhere.
 
-    A name that cannot be told from another at this width is left whole.
+    A name is left whole if no cut at this width keeps it different from the others.
     """
     cuts = {name: cut(name, width, _tail(name, width)) for name in names}
     for tail in (width * 3 // 4, width - 1, width // 2, width // 4, 0, None):

@@ -107,7 +107,7 @@ def _nothing(summary: Summary, names: Sequence[str]) -> str:
 
 
 def _on_replicas(summary: Summary, measure: Measure, rate: Callable[..., str]) -> str:
-    """How often a step it is, on which replicas: on each if there are few, else what is between."""
+    """The rate on each replica; if many differ, the lowest and the highest of all."""
     counts = {each: summary.rates(measure, each) for each in summary.replicas}
     rates = {
         each: rate(steps, summary.steps_on[each], every(summary, measure, each))
@@ -124,7 +124,7 @@ def _on_replicas(summary: Summary, measure: Measure, rate: Callable[..., str]) -
 
 
 def _times(steps: Counter[int], of: int, nth: int) -> str:
-    """How often a step a method ran, in those of its steps that updated anything."""
+    """How often a method ran in each step that updated anything."""
     low, high, seen = min(steps, default=0), max(steps, default=0), steps.total()
     common = _mostly(steps)
     between = f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times"

@@ -62,7 +62,7 @@ def _node(
 
 
 def _graphs(caller: Caller, summary: Summary) -> str:
-    """`: 2 graphs, 1 never ran` of a function; empty if that is told elsewhere in the tree."""
+    """`: 2 graphs, 1 never ran`; empty for a function whose graphs are counted elsewhere."""
     graphs, idle = summary.graphs(lambda block: 1, caller.paths)
     never = f", {idle:,} never ran" if idle else ""
     return f": {some(graphs, 'graph')}{never}" if graphs else ""

@@ -40,10 +40,9 @@ _ENDINGS: dict[str, Format] = {
 
 
 def chosen(format: Format | None, output: Path | None) -> Format:
-    """The format that is asked for or, if none is, the one that the file's ending tells.
+    """The given format or, if none is given, the format that the ending of the file stands for.
 
-    A file without an ending, and no file, is text. Raises `Mistake` for an ending of which
-    nobody could say what it means.
+    A file without an ending, and no file, is text. Raises `Mistake` for an unknown ending.
     """
     if format is not None or output is None or not output.suffix:
         return format or "text"
@@ -56,12 +55,17 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     )
 
 
-def render(trace: Trace, format: Format, by: By | None = None) -> str:
+def render(
+    trace: Trace,
+    format: Format,
+    by: By | None = None,
+    width: int | None = None,
+    color: bool = False,
+) -> str:
     """The report in a format; only the module of that format is imported."""
     if format == "text":
-        return text.render(trace, by, command=True)
-    rendered: str = module(format).render(trace, by)
-    return rendered
+        return text.render(trace, by, width=width, color=color, command=True)
+    return str(module(format).render(trace, by))
 
 
 def module(format: Format) -> ModuleType:
@@ -96,7 +100,5 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
         module(format).write(trace, output)
     elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")
-    elif format == "text":
-        console.report(trace, by, command=True)
     else:
-        console.put(lambda width, color: render(trace, format, by))
+        console.put(lambda width, color: render(trace, format, by, width, color))

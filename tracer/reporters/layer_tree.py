@@ -67,15 +67,18 @@ def nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
 
     `odd` and `wrong` are the styles of layers of which some, or all, variables were never updated.
     """
-    return [folded(_node(*each, odd, wrong)) for each in _together(tree(summary).children)]
+    layers = _together(tree(summary).children)
+    return [folded(_node(*each, odd, wrong)) for each in layers]
 
 
-def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str) -> Node:
-    variables, never, updates, dense, sparse = layer.counts()
+def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int = 1) -> Node:
+    """A layer with its children; if it stands for several that are alike, their counts together."""
+    times *= alike
+    variables, never, updates, dense, sparse = (times * count for count in layer.counts())
     notes = [f"{alike:,} alike"] if alike > 1 else []
     if never:
         notes.append(f"{never:,} never updated" if never < variables else "never updated")
-    children = [_node(*each, odd, wrong) for each in _together(layer.children)]
+    children = [_node(*each, odd, wrong, times) for each in _together(layer.children)]
     even = len(layer.children) > 1 and len(set(map(_shape, layer.children))) == 1
     if even and not layer.children[0].children:
         first = [shown(each.name) or "''" for each in layer.children[:MAX_NAMES]]
@@ -106,16 +109,9 @@ def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
             yield from ((each, shown(each.name) or "''", 1) for each in alike)
         else:
             name = f"{shown(alike[0].name)} … {shown(alike[-1].name)}"
-            yield _merged(alike), name, len(alike)
+            yield alike[0], name, len(alike)
 
 
 def _shape(layer: Layer) -> Hashable:
     """What is equal for layers that hold the same variables with the same counts."""
     return tuple(layer.updates), tuple((each.name, _shape(each)) for each in layer.children)
-
-
-def _merged(alike: Sequence[Layer]) -> Layer:
-    """Layers of one shape as one, with the counts of all of them."""
-    updates = [each for layer in alike for each in layer.updates]
-    children = zip(*(each.children for each in alike), strict=True)
-    return Layer(alike[0].name, updates, [_merged(parts) for parts in children])

@@ -161,7 +161,7 @@ def _limits(summary: Summary, pattern: Pattern) -> tuple[int | None, int | None]
     """The fewest and the most updates of one of the variables in a step on a replica."""
     if pattern.unplaced(measures.updates):
         return None, None
-    spreads = [pattern.timeline(measures.updates, replica=each).spread for each in summary.replicas]
+    spreads = (pattern.spread(measures.updates, replica=each) for each in summary.replicas)
     occurring = [count for spread in spreads for (count,) in spread]
     return min(occurring, default=0), max(occurring, default=0)
 
@@ -226,9 +226,9 @@ def _counts(summary: Summary, replicas: Sequence[int]) -> tuple[int, int, int, i
 
 
 def by_method(summary: Summary) -> list[MethodRow]:
-    """A row for each method: executions, and beside them the Python calls and their graphs.
+    """A row for each method: executions, Python calls, and the graphs that calls traced.
 
-    What of its executions was discarded has a row of its own below it.
+    Discarded executions of a method have a row of their own below it.
     """
     made = []
     for index in summary.methods:

@@ -1,6 +1,6 @@
 """The callers as a file that speedscope opens: https://www.speedscope.app.
 
-Its format is told by `src/lib/file-format-spec.ts` of jlfwong/speedscope. For each optimizer there
+`src/lib/file-format-spec.ts` of jlfwong/speedscope defines the format. For each optimizer there
 are two profiles, of executions and of Python calls; a sample is a stack, its weight the count.
 """
 
@@ -22,14 +22,14 @@ def render(trace: Trace, by: None = None) -> str:
 
     Raises `ValueError` for a trace that knows no callers.
     """
-    frames: dict[Line, int] = {}
+    optimizers = stacks_of(trace)
+    stacks = [stack for _, found in optimizers for stack in found]
+    lines = dict.fromkeys(line for stack in stacks for line in stack.frames)
+    frames = {line: number for number, line in enumerate(lines)}
     profiles: list[dict[str, Any]] = []
-    for name, stacks in stacks_of(trace):
-        for stack in stacks:
-            for line in stack.frames:
-                frames.setdefault(line, len(frames))
+    for name, found in optimizers:
         for place, what in enumerate(("executions", "Python calls")):
-            counted = [stack for stack in stacks if stack.counts[place]]
+            counted = [stack for stack in found if stack.counts[place]]
             weights = [stack.counts[place] for stack in counted]
             profile = {
                 "type": "sampled",

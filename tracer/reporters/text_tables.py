@@ -33,16 +33,16 @@ ODD = "bold yellow"
 WRONG = "bold red"
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
-_LINE = 24  # cells of a line of the program, of which the end tells most
+_LINE = 24  # cells of a line of the program; it is cut at the front
 
 
 class Asked(NamedTuple):
-    """How a report was asked for."""
+    """How the reader asked for the report."""
 
     everything: bool = False
-    """For one table, in full."""
+    """True for a single table, in full."""
     command: bool = False
-    """By the `tracer` command."""
+    """True if the reader uses the `tracer` command."""
 
     @property
     def most(self) -> int:
@@ -50,7 +50,7 @@ class Asked(NamedTuple):
         return MAX_ROWS_IN_FULL if self.everything else MAX_ROWS
 
     def more(self, rest: str, table: By) -> str:
-        """That a table has more rows, and what gives all of them."""
+        """The line below a table that was cut: how to get all of its rows."""
         see = f"--by {table}" if self.command or self.everything else f'by="{table}"'
         csv = " --format csv" if self.everything else ""
         return f"… and {rest}: {see}{csv} has them all"
@@ -103,7 +103,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
 
 
 def _step_of(summary: Summary) -> str:
-    """What updates are counted by where there are several replicas."""
+    """The header of updates per step where there are several replicas."""
     return f"per\nstep and\n{replica_noun(summary.trace)}"
 
 
@@ -171,8 +171,7 @@ def _variable_rows(summary: Summary) -> list[Row]:
 
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
-    spread = pattern.timeline(measures.missing).spread
-    steps = sum(number for (count,), number in spread.items() if count)
+    steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
     lost = pattern.unplaced(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
     parts = ["nothing was assigned"] if pattern.has(measures.ineffective) else []
@@ -220,7 +219,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
 
 
 def _step_row(row: StepRow, summary: Summary, why: Reason, idle: bool) -> Row:
-    """The row; beside it, `why` gradients were not applied, or that updates assign nothing."""
+    """The row, with a note: why it has no update, or what is missing."""
     missing = row.requests_without_gradient
     unknown = not row.updates and summary.unplaced(measures.updates)
     copies = some(len(summary.replicas), replica_noun(summary.trace))
@@ -293,7 +292,7 @@ def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str]:
 
 
 def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each method: executions, and beside them the Python calls and their graphs."""
+    """A row for each method: executions, Python calls, and the graphs that calls traced."""
     columns = (
         Column("executions"),
         Column("calls\neager", drop=2),

@@ -1,4 +1,4 @@
-"""Trees as lines of text that fit a width, with figures beside them. Knows nothing of traces.
+"""Trees as lines of text that fit a width, with figures. Knows nothing of traces.
 
 What has one child and the same figures is folded into one row, a chain.
 """
@@ -21,11 +21,11 @@ class Node(NamedTuple):
     """Of the chain that it is, one if nothing is folded; each is plain, and of one line."""
     cells: tuple[str, ...]
     note: str = ""
-    """What is said after its name."""
+    """Text after the name."""
     style: str = ""
     children: tuple["Node", ...] = ()
     begins: bool = False
-    """Whether it begins a row of its own, also where it could be folded into what is above it."""
+    """True if it begins a row of its own even where it could be folded into its parent."""
 
 
 def folded(node: Node) -> Node:
