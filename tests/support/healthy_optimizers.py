@@ -24,11 +24,26 @@ def add(cls):
     return cls
 
 
-@add
-class HelperDense(L):  # helper without underscore that the right one calls
-    def __init__(self):
-        super().__init__("H")
+class OwnLegacy(L):
+    """Where those of one's own begin in the older interface."""
 
+    def __init__(self, name="own"):
+        super().__init__(name)
+
+    def get_config(self):
+        return {}
+
+
+class WithRate(K2):
+    """Where those for Keras 2.11 and later begin."""
+
+    def __init__(self, learning_rate=0.1, name="own", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self._learning_rate = self._build_learning_rate(learning_rate)
+
+
+@add
+class HelperDense(OwnLegacy):  # helper without underscore that the right one calls
     def apply_dense(self, grad, var):
         return var.assign_sub(0.1 * grad)
 
@@ -38,15 +53,9 @@ class HelperDense(L):  # helper without underscore that the right one calls
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         return self._resource_scatter_add(var, indices, -grad)
 
-    def get_config(self):
-        return {}
-
 
 @add
-class GetattrDense(L):  # dispatch by name
-    def __init__(self):
-        super().__init__("H")
-
+class GetattrDense(OwnLegacy):  # dispatch by name
     def apply_dense(self, grad, var):
         return var.assign_sub(0.1 * grad)
 
@@ -62,15 +71,9 @@ class GetattrDense(L):  # dispatch by name
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         raise NotImplementedError
 
-    def get_config(self):
-        return {}
-
 
 @add
-class FString(L):
-    def __init__(self):
-        super().__init__("H")
-
+class FString(OwnLegacy):
     def apply_dense(self, grad, var):
         return var.assign_sub(0.1 * grad)
 
@@ -80,9 +83,6 @@ class FString(L):
 
     def _resource_apply_sparse(self, grad, var):
         raise NotImplementedError("no sparse")
-
-    def get_config(self):
-        return {}
 
 
 @add
@@ -126,10 +126,7 @@ def plain_deco(f):
 
 
 @add
-class Decorated(L):
-    def __init__(self):
-        super().__init__("H")
-
+class Decorated(OwnLegacy):
     @deco
     def _resource_apply_dense(self, grad, var, apply_state=None):
         return var.assign_sub(0.1 * grad)
@@ -138,23 +135,14 @@ class Decorated(L):
     def _resource_apply_sparse(self, grad, var, indices):
         return var
 
-    def get_config(self):
-        return {}
-
 
 @add
-class Kwargs(L):
-    def __init__(self):
-        super().__init__("H")
-
+class Kwargs(OwnLegacy):
     def _resource_apply_dense(self, grad, var, **kw):
         return var.assign_sub(0.1 * grad)
 
     def _resource_apply_sparse(self, grad, *rest, **kw):
         return rest[0]
-
-    def get_config(self):
-        return {}
 
 
 @add
@@ -252,10 +240,9 @@ class DAdapt(K3):  # sums over the variables, set back each step
 
 
 @add
-class Noise(K2):
+class Noise(WithRate):
     def __init__(self):
-        super().__init__("noise")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.seed = tf.Variable(0, trainable=False)
 
     def update_step(self, g, v):
@@ -264,10 +251,9 @@ class Noise(K2):
 
 
 @add
-class NoiseByLocals(K2):
+class NoiseByLocals(WithRate):
     def __init__(self):
-        super().__init__("noise")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.seed = tf.Variable(0, trainable=False)
 
     def update_step(self, g, v):
@@ -278,10 +264,9 @@ class NoiseByLocals(K2):
 
 
 @add
-class Index(K2):  # which variable it is, set back each step
+class Index(WithRate):  # which variable it is, set back each step
     def __init__(self):
-        super().__init__("i")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.i = tf.Variable(0, trainable=False)
         self.rates = tf.constant([0.1] * 9)
 
@@ -295,10 +280,9 @@ class Index(K2):  # which variable it is, set back each step
 
 
 @add
-class Logged(K2):
+class Logged(WithRate):
     def __init__(self):
-        super().__init__("i")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.updates = tf.Variable(0, trainable=False)
 
     def update_step(self, g, v):
@@ -308,10 +292,9 @@ class Logged(K2):
 
 
 @add
-class FirstOnly(K2):
+class FirstOnly(WithRate):
     def __init__(self):
-        super().__init__("i")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.t = tf.Variable(0.0, trainable=False)
         self.first = None
 
@@ -326,10 +309,9 @@ class FirstOnly(K2):
 
 
 @add
-class FirstOnlyEarly(K2):
+class FirstOnlyEarly(WithRate):
     def __init__(self):
-        super().__init__("i")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.t = tf.Variable(1.0, trainable=False)
         self.first = None
 
@@ -345,7 +327,7 @@ class FirstOnlyEarly(K2):
 
 
 @add
-class Lookahead(tf_keras.optimizers.legacy.Optimizer):  # a wrapper
+class Lookahead(OwnLegacy):  # a wrapper
     def __init__(self):
         super().__init__("LA")
         self.inner = tf_keras.optimizers.legacy.SGD(0.1)
@@ -367,9 +349,6 @@ class Lookahead(tf_keras.optimizers.legacy.Optimizer):  # a wrapper
 
     def _resource_apply_sparse(self, g, v, i, apply_state=None):
         return self.inner._resource_apply_sparse(g, v, i, apply_state)
-
-    def get_config(self):
-        return {}
 
 
 @add
@@ -409,10 +388,9 @@ class Schedule(K2):
 
 
 @add
-class Share(K2):  # each variable adds its share
+class Share(WithRate):  # each variable adds its share
     def __init__(self):
-        super().__init__("s")
-        self._learning_rate = self._build_learning_rate(0.1)
+        super().__init__()
         self.t = tf.Variable(0.0, trainable=False)
         self.n = 1.0
 
@@ -445,14 +423,6 @@ class SumSquares(V1):
 
 
 # Rules that were published, as people write them for themselves.
-
-
-class WithRate(K2):
-    """Where those for Keras 2.11 and later begin."""
-
-    def __init__(self, learning_rate=0.1, name="own", **kwargs):
-        super().__init__(name=name, **kwargs)
-        self._learning_rate = self._build_learning_rate(learning_rate)
 
 
 @add
@@ -541,7 +511,7 @@ class SlotsMadeLate(WithRate):  # when a variable is first seen
 
 
 @add
-class DictInTheApplyMethod(L):
+class DictInTheApplyMethod(OwnLegacy):
     def __init__(self):
         super().__init__("late")
         self.velocities = {}
@@ -556,9 +526,6 @@ class DictInTheApplyMethod(L):
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         raise NotImplementedError("dense gradients only")
-
-    def get_config(self):
-        return {}
 
 
 @add
@@ -758,7 +725,7 @@ class ProdigyLike(K3):  # its distance is one number for all variables, made ane
 
 
 @add
-class OwnCountByHand(L):  # as TF 1 code does it: in _finish
+class OwnCountByHand(OwnLegacy):  # as TF 1 code does it: in _finish
     def __init__(self):
         super().__init__("powers")
         self.power = tf.Variable(0.9, trainable=False)
@@ -773,9 +740,6 @@ class OwnCountByHand(L):  # as TF 1 code does it: in _finish
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         return self._resource_scatter_add(var, indices, -0.1 * grad)
-
-    def get_config(self):
-        return {}
 
 
 @add
@@ -802,7 +766,7 @@ class PowersInFinish(V1):
 
 
 @add
-class Raw(tf_keras.optimizers.legacy.Optimizer):  # by the op itself, with keyword arguments
+class Raw(OwnLegacy):  # by the op itself, with keyword arguments
     def __init__(self):
         super().__init__("raw")
 
@@ -815,9 +779,6 @@ class Raw(tf_keras.optimizers.legacy.Optimizer):  # by the op itself, with keywo
         return tf.raw_ops.ResourceScatterSub(
             resource=var.handle, indices=indices, updates=0.1 * grad
         )
-
-    def get_config(self):
-        return {}
 
 
 @add
@@ -857,7 +818,7 @@ class Noisy(keras.optimizers.SGD if keras else object):
 
 
 @add
-class ReadsItsSettings(L):  # keeps what the method works out for a later look
+class ReadsItsSettings(OwnLegacy):  # keeps what the method works out for a later look
     def __init__(self):
         super().__init__("kept")
         self._set_hyper("learning_rate", 0.1)
@@ -874,6 +835,3 @@ class ReadsItsSettings(L):  # keeps what the method works out for a later look
     def _resource_apply_sparse(self, grad, var, indices, **kwargs):
         rate = self._get_hyper("learning_rate", var.dtype.base_dtype)
         return tf.compat.v1.scatter_sub(var, indices, rate * grad)
-
-    def get_config(self):
-        return {}

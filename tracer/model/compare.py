@@ -34,9 +34,6 @@ class Change:
     after: int | None
     where: str = ""
 
-    def __bool__(self) -> bool:
-        return self.before != self.after or bool(self.where)
-
 
 @dataclass
 class Difference:
@@ -284,9 +281,9 @@ def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
             where = [_words(each) for each in stretches[:_FEW]]
             if len(stretches) > _FEW:
                 where.append(f"and {len(stretches) - _FEW} more")
-            change = Change(name, mine and mine.total, its and its.total, "; ".join(where))
-            if change:
-                yield change
+            totals = mine and mine.total, its and its.total
+            if where or totals[0] != totals[1]:
+                yield Change(name, *totals, "; ".join(where))
 
 
 def _differing(pair: Pair, mine: Counted, its: Counted) -> Iterator[Change]:

@@ -5,10 +5,11 @@ object is told apart and named (`Objects`): this module knows no TensorFlow, and
 loaded knows names only.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import chain, combinations, count
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -26,10 +27,8 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 def free_name(name: str, taken: set[str]) -> str:
     """`name`, or `name#2` and so on if it is among `taken`, to which the free name is added."""
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
+    numbered = chain([name], (f"{name}#{number}" for number in count(2)))
+    free = next(each for each in numbered if each not in taken)
     taken.add(free)
     return free
 
@@ -51,9 +50,7 @@ def tensorflow_name(variable: object) -> str:
     name = getattr(variable, "name", None)
     if not isinstance(name, str):
         raise TypeError(f"variable must be a name, a glob or a variable, not {variable!r}")
-    name = name.removesuffix(":0")
-    head, separator, number = name.rpartition("/replica_")
-    return head if separator and number.isdigit() else name
+    return re.sub(r"/replica_\d+\Z", "", name.removesuffix(":0"))
 
 
 class Objects(NamedTuple):

@@ -57,27 +57,51 @@ def row(function: Row) -> Row:
     return function
 
 
+Part = Callable[[int, Sequence[Any]], Sequence[Any]]
+"""Of a step and the parameters those that have a gradient in it."""
+
+
+def all_but_first(step: int, parameters: Sequence[Any]) -> Sequence[Any]:
+    return parameters[1:]
+
+
+def all_in_each_second(step: int, parameters: Sequence[Any]) -> Sequence[Any]:
+    """The first one has none in the others."""
+    return parameters[step % 2 :]
+
+
+def counted(
+    optimizer: Any,
+    by_step: Sequence[int],
+    part: Part = lambda step, parameters: parameters,
+    step: Callable[[], Any] | None = None,
+    **known: Any,
+) -> Ran:
+    """Steps of an odometer, of which the weights must say that they updated `by_step`."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, updates in enumerate(by_step):
+        before = sum(readings(parameters))
+        optimizer.zero_grad()
+        give(part(number, parameters))
+        (step or optimizer.step)()
+        assert sum(readings(parameters)) - before == updates
+    return Ran(optimizer, by_step, **known)
+
+
+def compiled(optimizer: Any, backend: str = "aot_eager", **options: Any) -> Callable[[], Any]:
+    step: Callable[[], Any] = torch.compile(optimizer.step, backend=backend, **options)
+    return step
+
+
 @row
 def eager(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    for _ in range(5):
-        give(parameters)
-        optimizer.step()
-    assert readings(parameters) == [5, 5, 5]
-    return Ran(optimizer, [3] * 5)
+    return counted(wrap(Odometer(zeros())), [3] * 5)
 
 
 @row
 def a_gradient_that_is_none_in_each_second_step(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    for step in range(6):
-        optimizer.zero_grad()
-        give(parameters[step % 2 :])
-        optimizer.step()
-    assert readings(parameters) == [3, 6, 6]
-    return Ran(optimizer, [3, 2] * 3, requests={"dense": 15, "none": 3})
+    requests = {"dense": 15, "none": 3}
+    return counted(wrap(Odometer(zeros())), [3, 2] * 3, all_in_each_second, requests=requests)
 
 
 @row
@@ -135,16 +159,10 @@ def accumulation_by_hand(wrap: Wrap) -> Ran:
 
 @row
 def a_scheduler_which_patches_step(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = Odometer(parameters)
+    optimizer = Odometer(zeros())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     wrap(optimizer)
-    for _ in range(4):
-        give(parameters)
-        optimizer.step()
-        scheduler.step()
-    assert readings(parameters) == [4, 4, 4]
-    return Ran(optimizer, [3] * 4)
+    return counted(optimizer, [3] * 4, step=lambda: (optimizer.step(), scheduler.step()))
 
 
 @row
@@ -170,11 +188,7 @@ def frozen_parameters(wrap: Wrap) -> Ran:
     parameters = zeros()
     parameters[0].requires_grad_(False)
     optimizer = wrap(Odometer(parameters))
-    for _ in range(3):
-        give(parameters[1:])
-        optimizer.step()
-    assert readings(parameters) == [0, 3, 3]
-    return Ran(optimizer, [2] * 3, requests={"dense": 6})
+    return counted(optimizer, [2] * 3, all_but_first, requests={"dense": 6})
 
 
 @row
@@ -185,29 +199,20 @@ def a_step_that_sets_gradients_to_none(wrap: Wrap) -> Ran:
             self.zero_grad()
             return loss
 
-    parameters = zeros()
-    optimizer = wrap(Clearing(parameters))
-    for _ in range(3):
-        give(parameters)
-        optimizer.step()
-    assert readings(parameters) == [3, 3, 3]
-    return Ran(optimizer, [3] * 3)
+    return counted(wrap(Clearing(zeros())), [3] * 3)
+
+
+class Twice(Odometer):
+    """Calls the step above it twice."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        return super().step()
 
 
 @row
 def a_step_that_calls_super_twice(wrap: Wrap) -> Ran:
-    class Twice(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            super().step()
-            return super().step()
-
-    parameters = zeros()
-    optimizer = wrap(Twice(parameters))
-    for _ in range(3):
-        give(parameters)
-        optimizer.step()
-    assert readings(parameters) == [6, 6, 6]
-    return Ran(optimizer, [6] * 3)
+    return counted(wrap(Twice(zeros())), [6] * 3)
 
 
 @row
@@ -223,13 +228,7 @@ def an_optimizer_around_another(wrap: Wrap) -> Ran:
             self.steps += 1
             return self.base.step(closure) if self.steps % 2 else None
 
-    parameters = zeros()
-    optimizer = wrap(Lookahead(Odometer(parameters)))
-    for _ in range(4):
-        give(parameters)
-        optimizer.step()
-    assert readings(parameters) == [2, 2, 2]
-    return Ran(optimizer, [3, 0, 3, 0])
+    return counted(wrap(Lookahead(Odometer(zeros()))), [3, 0, 3, 0])
 
 
 @row
@@ -270,13 +269,7 @@ def an_optimizer_that_steps_in_place_of_the_one_in_it(wrap: Wrap) -> Ran:
                 return self.base.step(closure)
             return Odometer.step(self, closure)
 
-    parameters = zeros()
-    optimizer = wrap(Instead(Odometer(parameters)))
-    for _ in range(4):
-        give(parameters[1:])
-        optimizer.step()
-    assert readings(parameters) == [0, 4, 4]
-    return Ran(optimizer, [2] * 4)
+    return counted(wrap(Instead(Odometer(zeros()))), [2] * 4, all_but_first)
 
 
 @row
@@ -289,13 +282,7 @@ def a_step_that_updates_some_by_itself_and_calls_super(wrap: Wrap) -> Ran:
             first.grad = None
             return super().step(closure)
 
-    parameters = zeros()
-    optimizer = wrap(Partly(parameters))
-    for _ in range(3):
-        give(parameters)
-        optimizer.step()
-    assert readings(parameters) == [3, 3, 3]
-    return Ran(optimizer, [3] * 3)
+    return counted(wrap(Partly(zeros())), [3] * 3)
 
 
 class Clearing(Odometer):
@@ -313,14 +300,9 @@ class Clearing(Odometer):
 
 @row
 def gradients_that_are_gone_after_the_step_and_a_hook_before_it(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Clearing(parameters))
+    optimizer = wrap(Clearing(zeros()))
     optimizer.register_step_pre_hook(lambda *given: None)
-    for _ in range(3):
-        give(parameters[:2])
-        optimizer.step()
-    assert readings(parameters) == [3, 3, 0]
-    return Ran(optimizer, [2] * 3)
+    return counted(optimizer, [2] * 3, all_but_first)
 
 
 @row
@@ -335,17 +317,13 @@ def gradients_that_come_with_a_closure_and_are_gone_after_the_step(wrap: Wrap) -
 
 @row
 def gradients_that_a_hook_takes_away_after_the_step(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = Odometer(parameters)
+    optimizer = Odometer(zeros())
     optimizer.register_step_pre_hook(lambda *given: None)
     hook = optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
     wrap(optimizer)
-    for _ in range(3):
-        give(parameters)
-        optimizer.step()
+    ran = counted(optimizer, [3] * 3)
     hook.remove()
-    assert readings(parameters) == [3, 3, 3]
-    return Ran(optimizer, [3] * 3)
+    return ran
 
 
 @row
@@ -527,15 +505,8 @@ def lbfgs_with_a_step_of_its_own(wrap: Wrap) -> Ran:
 
 @row
 def a_compiled_step(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for number in range(6):
-        optimizer.zero_grad()
-        give(parameters[number % 2 :])
-        step()
-    assert readings(parameters) == [3, 6, 6]
-    return Ran(optimizer, [3, 2] * 3)
+    optimizer = wrap(Odometer(zeros()))
+    return counted(optimizer, [3, 2] * 3, all_in_each_second, step=compiled(optimizer))
 
 
 @row
@@ -559,43 +530,20 @@ def a_compiled_train_step(wrap: Wrap) -> Ran:
 
 @row
 def a_compiled_step_that_calls_super_twice(wrap: Wrap) -> Ran:
-    class Twice(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            super().step()
-            return super().step()
-
-    parameters = zeros()
-    optimizer = wrap(Twice(parameters))
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for _ in range(4):
-        give(parameters)
-        step()
-    assert readings(parameters) == [8, 8, 8]
-    return Ran(optimizer, [6] * 4)
+    optimizer = wrap(Twice(zeros()))
+    return counted(optimizer, [6] * 4, step=compiled(optimizer))
 
 
 @row
 def a_compiled_step_that_takes_gradients_away(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Clearing(parameters))
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for number in range(4):
-        give(parameters[number % 2 :])
-        step()
-    assert readings(parameters) == [2, 4, 4]
-    return Ran(optimizer, [3, 2] * 2)
+    optimizer = wrap(Clearing(zeros()))
+    return counted(optimizer, [3, 2] * 2, all_in_each_second, step=compiled(optimizer))
 
 
 @row
 def a_compiled_step_without_graph_breaks(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    step = torch.compile(optimizer.step, backend="eager", fullgraph=True)
-    for _ in range(3):
-        give(parameters)
-        step()
-    assert readings(parameters) == [3, 3, 3]
-    return Ran(optimizer, [3] * 3)
+    optimizer = wrap(Odometer(zeros()))
+    return counted(optimizer, [3] * 3, step=compiled(optimizer, "eager", fullgraph=True))
 
 
 @row
@@ -766,25 +714,16 @@ def a_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
 
 @row
 def a_compiled_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Accumulating(parameters))
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for _ in range(8):
-        give(parameters)
-        step()
-    assert readings(parameters) == [2, 2, 2]
-    return Ran(optimizer, [0, 0, 0, 3] * 2, {"dense": 24})
+    optimizer = wrap(Accumulating(zeros()))
+    return counted(optimizer, [0, 0, 0, 3] * 2, step=compiled(optimizer), requests={"dense": 24})
 
 
 @row
 def a_compiled_step_that_writes_to_data(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(ByHelper(parameters))
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for _ in range(4):
-        step()
-    assert readings(parameters) == [4, 4, 4]
-    return Ran(optimizer, [3] * 4, {"dense": 12})
+    optimizer = wrap(ByHelper(zeros()))
+    return counted(
+        optimizer, [3] * 4, part=lambda *_: (), step=compiled(optimizer), requests={"dense": 12}
+    )
 
 
 @row
@@ -818,13 +757,7 @@ def a_step_above_that_raises_and_is_caught(wrap: Wrap) -> Ran:
                 return super().step(closure)
 
     Raising(zeros())  # from now on its step has hooks of its own
-    parameters = zeros()
-    optimizer = wrap(Catching(parameters))
-    for _ in range(4):
-        give(parameters)
-        optimizer.step()
-    assert readings(parameters) == [4, 0, 0]
-    return Ran(optimizer, [1] * 4, {"dense": 12})
+    return counted(wrap(Catching(zeros())), [1] * 4, requests={"dense": 12})
 
 
 @row
