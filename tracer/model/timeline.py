@@ -78,6 +78,9 @@ class Stretch:
 
     def within(self, start: int, length: int) -> Iterator[tuple[int, Values]]:
         """How many of `length` steps from `start` (from 0) on have which counts."""
+        if len(self.cycle) == 1:
+            yield length, self.cycle[0][1]
+            return
         turns, rest = divmod(length, self.period)
         if turns:
             yield from ((number * turns, values) for number, values in self.cycle)
@@ -114,16 +117,38 @@ class Timeline:
         found = [(train, values) for values in alike for train in _trains(alike[values])]
         return cls(_cycles(merged(_regions(found, steps, zero))))
 
-    def times(self, weights: Values) -> "Timeline":
-        """A timeline of one count, with several counts that are so many times that one."""
+    def map(self, change: Callable[[Values], Values]) -> "Timeline":
+        """The same steps with other counts: those that `change` makes of each step's."""
+        changed = {values: change(values) for values in self.spread}
         return Timeline(
             Stretch(
                 each.first,
-                tuple((length, tuple(n * w for w in weights)) for length, (n,) in each.cycle),
+                tuple((length, changed[values]) for length, values in each.cycle),
                 each.turns,
             )
             for each in self.stretches
         )
+
+    def beside(self, other: "Timeline") -> "Timeline":
+        """The counts of both in each step, those of the other one last.
+
+        >>> Timeline([Stretch(1, ((4, (7,)),))]).beside(Timeline([Stretch(1, ((4, (0,)),))])).spread
+        Counter({(7, 0): 4})
+        """
+        width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
+        weighted = [(run, (*values, *(0,) * more)) for run, values in self._runs()]
+        weighted += [(run, ((0,) * width + values)) for run, values in other._runs()]
+        return Timeline.of(weighted, self.stretches[-1].last, width + more)
+
+    def _runs(self) -> Iterator[tuple[Run, Values]]:
+        """The steps that count anything."""
+        for steps, values in self.parts():
+            if steps.every is None and any(values):
+                yield Run(steps.first, 1, steps.length), values
+            elif any(values):
+                firsts = range(steps.first, steps.first + steps.length)
+                count, every = steps.number // steps.length, steps.every or 1
+                yield from ((Run(first, every, count), values) for first in firsts)
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
         """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""
