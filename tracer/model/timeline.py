@@ -10,7 +10,6 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -47,8 +46,7 @@ class Steps(NamedTuple):
         return self.length * turns
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Steps that repeat `cycle`, `turns` times, from step `first` on."""
 
     first: int
@@ -165,7 +163,7 @@ class Timeline:
         """
         for stretch in self.stretches:
             turns = min(stretch.turns, max(0, (last + 1 - stretch.first) // stretch.period))
-            yield from replace(stretch, turns=turns).parts() if turns else ()
+            yield from stretch._replace(turns=turns).parts() if turns else ()
             begin = stretch.first + turns * stretch.period
             for length, values in stretch.cycle if turns < stretch.turns else ():
                 if begin <= last:
