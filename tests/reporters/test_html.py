@@ -3,12 +3,13 @@
 import base64
 import hashlib
 import json
+import math
 import random
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,11 +23,11 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.excerpt import select
 from tracer.model.records import OBSERVATIONS, Effect, Graph, GraphTracing, Line, Program, Replica
-from tracer.model.runs import Run
+from tracer.model.runs import Run, fold
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline
-from tracer.reporters import cells, colors, html, tracks
-from tracer.reporters.heatmap import Cell, HeatMap, Lane, View
+from tracer.reporters import cells, colors, heatmap, html, tracks
+from tracer.reporters.heatmap import Cell, HeatMap, Lane
 from tracer.reporters.rows import VariableRow
 
 MEGABYTE = 1_000_000
@@ -38,29 +39,39 @@ cycles = st.lists(
 )
 
 
-@given(st.lists(st.tuples(cycles, st.integers(1, 6)), min_size=1, max_size=4), st.data())
-def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], data: st.DataObject) -> None:
+def added(stretches: Iterable[Stretch], first: int, last: int) -> Cell:
+    return heatmap.added_up(Timeline(stretches).within(first, last))
+
+
+@given(
+    st.lists(st.tuples(cycles, st.integers(1, 6)), min_size=1, max_size=4),
+    st.lists(st.integers(2, 5), max_size=2),
+)
+def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], sizes: list[int]) -> None:
+    """By ones, then so many of them as one, and again."""
     stretches: list[Stretch] = []
     steps: list[tuple[int, int]] = []
     for cycle, turns in parts:
         stretches.append(Stretch(len(steps) + 1, tuple(cycle), turns))
         steps += [values for length, values in cycle for _ in range(length)] * turns
-    lane = Lane(Timeline(stretches))
-    first = data.draw(st.integers(1, len(steps)))
-    last = data.draw(st.integers(first, len(steps)))
-    chosen = steps[first - 1 : last]
-    counts = [sum(each) for each in chosen]
-    assert not lane.has_effects
-    assert lane.within(first, last) == (
-        len(chosen),
-        counts.count(0),
-        sum(dense for dense, _ in chosen),
-        sum(sparse for _, sparse in chosen),
-        min(counts),
-        max(counts),
-        *(0, 0, 0, 0, 0),
-    )
-    assert [v for begin, end, v in lane.runs() for _ in range(begin, end + 1)] == steps
+    made: Iterable[Stretch] = Lane(Timeline(stretches)).timeline.stretches
+    for size in sizes:
+        made = heatmap.coarser(made, size)
+    found = [cell for each in made for n, cell in each.cycle * each.turns for _ in range(n)]
+    size = math.prod(sizes)
+    assert len(found) == -(-len(steps) // size)
+    for at, cell in enumerate(found):
+        chosen = steps[at * size : (at + 1) * size]
+        counts = [sum(each) for each in chosen]
+        assert cell == (
+            len(chosen),
+            counts.count(0),
+            sum(dense for dense, _ in chosen),
+            sum(sparse for _, sparse in chosen),
+            min(counts),
+            max(counts),
+            *(0, 0, 0, 0, 0),
+        )
 
 
 RUNS = st.lists(
@@ -93,10 +104,10 @@ def test_a_lane_sums_up_effects(of_variables: list[Any], data: st.DataObject) ->
     for variable, (compared, unchanged, not_finite) in enumerate(truth):
         (view,) = heat.views
         lane = heat.lanes[view.lanes[heat.patterns[variable]]]
-        assert lane.first_not_finite == min(not_finite & {*range(1, steps + 1)}, default=0)
+        assert lane.not_finite_since == min(not_finite & {*range(1, steps + 1)}, default=0)
         chosen = {*range(first, last + 1)}
         updated = chosen & ({*range(2, steps + 1, 2)} if variable == 0 else set())
-        assert lane.within(first, last)[6:10] == (
+        assert added(lane.timeline.stretches, first, last)[6:10] == (
             len(compared & chosen),
             len(unchanged & chosen),
             len(unchanged & updated),
@@ -142,7 +153,7 @@ pieces = st.lists(st.tuples(counted, st.integers(1, 90)), min_size=1, max_size=3
 @given(pieces, pieces, st.sampled_from([1, 4]))
 def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, grain: int) -> None:
     """Of two variables, the first is drawn: checked with each step counted by itself."""
-    stretches, totals = [], []
+    stretches = []
     steps: list[int] = []
     for cycle, turns in ours:
         parts = tuple((length, (count, 0)) for length, count in cycle)
@@ -153,8 +164,12 @@ def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, g
         others += [count for length, count in cycle for _ in range(length)] * turns
     others = (others * (len(steps) // len(others) + 1))[: len(steps)]
     both = [a + b for a, b in zip(steps, others, strict=True)]
-    totals = [Stretch(number, ((1, (count, 0)),)) for number, count in enumerate(both, 1)]
-    lane = Lane(Timeline(stretches), Timeline(totals))
+    work = [block([step()], Run(1, 1, len(steps)), graphs=1)]
+    for variable, counts in enumerate((steps, others)):
+        runs = fold((n, count) for n, count in enumerate(counts, 1) if count)
+        work.append(block([update(variable)], *runs, is_step=False, graphs=1))
+    heat = HeatMap(summaries_of(traces.keras3(("a", "b"), tuple(work), ()))[0])
+    lane = heat.lanes[heat.views[0].lanes[heat.patterns[0]]]
 
     class Kept:
         cells: ClassVar[list[Cell]] = []
@@ -194,14 +209,17 @@ def test_marks_of_what_updates_did_to_the_weights() -> None:
     heat = HeatMap(summaries_of(traces.with_effects())[0])
     (view,) = heat.views
     kernel, bias = (heat.lanes[view.lanes[heat.patterns[each]]] for each in (0, 1))
-    marks = [[cells.mark_of(lane.within(n, n)) for n in range(1, 11)] for lane in (kernel, bias)]
+    marks = [
+        [cells.mark_of(added(lane.timeline.stretches, n, n)) for n in range(1, 11)]
+        for lane in (kernel, bias)
+    ]
     unchanged, not_finite = [cells.UNCHANGED], [cells.NOT_FINITE]
     assert marks == [[""] * 3 + unchanged * 3 + [""] * 4, [""] * 7 + not_finite * 3]
-    assert cells.mark_of(kernel.within(3, 4)) == cells.PARTLY
-    assert (kernel.first_not_finite, bias.first_not_finite) == (0, 8)
+    assert cells.mark_of(added(kernel.timeline.stretches, 3, 4)) == cells.PARTLY
+    assert (kernel.not_finite_since, bias.not_finite_since) == (0, 8)
     for first, since in ((7, 2), (8, 0)):  # of what was before its first step a part knows nothing
         part = HeatMap(summaries_of(select(traces.with_effects(), steps=range(first, 11)))[0])
-        assert [part.not_finite_since(each) for each in part.views[0].lanes] == [0, since]
+        assert [part.lanes[each].not_finite_since for each in part.views[0].lanes] == [0, since]
 
 
 @pytest.mark.parametrize("name", traces.ALL)
@@ -216,7 +234,7 @@ def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
             lane = heat.lanes[together[0].lanes[pattern]]
             counted = trace.per_step("updates", variable=trace.variables[variable].name)
             for first, last, count in counted:
-                inside = lane.within(first, min(last, found.steps))
+                inside = added(lane.timeline.stretches, first, min(last, found.steps))
                 if inside.steps:
                     assert (inside.least, inside.most) == (count, count)
 
@@ -304,38 +322,38 @@ def test_a_page_has_a_size_whatever_the_names_and_notes() -> None:
 def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     dice = random.Random(3)
     counts = [(dice.randint(0, 1), dice.randint(0, 1)) for _ in range(100_000)]
-    whole = Timeline([Stretch(1, ((100_000, (1, 0)),))])
     regular = Timeline([Stretch(1, ((3, (0, 0)), (1, (1, 0))), turns=25_000)])
     irregular = Timeline(Stretch(n, ((1, each),)) for n, each in enumerate(counts, 1))
     heat: Any = HeatMap(summaries_of(traces.eager())[0])
-    heat.lanes = [Lane(each, whole) for each in (irregular, regular, irregular)]
-    heat.views = [View("the replica", "step", 100_000, 1, (0, 1, 2))]
+    heat.lanes = [Lane(each) for each in (irregular, regular, irregular)]
     heat.levels = [(1, 1), (2, 2)]
     (summary,) = summaries_of(traces.eager())
     summary.steps_on = {0: 100_000}
-    drawn = html._heat(summary, heat, html._CHARACTERS // 4)
-    assert len(json.dumps(drawn, separators=(",", ":"))) < html._CHARACTERS // 3
-    assert drawn["grain"] == 4
-    first, second, _ = (each["sizes"] for each in drawn["tracks"])
+    grain, described, drawn = tracks.fitting(summary, heat, html._CHARACTERS // 4)
+    described_rows = list(described.rows)
+    assert len(json.dumps([described_rows, drawn])) < html._CHARACTERS // 3
+    assert grain == 4
+    first, second, _ = (each["sizes"] for each in drawn)
     assert first[0][0] == 4
     assert second[0] == [0, [1, 25_000, 4, 3, second[0][1][4], 1, second[0][1][6]]]  # exact
     for size, found in unfolded(first, 100_000):
-        texts = [drawn["cells"][number][2] for _, _, number in found]
+        texts = [described_rows[number][2] for _, _, number in found]
         sums = [re.search(r"([\d,]+) in all", text) for text in texts]
         total = sum(int(each[1].replace(",", "")) for each in sums if each)
         assert total == sum(map(sum, counts)), size
 
 
 def test_a_box_is_as_wide_as_its_executions_and_below_its_caller() -> None:
-    (summary,) = summaries_of(traces.several_callers())
-    boxes = html._boxes(summary, 500)
+    page = html.render(traces.several_callers())
+    box = r'<span class="(\w+)" style="--row: (\d+); left: (.*?)%; width: (.*?)%"[^>]*>(.*?)</span>'
+    boxes = re.findall(box, page)
     places = {
-        (each["name"], round(each["left"] * 13.86)): (
-            each["depth"],
-            round((each["left"] + each["width"]) * 13.86),
-            each["color"],
+        (name, round(float(left) * 13.86)): (
+            int(depth),
+            round((float(left) + float(width)) * 13.86),
+            color,
         )
-        for each in boxes
+        for color, depth, left, width, name in boxes
     }
     assert places["train.py:50", 0] == (0, 1386, "program")
     assert places["train.py:41 main", 0] == (1, 880, "program")
@@ -344,7 +362,7 @@ def test_a_box_is_as_wide_as_its_executions_and_below_its_caller() -> None:
     assert places["train_function", 880] == (3, 1320, "graph")
     assert places["Adam.apply_gradients", 1320] == (2, 1386, "framework")
     assert places["update_step", 0] == (7, 880, "method")
-    widths = [each["width"] for each in boxes]
+    widths = [float(width) for _, _, _, width, _ in boxes]
     assert widths == sorted(widths, reverse=True)
 
 
@@ -410,7 +428,7 @@ def test_a_page_names_the_loss_scale_that_skipped_all_steps() -> None:
 def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
     drawn = data_of(html.render(traces.embedding_on_two_replicas()))["optimizers"][0]
     assert [cells.SKIPPED, "skipped"] in drawn["states"]
-    assert drawn["views"][0]["odd"] == ["others", "skipped"]
+    assert drawn["odd"] == ["others", "skipped"]
     assert [view["per"] for view in drawn["views"]] == ["step and replica", "step, all replicas"]
 
 

@@ -232,6 +232,11 @@ class Graph(msgspec.Struct, frozen=True):
     """Whether, of several calls of `apply_gradients`, one has other variables than the one before,
     or the same gradients. If not, they are steps in a row: each for all variables."""
 
+    @property
+    def calls(self) -> int:
+        """How often Python called `apply_gradients` while it was traced."""
+        return self.tracings * self.step_calls
+
 
 class GraphTracing(msgspec.Struct, frozen=True):
     """One graph tracing, as an event; of many only the first are kept, `Graph.tracings` has all."""

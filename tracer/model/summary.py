@@ -61,7 +61,8 @@ class _Folds:
             different = set(sums.values())
             if len(different) == 1 and different != {(1,)}:
                 alike = self._folded(dict.fromkeys(sums, (1,)), steps, 1)
-                self._known[key] = alike.times(*different)
+                (weights,) = different
+                self._known[key] = alike.map(lambda once: tuple(n * once[0] for n in weights))
             else:
                 weighted = (
                     (run, values) for number, values in sums.items() for run in self._runs[number]

@@ -9,7 +9,6 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -46,8 +45,7 @@ class Steps(NamedTuple):
         return self.length * turns
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Steps that repeat `cycle`, `turns` times, from step `first` on."""
 
     first: int
@@ -77,6 +75,9 @@ class Stretch:
 
     def within(self, start: int, length: int) -> Iterator[tuple[int, Values]]:
         """How many of `length` steps from `start` (from 0) on have which counts."""
+        if len(self.cycle) == 1:
+            yield length, self.cycle[0][1]
+            return
         turns, rest = divmod(length, self.period)
         if turns:
             yield from ((number * turns, values) for number, values in self.cycle)
@@ -109,16 +110,38 @@ class Timeline:
             sums[steps_of] = added(sums.get(steps_of, zero), values)
         return cls(_cycles(merged(_regions(sums, steps, zero))))
 
-    def times(self, weights: Values) -> "Timeline":
-        """A timeline of one count, with several counts that are so many times that one."""
+    def map(self, change: Callable[[Values], Values]) -> "Timeline":
+        """The same steps with other counts: those that `change` makes of each step's."""
+        changed = {values: change(values) for values in self.spread}
         return Timeline(
             Stretch(
                 each.first,
-                tuple((length, tuple(n * w for w in weights)) for length, (n,) in each.cycle),
+                tuple((length, changed[values]) for length, values in each.cycle),
                 each.turns,
             )
             for each in self.stretches
         )
+
+    def beside(self, other: "Timeline") -> "Timeline":
+        """The counts of both in each step, those of the other one last.
+
+        >>> Timeline([Stretch(1, ((4, (7,)),))]).beside(Timeline([Stretch(1, ((4, (0,)),))])).spread
+        Counter({(7, 0): 4})
+        """
+        width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
+        weighted = [(run, (*values, *(0,) * more)) for run, values in self._runs()]
+        weighted += [(run, ((0,) * width + values)) for run, values in other._runs()]
+        return Timeline.of(weighted, self.stretches[-1].last, width + more)
+
+    def _runs(self) -> Iterator[tuple[Run, Values]]:
+        """The steps that count anything."""
+        for steps, values in self.parts():
+            if steps.every is None and any(values):
+                yield Run(steps.first, 1, steps.length), values
+            elif any(values):
+                firsts = range(steps.first, steps.first + steps.length)
+                count, every = steps.number // steps.length, steps.every or 1
+                yield from ((Run(first, every, count), values) for first in firsts)
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
         """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""
@@ -135,7 +158,7 @@ class Timeline:
         """
         for stretch in self.stretches:
             turns = min(stretch.turns, max(0, (last + 1 - stretch.first) // stretch.period))
-            yield from replace(stretch, turns=turns).parts() if turns else ()
+            yield from stretch._replace(turns=turns).parts() if turns else ()
             begin = stretch.first + turns * stretch.period
             for length, values in stretch.cycle if turns < stretch.turns else ():
                 if begin <= last:

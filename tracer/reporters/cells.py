@@ -1,8 +1,10 @@
 """What a cell of the heat map is: its state, which is its colour, its mark, and its words."""
 
+from functools import cache
+
 from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
-from tracer.model.wording import some
+from tracer.model.wording import some, span
 from tracer.reporters.heatmap import Cell, HeatMap
 
 NEVER = "never updated"
@@ -20,6 +22,9 @@ MARKS = {
 UNCHANGED, PARTLY, NOT_FINITE = MARKS
 FIRST = "not finite for the first time"
 
+Row = tuple[str, str, str, str]
+"""The colours of the state and of the mark, and the words on both."""
+
 
 class Cells:
     """Describes the cells of one optimizer; cells that are described alike have one number."""
@@ -27,35 +32,34 @@ class Cells:
     def __init__(self, summary: Summary, heat: HeatMap) -> None:
         self._summary = summary
         self._levels = heat.levels
-        self._noun = summary.dialect.variable
         why = reason(summary)
         self._cause = why.text if why.everywhere else ""
         self.expected = why.expected
         """Why steps updated nothing, if that is as it should be; else empty."""
         self.states = states(heat.levels, self.expected)
-        self.table: list[list[object]] = []
-        """Of each number the colours of its state and its mark, and the words on both."""
-        self._numbers: dict[tuple[Cell, bool], int] = {}
-        self._rows: dict[tuple[object, ...], int] = {}
+        self.rows: dict[Row, int] = {}
+        """What is said of the cells, with their numbers."""
+        self.number = cache(self._number)
+        """The number of a cell of a variable, which perhaps was never updated."""
 
-    def number(self, cell: Cell, never: bool) -> int:
-        """The number of a cell of a variable, which perhaps was `never` updated."""
-        key = cell, never
-        if key not in self._numbers:
-            state, mark = self.state(cell, never), mark_of(cell)
-            row: tuple[object, ...] = (
-                self.states[state],
-                MARKS.get(mark, ""),
-                self._updates(cell, state),
-                _weights(cell) if self._summary.effects else "",
-            )
-            if row not in self._rows:
-                self._rows[row] = len(self.table)
-                self.table.append([*row])
-            self._numbers[key] = self._rows[row]
-        return self._numbers[key]
+    def _number(self, cell: Cell, never: bool) -> int:
+        state = self._state(cell, never)
+        color, mark = self.states[state], MARKS.get(mark_of(cell), "")
+        weights = _weights(cell) if self._summary.effects else ""
+        return self.rows.setdefault(
+            (color, mark, self._updates(cell, state), weights), len(self.rows)
+        )
 
-    def state(self, cell: Cell, never: bool) -> str:
+    def legend(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """The states and the marks that there are, with their colours."""
+        used = {color for row in self.rows for color in row[:2]}
+        states, marks = (
+            [(text, color) for text, color in each.items() if color in used]
+            for each in (self.states, MARKS)
+        )
+        return states, marks
+
+    def _state(self, cell: Cell, never: bool) -> str:
         """Which of the states the steps are in."""
         if never:
             return NEVER
@@ -64,38 +68,28 @@ class Cells:
         if cell.without:
             return PART if self.expected and cell.without == cell.idle else SOME
         mean = -(-(cell.dense + cell.sparse) // cell.steps)
-        return next(level(low, high) for low, high in self._levels if mean <= high)
-
-    def legend(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """The states and the marks that there are, with their colours."""
-        used = {color for row in self.table for color in row[:2]}
-        states, marks = (
-            [(text, color) for text, color in each.items() if color in used]
-            for each in (self.states, MARKS)
-        )
-        return states, marks
+        return next(span(each) for each in self._levels if mean <= each[1])
 
     def _updates(self, cell: Cell, state: str) -> str:
         """How many updates there were, or why there were none."""
-        total, why = cell.dense + cell.sparse, self._cause
+        total, noun, why = cell.dense + cell.sparse, self._summary.dialect.variable, self._cause
         if state == NEVER:
             known = f", {why}" if why and not self._levels else ""
-            return f"none: the {self._noun} was never updated{known}"
+            return f"none: the {noun} was never updated{known}"
         if state == SKIPPED:
             nothing = "the step" if cell.steps == 1 else "these steps"
             return f"none: {why or f'{nothing} updated nothing'}"
         if not total:
-            expected = state == self.expected
-            return f"none: {state}" if expected else f"none, while other {self._noun}s were updated"
+            others = f", while other {noun}s were updated"
+            return f"none{f': {state}' if state == self.expected else others}"
         kinds = f"{cell.dense:,} dense, {cell.sparse:,} sparse"
         if not (cell.dense and cell.sparse):
             kinds = "dense" if cell.dense else "sparse"
-        if cell.least == cell.most:
-            steps = f"{cell.most:,} in each step"
-        elif cell.without:
+        steps = (
+            f"{span((cell.least, cell.most))} in {'each' if cell.least == cell.most else 'a'} step"
+        )
+        if cell.without:
             steps = f"in {cell.steps - cell.without:,} of the {cell.steps:,} steps"
-        else:
-            steps = f"{cell.least:,} to {cell.most:,} in a step"
         return f"{steps}: {total:,} in all, {kinds}"
 
 
@@ -134,18 +128,13 @@ def _weights(cell: Cell) -> str:
     return text
 
 
-def level(low: int, high: int) -> str:
-    """The name of a class of counts."""
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
 def states(levels: list[tuple[int, int]], expected: str = "") -> dict[str, str]:
     """What a cell can be, in the order of the legend, each with its colour.
 
     `expected` is why steps updated nothing, if that is as it should be.
     """
-    chosen = {1: [2], 2: [1, 3], 3: [0, 2, 4]}.get(len(levels), range(len(levels)))
-    shown = {level(*each): f"level{shade}" for each, shade in zip(levels, chosen, strict=True)}
+    shades = {1: [2], 2: [1, 3], 3: [0, 2, 4]}.get(len(levels), range(len(levels)))
+    shown = {span(each): f"level{shade}" for each, shade in zip(levels, shades, strict=True)}
     odd = {SOME: "some", OTHERS: "others"}
     if expected:
         return {**shown, PART: "part", expected: "expected", **odd, NEVER: "never"}

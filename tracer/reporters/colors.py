@@ -52,14 +52,3 @@ DARK = {
     "thin": "#e6edf3",
     "thick": "#0f141a",
 }
-
-
-def css() -> str:
-    """A class of a style sheet for each colour, and a variable, `--c-never` for example."""
-    light, dark = (
-        "".join(f"--c-{name}: {color};" for name, color in theme.items()) for theme in (LIGHT, DARK)
-    )
-    classes = "".join(f".{name} {{ background: var(--c-{name}); }}\n" for name in LIGHT)
-    return (
-        f":root {{{light}}} @media (prefers-color-scheme: dark) {{ :root {{{dark}}} }}\n{classes}"
-    )

@@ -1,25 +1,27 @@
-"""The heat map as numbers: the updates of each variable in each step, with equal steps folded.
+"""The heat map as numbers: what the steps did to each variable, with equal steps folded.
 
 Variables that got the same in every step share a pattern, and patterns that count the same share a
 lane, so that a model of thousands of variables and a million steps is a handful of lanes. Where
 effects were asked for, variables that are alike in those as well do so.
 """
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.labels import replica_names, replica_noun
 from tracer.model.records import OBSERVATIONS
 from tracer.model.summary import Summary
-from tracer.model.timeline import Part, Stretch, Timeline, Values, merged
+from tracer.model.timeline import Stretch, Timeline, Values
 
-_MOST_VIEWS = 32
-_MOST_CELLS = 100_000  # patterns times views
+MAX_STRETCHES = 5_000
+"""In a run that is more irregular, no cell says that its steps updated no variable at all."""
+_MAX_LEVELS = 5
+_MAX_VIEWS = 32
+_MAX_CELLS = 100_000  # patterns times views
 
 
 class Cell(NamedTuple):
@@ -42,182 +44,95 @@ class Cell(NamedTuple):
     idle: int = 0
     """In how many of the steps no variable at all was updated."""
 
+    def times(self, number: int) -> "Cell":
+        """So many times the same steps.
 
-_COUNTS = 2
-"""The numbers of a step in a lane without effects."""
+        >>> Cell(1, 0, 2, 0, 2, 2).times(3)[:6]
+        (3, 0, 6, 0, 2, 2)
+        """
+        sums = [number * count for count in self]
+        return Cell(*sums)._replace(least=self.least, most=self.most)
 
-MAX_STRETCHES = 5_000
-"""In a run that is more irregular, no cell says that its steps updated no variable at all."""
+
+_LEAST, _MOST = Cell._fields.index("least"), Cell._fields.index("most")
+
+
+def added_up(parts: Iterable[tuple[int, Any]]) -> Cell:
+    """Cells, each so many times, as one."""
+    cells: list[Cell] = [cell if number == 1 else cell.times(number) for number, cell in parts]
+    if len(cells) < 2:
+        return cells[0] if cells else Cell()
+    columns = list(zip(*cells, strict=True))
+    sums = Cell(*map(sum, columns))
+    return sums._replace(least=min(columns[_LEAST]), most=max(columns[_MOST]))
+
+
+def coarser(stretches: Iterable[Stretch], size: int) -> Iterator[Stretch]:
+    """The same steps with a cell for each `size` of them; the last one has those that are left.
+
+    >>> alternating = Stretch(1, ((1, Cell(1, 1)), (1, Cell(1, 0, 2, 0, 2, 2))), turns=9)
+    >>> [(each.first, each.cycle[0][1][:3], each.turns) for each in coarser([alternating], 4)]
+    [(1, (4, 2, 4), 4), (5, (2, 1, 2), 1)]
+    """
+    at, parts = 1, list[tuple[int, Values]]()  # the cell that is being made, and what it has
+    for stretch in stretches:
+        begin, period = stretch.first, stretch.period
+        after = begin + period * stretch.turns
+        unit = math.lcm(period, size) if len(stretch.cycle) > 1 else size
+        while begin < after:
+            start, turns = begin - stretch.first, (after - begin) // unit
+            if not parts and turns > 1:
+                starts = range(start, start + unit, size)
+                cells = [added_up(stretch.within(each, size)) for each in starts]
+                yield Stretch(at, tuple((1, cell) for cell in cells), turns)
+                at += turns * len(cells)
+                begin += turns * unit
+            else:
+                begin = min(after, at * size + 1)
+                parts += stretch.within(start, begin - stretch.first - start)
+                if begin > at * size:
+                    yield Stretch(at, ((1, added_up(parts)),))
+                    at, parts = at + 1, []
+    if parts:
+        yield Stretch(at, ((1, added_up(parts)),))
 
 
 class Lane:
-    """The dense and the sparse updates in each step, from step 1 on.
+    """What each step from step 1 on did to a variable."""
 
-    Where there are effects, also on how many replicas the variable was compared, unchanged, and
-    not finite after the step. `total` counts the updates of all variables.
-    """
+    def __init__(
+        self, timeline: Timeline, total: Timeline | None = None, first_step: int = 1
+    ) -> None:
+        """Of dense and sparse updates, then `OBSERVATIONS` where there are effects.
 
-    def __init__(self, timeline: Timeline, total: Timeline | None = None) -> None:
-        self.timeline = timeline
-        self._total: Timeline | None = None  # the usual case needs no second look
-        if total is not None and len(total.stretches) <= MAX_STRETCHES:
-            idle = any(not any(each[:_COUNTS]) for each in total.spread)
-            self._total = total if idle else None
-
-    @property
-    def size(self) -> int:
-        """The numbers that it takes to write it down."""
-        return sum(2 + 2 * len(each.cycle) for each in self.timeline.stretches)
-
-    @property
-    def has_effects(self) -> bool:
-        """Whether they are in it: those of all steps have as many numbers."""
-        stretches = self.timeline.stretches
-        return bool(stretches) and len(stretches[0].cycle[0][1]) > _COUNTS
-
-    @cached_property
-    def counts(self) -> set[int]:
-        """The numbers of updates that occur in a step."""
-        return {sum(values[:_COUNTS]) for values in self.timeline.spread}
-
-    @property
-    def never(self) -> bool:
-        """Whether no step updated the variable."""
-        return self.counts <= {0}
-
-    @property
-    def first_not_finite(self) -> int:
-        """The first step after which the variable was not finite; 0 if there is none."""
-        parts = self.timeline.parts() if self.has_effects else ()
-        return next((steps.first for steps, values in parts if values[-1]), 0)
-
-    @property
-    def exact(self) -> tuple[Stretch, ...]:
-        """Equal steps in a row; the last count of each is 1 if no variable at all was updated."""
-        if self._total is None or 0 not in self.counts or self.never:
-            return tuple(
-                Stretch(
-                    each.first,
-                    tuple((length, (*values, 0)) for length, values in each.cycle),
-                    each.turns,
-                )
-                for each in self.timeline.stretches
-            )
-        return tuple(merged(_joined(self.timeline.stretches, self._total.stretches)))
-
-    def within(self, first: int, last: int) -> Cell:
-        """The steps from `first` to `last` together.
-
-        >>> lane = Lane(Timeline([Stretch(1, ((3, (0, 0)), (1, (2, 1))), turns=4)]))
-        >>> lane.within(3, 8)[:6]
-        (6, 4, 4, 2, 0, 3)
+        `total` has the updates of all variables. Step 1 has the number `first_step` in the run.
         """
-        return together(self.timeline.within(first, last))
+        is_updated = any(dense or sparse for dense, sparse, *_ in timeline.spread)
+        is_regular = total is not None and len(total.stretches) <= MAX_STRETCHES
+        if total is not None and is_regular and is_updated and (0,) in total.spread:
+            timeline = timeline.beside(total.map(lambda values: (int(values == (0,)),)))
 
-    def cell(self, first: int, last: int) -> Cell:
-        """The same, with the steps that updated no variable at all."""
-        cell = self.within(first, last)
-        if not cell.without or self._total is None:
-            return cell
-        return cell._replace(idle=together(self._total.within(first, last)).without)
+        def cell(values: Values) -> Cell:
+            dense, sparse, *others = values
+            idle = others.pop() if len(others) in (1, 4) else 0
+            compared, unchanged, not_finite = (int(each > 0) for each in others or (0, 0, 0))
+            updates, without = dense + sparse, int(not dense + sparse)
+            seen = compared, unchanged, unchanged * (1 - without), not_finite
+            return Cell(1, without, dense, sparse, updates, updates, *seen, idle)
 
-    def runs(self) -> Iterator[tuple[int, int, Values]]:
-        """Runs of equal steps, as `(first, last, (dense, sparse))`; a lane without effects."""
-        return self.timeline.spans(lambda values: True)
-
-
-def together(parts: Iterable[tuple[int, Sequence[int]]]) -> Cell:
-    """Numbers of steps that count the same, each with its counts, as one cell."""
-    return added_up([_cell(number, *values) for number, values in parts])
-
-
-def _cell(
-    steps: int, dense: int, sparse: int, compared: int = 0, unchanged: int = 0, not_finite: int = 0
-) -> Cell:
-    updates = dense + sparse
-    return Cell(
-        steps,
-        0 if updates else steps,
-        steps * dense,
-        steps * sparse,
-        updates,
-        updates,
-        steps * bool(compared),
-        steps * bool(unchanged),
-        steps * bool(unchanged and updates),
-        steps * bool(not_finite),
-    )
-
-
-def added_up(cells: Sequence[Cell]) -> Cell:
-    """The cells as one."""
-    if len(cells) < 2:
-        return cells[0] if cells else Cell()
-    sums = [sum(column) for column in zip(*cells, strict=True)]
-    least, most = min(each.least for each in cells), max(each.most for each in cells)
-    return Cell(*sums)._replace(least=least, most=most)
-
-
-def _joined(lane: Sequence[Stretch], total: Sequence[Stretch]) -> Iterator[Stretch]:
-    """The stretches of a lane, in each step with whether `total` has no update."""
-    at = 0
-    for stretch in lane:
-        while at < len(total):
-            first = max(stretch.first, total[at].first)
-            last = min(stretch.last, total[at].last)
-            yield from _overlap(stretch, total[at], first, last)
-            if total[at].last >= stretch.last:
-                break
-            at += 1
-
-
-def _overlap(lane: Stretch, total: Stretch, first: int, last: int) -> Iterator[Stretch]:
-    unit = math.lcm(*(each.period for each in (lane, total) if len(each.cycle) > 1))
-    if unit > 1 and last + 1 - first >= 3 * unit:
-        cycle = _parts(lane, total, first, first + unit - 1)
-        if len(cycle) > 1 and cycle[0][1] == cycle[-1][1]:  # it begins amid equal steps
-            yield Stretch(first, cycle[:1])
-            first += cycle[0][0]
-            cycle = _parts(lane, total, first, first + unit - 1)
-        turns = (last + 1 - first) // unit
-        alike = len(cycle) == 1
-        yield (
-            Stretch(first, ((unit * turns, cycle[0][1]),))
-            if alike
-            else Stretch(first, cycle, turns)
-        )
-        first += unit * turns
-    for length, values in _parts(lane, total, first, last):
-        yield Stretch(first, ((length, values),))
-        first += length
-
-
-def _parts(lane: Stretch, total: Stretch, first: int, last: int) -> tuple[Part, ...]:
-    """The steps from `first` to `last`, equal ones in a row together."""
-    found: list[Part] = []
-    ours, others = _from(lane, first), _from(total, first)
-    end, values = next(ours)
-    end_of_total, updates = next(others)
-    while first <= last:
-        until = min(end, end_of_total, last)
-        counts = (*values, int(not any(values[:_COUNTS]) and not any(updates[:_COUNTS])))
-        before = found.pop()[0] if found and found[-1][1] == counts else 0
-        found.append((before + until + 1 - first, counts))
-        first = until + 1
-        if end < first:
-            end, values = next(ours)
-        if end_of_total < first:
-            end_of_total, updates = next(others)
-    return tuple(found)
-
-
-def _from(stretch: Stretch, first: int) -> Iterator[Part]:
-    """The last step of each part of the cycle from step `first` on, without end."""
-    end = first - (first - stretch.first) % stretch.period - 1
-    for length, values in itertools.cycle(stretch.cycle):
-        end += length
-        if end >= first:
-            yield end, values
+        self.timeline = timeline.map(cell)
+        """With a `Cell` for each step."""
+        self.whole = added_up((number, each) for each, number in self.timeline.spread.items())
+        """All steps together."""
+        self.never = not self.whole.most
+        """Whether no step updated the variable."""
+        self.size = sum(2 + 2 * len(each.cycle) for each in self.timeline.stretches)
+        """The numbers that it takes to write it down."""
+        parts = self.timeline.parts() if self.whole.not_finite else ()
+        first = next((steps.first for steps, each in parts if Cell(*each).not_finite), 0)
+        self.not_finite_since = 0 if first == 1 < first_step else first
+        """The first step after which the variable was not finite; 0 if there is none, or if it is
+        not known: a part of a trace does not know what was before its first step."""
 
 
 class View(NamedTuple):
@@ -228,8 +143,6 @@ class View(NamedTuple):
     """What it counts the updates of a variable by: `step and replica`, for example."""
     steps: int
     """How many steps there are."""
-    total: int
-    """The lane of all variables together: where it has 0, the step updated nothing."""
     lanes: tuple[int, ...]
     """The lane of each pattern."""
 
@@ -239,9 +152,8 @@ class HeatMap:
 
     def __init__(self, summary: Summary) -> None:
         self.lanes: list[Lane] = []
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}  # of the lanes, by their timelines' ids
         self._summary = summary
-        self._replica_names = replica_names(summary.trace)
         self.left_off = 0
         """Replicas that are like none of those shown, and have no view of their own."""
         self.views = self._views()
@@ -254,80 +166,62 @@ class HeatMap:
         patterns = enumerate(self._summary.patterns)
         return {index: number for number, each in patterns for index in each.variables}
 
+    @cached_property
+    def levels(self) -> list[tuple[int, int]]:
+        """The numbers of updates that a variable gets in a step, from 1 on, in few classes."""
+        cells = (cell for lane in self.lanes for cell in lane.timeline.spread)
+        counts = sorted({Cell(*cell).most for cell in cells} - {0})
+        size = -(-len(counts) // _MAX_LEVELS) or 1
+        groups = [counts[at : at + size] for at in range(0, len(counts), size)]
+        return [(group[0], group[-1]) for group in groups]
+
     def _views(self) -> list[View]:
         summary = self._summary
         alike: dict[tuple[int, ...], list[int]] = {}
-        most = min(_MOST_VIEWS, max(1, _MOST_CELLS // (1 + len(summary.patterns))))
+        most = min(_MAX_VIEWS, max(1, _MAX_CELLS // (1 + len(summary.patterns))))
         for replica in summary.replicas:
             if len(alike) == most:
                 self.left_off += 1
             else:
-                steps = summary.steps_on[replica]
-                key = (steps, *self._lanes(replica))
+                key = (summary.steps_on[replica], *self._lanes(replica))
                 alike.setdefault(key, []).append(replica)
-        copy = replica_noun(summary.trace)
-        per = f"step and {copy}" if len(summary.replicas) > 1 else "step"
+        copy, number = replica_noun(summary.trace), len(summary.replicas)
+        per = f"step and {copy}" if number > 1 else "step"
         views = [
-            View(self._name(replicas), per, steps, total, tuple(lanes))
-            for (steps, total, *lanes), replicas in alike.items()
+            View(self._name(replicas, copy), per, steps, tuple(lanes))
+            for (steps, *lanes), replicas in alike.items()
         ]
-        if len(summary.replicas) > 1:
-            total, *rest = self._lanes(None)
-            name = f"all {len(summary.replicas):,} {copy}s together"
-            per = f"step, all {copy}s"
-            views.insert(int(len(alike) == 1), View(name, per, summary.steps, total, tuple(rest)))
+        if number > 1:
+            name = f"all {number:,} {copy}s together"
+            together = View(name, f"step, all {copy}s", summary.steps, self._lanes(None))
+            views.insert(int(len(alike) == 1), together)
         return views
 
-    def not_finite_since(self, lane: int) -> int:
-        """The first step after which it was not finite; 0 if there is none, or if it is not known.
-
-        A part of a trace does not know what was before its first step.
-        """
-        first = self.lanes[lane].first_not_finite
-        return 0 if first == 1 < self._summary.trace.first_step else first
-
-    @cached_property
-    def levels(self) -> list[tuple[int, int]]:
-        """The numbers of updates that a variable gets in a step, in few classes."""
-        used = {lane for view in self.views for lane in view.lanes}
-        return levels([self.lanes[each] for each in used])
-
-    def _lanes(self, replica: int | None) -> list[int]:
-        """The lane of all variables together, then that of each pattern."""
-        summary, kinds = self._summary, (measures.dense, measures.sparse)
+    def _lanes(self, replica: int | None) -> tuple[int, ...]:
+        """The number of the lane of each pattern, on a replica or on all of them."""
+        summary = self._summary
         seen = OBSERVATIONS if summary.effects else ()
-        total = summary.timeline(*kinds, replica=replica, observations=seen)
-        each = (
-            pattern.timeline(*kinds, replica=replica, observations=seen)
+        total = summary.timeline(measures.updates, replica=replica)
+        return tuple(
+            self._lane(
+                pattern.timeline(
+                    measures.dense, measures.sparse, replica=replica, observations=seen
+                ),
+                total,
+            )
             for pattern in summary.patterns
         )
-        return [self._lane(timeline, total) for timeline in (total, *each)]
 
     def _lane(self, timeline: Timeline, total: Timeline) -> int:
-        """The number of the lane of a timeline."""
+        """The number of the lane of a timeline, in steps that update so much in total."""
         key = id(timeline), id(total)
         if key not in self._numbers:
             self._numbers[key] = len(self.lanes)
-            self.lanes.append(Lane(timeline, total))
+            self.lanes.append(Lane(timeline, total, self._summary.trace.first_step))
         return self._numbers[key]
 
-    def _name(self, replicas: Sequence[int]) -> str:
-        summary = self._summary
-        if len(replicas) == len(summary.replicas):
-            copy = replica_noun(summary.trace)
-            return f"each of {len(replicas):,} {copy}s" if len(replicas) > 1 else f"the {copy}"
-        name = shown(self._replica_names[replicas[0]])
+    def _name(self, replicas: Sequence[int], noun: str) -> str:
+        if len(replicas) == len(self._summary.replicas):
+            return f"each of {len(replicas):,} {noun}s" if len(replicas) > 1 else f"the {noun}"
+        name = shown(replica_names(self._summary.trace)[replicas[0]])
         return f"{name}, and {len(replicas) - 1:,} like it" if len(replicas) > 1 else name
-
-
-def levels(lanes: Sequence[Lane], most: int = 5) -> list[tuple[int, int]]:
-    """The numbers of updates in a step, from 1 on, in at most so many classes.
-
-    >>> from tracer.model.timeline import Stretch
-    >>> levels([Lane(Timeline([Stretch(1, ((2, (1, 0)), (1, (2, 0))))]))])
-    [(1, 1), (2, 2)]
-    """
-    counts = sorted(set[int]().union(*(lane.counts for lane in lanes)) - {0})
-    size = -(-len(counts) // most) or 1
-    groups = [counts[at : at + size] for at in range(0, len(counts), size)]
-    return [(group[0], group[-1]) for group in groups]

@@ -3,9 +3,7 @@
 It has at most 20 rows, in which variables with the same updates are one, and 120 columns.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from html import escape
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import vl_convert
@@ -13,19 +11,15 @@ import vl_convert
 from tracer.layout import distinct, shown
 from tracer.model.summary import Summary
 from tracer.model.wording import some
-from tracer.reporters.cells import FIRST, MARKS, Cells, mark_of
+from tracer.reporters import template
+from tracer.reporters.cells import FIRST, Cells
 from tracer.reporters.colors import LIGHT
-from tracer.reporters.heatmap import Cell, HeatMap, Lane, View
+from tracer.reporters.heatmap import Cell, HeatMap, coarser
 
 _COLUMNS = 120
 _ROWS = 20
-_HEIGHT = 20  # of a row, in pixels, and of a line of text
-_LABELS = 150  # pixels of the labels
-_WIDTH = 200  # of the cells, so that with the labels they fill a card of TensorBoard, 340 pixels
-_CHARACTERS = 48  # of a line of text, so that it fits
-_SCALE = 2  # so that it is sharp there, and can be made larger
-_TEXT = "#24292f"
-_CROSS = "\N{MULTIPLICATION SIGN}"
+_LABEL = 16  # characters of a name
+_SCALE = 2  # so that it is sharp on a card of TensorBoard, and can be made larger
 
 
 def picture(summary: Summary) -> bytes | None:
@@ -34,118 +28,46 @@ def picture(summary: Summary) -> bytes | None:
     view = heat.views[0] if heat.views else None
     if view is None or not view.steps or not heat.levels:
         return None
-    cells = Cells(summary, heat)
-    members: dict[int, list[int]] = {}
+    members: dict[int, list[str]] = {}
     for variable, pattern in heat.patterns.items():
-        members.setdefault(pattern, []).append(variable)
-    rows = list(members)[:_ROWS]
-    drawn, used = _cells(heat, view, rows, cells)
-    title = [view.name] if len(summary.replicas) > 1 else []
-    if (size := -(-view.steps // _COLUMNS)) > 1:
-        title.append(f"a column is {size:,} steps")
-    if len(members) > len(rows):
-        title.append(f"{some(len(members) - len(rows), 'more row')} left out")
-    texts = [
-        *((each, "") for each in title or [some(view.steps, "step")]),
-        (f"updates of a {summary.dialect.variable} per {view.per}", ""),
-        *((text, color) for text, color in cells.states.items() if color in used),
-        *((text, color) for text, color in MARKS.items() if color in used),
-    ]
-    if FIRST in used:
-        texts.append((f"{_CROSS} {FIRST}", ""))
-    top = 12 + _HEIGHT * len(texts)
-    parts = [
-        *_lines(texts),
-        f'<g transform="translate({_LABELS} {top})">',
-        *drawn,
-        *_labels(summary, [members[pattern] for pattern in rows]),
-        *_axis(view.steps, summary.trace.first_step, _HEIGHT * len(rows)),
-        "</g>",
-    ]
-    height = top + _HEIGHT * (len(rows) + 2)
-    return vl_convert.svg_to_png(
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LABELS + _WIDTH + 20}" '
-        f'height="{height}" font-family="sans-serif" font-size="12" fill="{_TEXT}">'
-        f'<rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>',
-        scale=_SCALE,
-    )
-
-
-def _cells(
-    heat: HeatMap, view: View, rows: Sequence[int], cells: Cells
-) -> tuple[list[str], set[str]]:
-    """The cells and marks of the rows, and the colours that they have."""
-    used: set[str] = set()
-    drawn: list[str] = []
-
-    def put(color: str, row: int, columns: range, margin: float, edge: str = "") -> None:
-        used.add(color)
-        scale = _WIDTH / view.steps
-        left, width = (columns.start - 1) * scale, len(columns) * scale
-        stroke = f' stroke="{LIGHT[edge]}"' if edge else ""
-        drawn.append(
-            f'<rect x="{left:.2f}" y="{row * _HEIGHT + margin}" width="{width:.2f}" '
-            f'height="{_HEIGHT - 2 * margin}" fill="{LIGHT[color]}"{stroke}/>'
-        )
-
-    for row, pattern in enumerate(rows):
+        members.setdefault(pattern, []).append(shown(summary.trace.variables[variable].name))
+    kept = list(members)[:_ROWS]
+    labels = distinct([members[pattern][0] for pattern in kept], _LABEL)
+    cells, size, rows = Cells(summary, heat), -(-view.steps // _COLUMNS), []
+    for label, pattern in zip(labels, kept, strict=True):
         lane = heat.lanes[view.lanes[pattern]]
-        for color, columns in _joined(lane, view.steps, partial(_color, cells, lane.never)):
-            put(color, row, columns, 1)
-        for color, columns in _joined(lane, view.steps, lambda cell: MARKS.get(mark_of(cell), "")):
-            if color:
-                thick = color == "infinite"
-                put(color, row, columns, 5 if thick else 7, "thick" if thick else "thin")
-        if since := heat.not_finite_since(view.lanes[pattern]):
-            used.add(FIRST)
-            x, y = (since - 0.5) * _WIDTH / view.steps, row * _HEIGHT + 14
-            drawn.append(
-                f'<text x="{x:.2f}" y="{y}" text-anchor="middle" stroke="white" stroke-width="3" '
-                f'paint-order="stroke">{_CROSS}</text>'
-            )
-    return drawn, used
+        columns = [
+            cells.number(Cell(*cell), lane.never)
+            for stretch in coarser(lane.timeline.stretches, size)
+            for _, cell in stretch.cycle * stretch.turns
+        ]
+        table = list(cells.rows)
+        edges = [min(at * size, view.steps) for at in range(len(columns) + 1)]
+        states, bars, *_ = zip(*(table[number] for number in columns), strict=True)
+        drawn = _joined(states, edges), _joined(bars, edges)
+        rows.append((label, len(members[pattern]) - 1, *drawn, lane.not_finite_since))
+    svg = template.render(
+        "heatmap.svg",
+        view=view,
+        several=len(summary.replicas) > 1,
+        size=size,
+        left=len(members) - len(rows),
+        variable=summary.dialect.variable,
+        legend=[each for legend in cells.legend() for each in legend],
+        first_not_finite=FIRST,
+        rows=rows,
+        first=summary.trace.first_step,
+        colors=LIGHT,
+        some=some,
+    )
+    return vl_convert.svg_to_png(svg, scale=_SCALE)
 
 
-def _color(cells: Cells, never: bool, cell: Cell) -> str:
-    return cells.states[cells.state(cell, never)]
-
-
-def _joined(lane: Lane, steps: int, color: Callable[[Cell], str]) -> Iterator[tuple[str, range]]:
-    """The colours of the columns with their steps, equal neighbours as one: no lines between."""
-    size = -(-steps // _COLUMNS)
-    columns = (range(at, min(at + size, steps + 1)) for at in range(1, steps + 1, size))
-    colored = ((color(lane.cell(each[0], each[-1])), each) for each in columns)
-    for name, group in groupby(colored, key=lambda each: each[0]):
-        found = [each for _, each in group]
-        yield name, range(found[0].start, found[-1].stop)
-
-
-def _lines(texts: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The lines above the cells, each with a colour if it explains one."""
-    names = distinct([text for text, _ in texts], _CHARACTERS)
-    for number, (text, (_, color)) in enumerate(zip(names, texts, strict=True)):
-        y = 12 + _HEIGHT * number
+def _joined(colors: Sequence[str], edges: Sequence[int]) -> Iterator[tuple[str, int, int]]:
+    """The colours, equal neighbours as one, each with the steps before it and its last step."""
+    at = 0
+    for color, group in groupby(colors):
+        end = at + sum(1 for _ in group)
         if color:
-            yield (
-                f'<rect x="12" y="{y}" width="12" height="12" fill="{LIGHT[color]}" '
-                f'stroke="{LIGHT["thin"]}" stroke-width="0.5"/>'
-            )
-        yield f'<text x="{30 if color else 12}" y="{y + 11}">{escape(text)}</text>'
-
-
-def _labels(summary: Summary, rows: Sequence[Sequence[int]]) -> Iterator[str]:
-    """The name of the first variable of each row, and how many more there are."""
-    names = [shown(summary.trace.variables[variables[0]].name) for variables in rows]
-    labels = zip(distinct(names, 16), rows, strict=True)
-    for number, (name, variables) in enumerate(labels):
-        more = f" +{len(variables) - 1:,}" if len(variables) > 1 else ""
-        y = number * _HEIGHT + 14
-        yield f'<text x="-6" y="{y}" text-anchor="end">{escape(name + more)}</text>'
-
-
-def _axis(steps: int, first: int, y: int) -> Iterator[str]:
-    """The first and the last step, below the cells."""
-    yield f'<text x="{_WIDTH / 2}" y="{y + 32}" text-anchor="middle">step</text>'
-    yield f'<text x="0" y="{y + 16}">{first:,}</text>'
-    if steps > 1:
-        yield f'<text x="{_WIDTH}" y="{y + 16}" text-anchor="end">{first + steps - 1:,}</text>'
+            yield color, edges[at], edges[end]
+        at = end

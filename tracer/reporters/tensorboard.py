@@ -8,20 +8,19 @@ stands for several steps.
 import struct
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary as SummaryProto, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.records import Observation
 from tracer.model.summary import Summary, summaries_of
+from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
-from tracer.reporters.heatmap import Cell, Lane
 from tracer.reporters.picture import picture
 from tracer.reporters.text import render
 
@@ -29,8 +28,7 @@ MOST_POINTS = 2_000
 """Of each scalar."""
 FILE = "events.out.tfevents.0000000000.tracer"
 """A name that does not change, so that writing again replaces what was written before."""
-
-_Names = tuple[str, str, str | None]
+_Value = summary_pb2.Summary.Value
 
 
 def write(trace: Trace, folder: Path) -> None:
@@ -41,91 +39,81 @@ def write(trace: Trace, folder: Path) -> None:
     between. If the trace has effects, `tracer/unchanged` and `tracer/not_finite` are of how many
     variables that was so after the step. Raises `OSError` if it cannot be written.
     """
-    summaries = summaries_of(trace)
     run = folder / "tracer"
     run.mkdir(parents=True, exist_ok=True)
-    time_of_writing = time.time()
+    now = time.time()
     unfinished = run / f".{FILE}.new"  # TensorBoard reads what has the other name
     with unfinished.open("wb") as file:
         records = RecordWriter(file)
-        records.write(
-            Event(wall_time=time_of_writing, file_version="brain.Event:2").SerializeToString()
-        )
-        for step, proto in _summaries(trace, summaries):
-            event = Event(wall_time=time_of_writing, step=step, summary=proto)
+        for event in _events(trace):
+            event.wall_time = now
             records.write(event.SerializeToString())
     unfinished.replace(run / FILE)
 
 
-def _summaries(trace: Trace, summaries: list[Summary]) -> Iterator[tuple[int, SummaryProto]]:
-    """What is written, with its step."""
+def _events(trace: Trace) -> Iterator[Any]:
+    """What is written, without the time of writing."""
+    yield event_pb2.Event(file_version="brain.Event:2")
     before = trace.first_step - 1
     last = trace.steps + before
     folded: dict[str, None] = {}
+    summaries = summaries_of(trace)
     for summary in summaries:
         tag = f"tracer/{shown(summary.optimizers[0].name)}" if len(summaries) > 1 else "tracer"
-        for names, lane in _lanes(summary):
-            points, size = _points(lane, summary.steps)
+        for names, timeline in _scalars(summary):
+            points, size = _points(timeline, summary.steps)
             if size > 1:
                 folded[f"{tag}: a point is the mean of {size:,} steps"] = None
-            for step, cell in points:
-                yield step + before, _scalars(tag, names, cell)
-        drawn = picture(summary)
-        if drawn is not None:
+            for step, means in points:
+                scalars = zip(names, means, strict=True)
+                values = [_Value(tag=f"{tag}/{name}", simple_value=mean) for name, mean in scalars]
+                yield _event(step + before, *values)
+        if drawn := picture(summary):
             width, height = struct.unpack(">II", drawn[16:24])  # as a PNG begins
-            image = SummaryProto.Image(
+            image = summary_pb2.Summary.Image(
                 height=height, width=width, colorspace=4, encoded_image_string=drawn
             )
-            value = SummaryProto.Value(tag=f"{tag}/heat map", image=image)
-            yield last, SummaryProto(value=[value])
-    yield (
-        last,
-        SummaryProto(value=[_text("\n".join([*folded, "", render(trace, width=100)]).lstrip())]),
-    )
+            yield _event(last, _Value(tag=f"{tag}/heat map", image=image))
+    yield _event(last, _text("\n".join([*folded, "", render(trace, width=100)]).lstrip()))
 
 
-def _lanes(summary: Summary) -> Iterator[tuple[_Names, Lane]]:
-    """What each step counts: two numbers and whether both are 0, with their names."""
-    yield (
-        ("updates/dense", "updates/sparse", "skipped"),
-        Lane(summary.timeline(measures.dense, measures.sparse)),
-    )
+def _event(step: int, *values: Any) -> Any:
+    return event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values))
+
+
+def _scalars(summary: Summary) -> Iterator[tuple[tuple[str, ...], Timeline]]:
+    """What each step counts, with the names of the scalars."""
+    updates = summary.timeline(measures.dense, measures.sparse)
+    names = "updates/dense", "updates/sparse", "skipped"
+    yield names, updates.map(lambda values: (*values, int(not any(values))))
     if summary.effects:
         seen: tuple[Observation, Observation] = "unchanged", "not_finite"
-        yield (*seen, None), Lane(summary.timeline(observations=seen))
+        yield seen, summary.timeline(observations=seen)
 
 
-def _points(lane: Lane, steps: int) -> tuple[list[tuple[int, Cell]], int]:
-    """Steps with what they count, and how many steps each stands for."""
-    ends: list[tuple[int, Cell]] = []
-    for first, end, _ in lane.runs():
-        if len(ends) >= MOST_POINTS:
-            break
-        ends += [(step, lane.within(step, step)) for step in dict.fromkeys((first, end))]
-    else:
-        return ends, 1
-    size = -(-steps // MOST_POINTS)
-    windows = ((first, min(first + size - 1, steps)) for first in range(1, steps + 1, size))
-    return [(end, lane.within(first, end)) for first, end in windows], size
+def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]]], int]:
+    """Steps with the means of what they count, and how many steps each stands for."""
+    runs = islice(timeline.spans(lambda values: True), MOST_POINTS + 1)
+    ends = sorted({step for first, last, _ in runs for step in (first, last)})
+    size = -(-steps // MOST_POINTS) if len(ends) > MOST_POINTS else 1
+    if size > 1:
+        ends = [*range(size, steps, size), steps]
+    points = []
+    for last in ends:
+        first = (last - 1) // size * size + 1
+        counts = [[n * each for each in values] for n, values in timeline.within(first, last)]
+        points.append(
+            (last, [sum(each) / (last + 1 - first) for each in zip(*counts, strict=True)])
+        )
+    return points, size
 
 
-def _scalars(tag: str, names: _Names, cell: Cell) -> SummaryProto:
-    """The mean of the steps in `cell`."""
-    counts = zip(names, (cell.dense, cell.sparse, cell.without), strict=True)
-    return SummaryProto(
-        value=[
-            SummaryProto.Value(tag=f"{tag}/{name}", simple_value=count / cell.steps)
-            for name, count in counts
-            if name is not None
-        ]
-    )
-
-
-def _text(report: str) -> SummaryProto.Value:
+def _text(report: str) -> Any:
     """The text as Markdown that keeps its columns."""
     indented = "".join(f"    {line}\n" for line in report.splitlines())
-    return SummaryProto.Value(
+    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
+    return _Value(
         tag="tracer/report",
-        metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
-        tensor=TensorProto(dtype=DT_STRING, string_val=[indented.encode()]),
+        metadata=summary_pb2.SummaryMetadata(plugin_data=plugin),
+        tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[indented.encode()]),
     )

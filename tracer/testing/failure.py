@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from tracer.layout import paragraph, shown
 from tracer.model.labels import replica_names
+from tracer.model.records import OBSERVATIONS
+from tracer.model.selection import require_effects
 from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.testing import causes, failure_rows

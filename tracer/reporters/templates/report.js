@@ -48,7 +48,7 @@ function cellsOf(members, row) {
     const steps = first === last ? ` ${number(first + shift)}` : `s ${number(first + shift)}-${number(last + shift)}`;
     const text = `${variable}, step${steps}, ${view().name}: ${updates}${weights && `. Weights: ${weights}`}`
       + (begins ? `; ${data.first_not_finite} after step ${number(begins + shift)}` : "");
-    return { row, index, first, last, size, color, mark, begins, text, odd: view().odd.includes(color) };
+    return { row, index, first, last, size, color, mark, begins, text, odd: optimizer().odd.includes(color) };
   });
 }
 
