@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from tracer.model.effects import OBSERVATIONS
 from tracer.model.records import Block, Kind, Observation
 from tracer.model.selection import EXECUTIONS, ROLES, Counted, Selection
 
@@ -52,6 +53,10 @@ def steps(block: Block) -> int:
 def observing(what: Observation, variables: frozenset[int] | None = None) -> Selection:
     """A measure that counts of how many variables this was seen, of all or of these."""
     return Selection(roles=ROLES[what], variables=variables)
+
+
+effects = tuple(map(observing, OBSERVATIONS))
+"""Count of how many variables each of `OBSERVATIONS` was seen."""
 
 
 def of_methods(methods: Iterable[int]) -> Selection:

@@ -84,11 +84,11 @@ class Selection:
 
     def count(self, block: Block) -> int:
         """What one execution of `block` counts, whatever step it is in."""
-        if not self.holds_replica(block.replica):
-            return 0
-        return sum(
-            contribution(entry, self.variables) for entry in block.entries if self.holds(entry)
-        )
+        number = 0  # no generator: this is what a report of many replicas does most
+        for entry in block.entries if self.holds_replica(block.replica) else ():
+            if self.holds(entry):
+                number += contribution(entry, self.variables)
+        return number
 
     __call__ = count
 

@@ -31,11 +31,6 @@ class Reason(NamedTuple):
     """Whether that is as it should be: known, and no fault."""
 
     @property
-    def expected(self) -> str:
-        """The text, if it is no fault and holds for each of them; else empty."""
-        return self.text if self.usual and self.everywhere else ""
-
-    @property
     def in_brackets(self) -> str:
         """` (accumulated, 4 steps)`, where it holds for each of them; else empty."""
         plain = self.text.replace(" (", ", ").replace(")", "")

@@ -105,28 +105,12 @@ class Counts:
         short = ((block, block.unplaced) for block in self._on[None] if not block.outside)
         return [(block, number) for block, number in short if number]
 
-    def observed(
-        self,
-        what: Observation,
-        replica: int | None = None,
-        variables: frozenset[int] | None = None,
-    ) -> int:
-        """How often it was seen after a step, of all variables or of some, each one counted."""
-        return self.total(observing(what, variables), replica)
+    def observed(self, what: Observation, replica: int | None = None) -> int:
+        """How often it was seen after a step, of each variable counted."""
+        return self.total(observing(what), replica)
 
-    def timeline(
-        self,
-        *measures: Measure,
-        replica: int | None = None,
-        observations: Iterable[Observation] = (),
-        variables: frozenset[int] | None = None,
-    ) -> Timeline:
-        """What each step counted by each of `measures`: every step from 1 on.
-
-        Then, by each of `observations`, of how many variables this was seen after the step, of
-        `variables` only if they are given.
-        """
-        measures += tuple(observing(each, variables) for each in observations)
+    def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
+        """What each step counted by each of `measures`: every step from 1 on."""
         key = (replica, *measures)
         if key not in self._timelines:
             blocks = [each for each in self._on.get(replica, ()) if not each.outside]

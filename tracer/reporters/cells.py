@@ -34,7 +34,7 @@ class Cells:
         self._levels = heat.levels
         why = reason(summary)
         self._cause = why.text if why.everywhere else ""
-        self.expected = why.expected
+        self.expected = self._cause if why.usual else ""
         """Why steps updated nothing, if that is as it should be; else empty."""
         self.states = states(heat.levels, self.expected)
         self.rows: dict[Row, int] = {}

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.labels import replica_names, replica_noun
-from tracer.model.records import OBSERVATIONS
 from tracer.model.summary import Summary
 from tracer.model.timeline import Stretch, Timeline, Values
 
@@ -200,15 +199,11 @@ class HeatMap:
     def _lanes(self, replica: int | None) -> tuple[int, ...]:
         """The number of the lane of each pattern, on a replica or on all of them."""
         summary = self._summary
-        seen = OBSERVATIONS if summary.effects else ()
+        kinds = measures.dense, measures.sparse
+        counted = (*kinds, *(measures.effects if summary.effects else ()))
         total = summary.timeline(measures.updates, replica=replica)
         return tuple(
-            self._lane(
-                pattern.timeline(
-                    measures.dense, measures.sparse, replica=replica, observations=seen
-                ),
-                total,
-            )
+            self._lane(pattern.timeline(*counted, replica=replica), total)
             for pattern in summary.patterns
         )
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from tracer.model import measures
 from tracer.model.measures import counting
-from tracer.model.records import OBSERVATIONS, Line
+from tracer.model.records import Line
 from tracer.model.skipped_steps import accumulations
 from tracer.model.summary import Pattern, Summary
 from tracer.reporters import caller_tree, layer_tree
@@ -177,7 +177,7 @@ def by_step(summary: Summary) -> list[StepRow]:
         measures.missing,
         measures.tries,
         reached or measures.steps,
-        observations=OBSERVATIONS if summary.effects else (),
+        *(measures.effects if summary.effects else ()),
     )
     made = []
     for steps, values in timeline.parts(summary.trace.first_step):

@@ -88,7 +88,7 @@ def _scalars(summary: Summary) -> Iterator[tuple[tuple[str, ...], Timeline]]:
     yield names, updates.map(lambda values: (*values, int(not any(values))))
     if summary.effects:
         seen: tuple[Observation, Observation] = "unchanged", "not_finite"
-        yield seen, summary.timeline(observations=seen)
+        yield seen, summary.timeline(*map(measures.observing, seen))
 
 
 def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]]], int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tracer.findings.rule import Case, names_of, rule
-from tracer.model.measures import updates
+from tracer.model.measures import effects, updates
 from tracer.model.records import Effect
 from tracer.model.summary import Summary
 from tracer.model.wording import first_true, plural, some
@@ -162,9 +162,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
         for replica in updating[:1] if pattern.observed("compared") and variables else ():
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
-            timeline = pattern.timeline(
-                updates, replica=replica, observations=("compared", "unchanged")
-            )
+            timeline = pattern.timeline(updates, *effects[:2], replica=replica)
             looked = [
                 (at, still) for at, (made, seen, still) in timeline.upto(steps) if made and seen
             ]
