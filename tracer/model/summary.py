@@ -304,9 +304,8 @@ class Summary(Counts):
         A part is a branch or a loop's body. The graph that it is in may well have run.
         """
         first: Counter[str] = Counter()  # tracings that never ran, by worker
-        for graph in self.trace.graphs:
-            if graph.root == self.root:
-                first[self.trace.replicas[graph.replica].worker] += graph.idle
+        for (worker, _), (_, number) in self._tracings.items():
+            first[worker] += number
         idle: Counter[tuple[int, tuple[Entry, ...]]] = Counter()
         for block in self.blocks:
             if not block.step:

@@ -44,6 +44,18 @@ class Steps(NamedTuple):
         turns = 1 if self.every is None else (self.last - self.first) // self.every + 1
         return self.length * turns
 
+    def last_before(self, end: int) -> int:
+        """The last of them that comes before step `end`; 0 if none does.
+
+        >>> [Steps(1, 63, 3, 4).last_before(end) for end in (1, 3, 5, 99)]
+        [0, 2, 3, 63]
+        """
+        if end <= self.first:
+            return 0
+        every = self.every or self.last
+        begin = self.first + (end - 1 - self.first) // every * every
+        return min(begin + self.length - 1, end - 1, self.last)
+
 
 class Stretch(NamedTuple):
     """Steps that repeat `cycle`, `turns` times, from step `first` on."""
@@ -147,24 +159,6 @@ class Timeline:
         """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""
         for stretch in self.stretches:
             yield from stretch.parts(first_step)
-
-    def upto(self, last: int) -> Iterator[tuple[Steps, Values]]:
-        """The same of the steps up to `last`; a cycle that is cut ends with its last whole turn.
-
-        >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).upto(10))
-        [(Steps(first=1, last=7, length=3, every=4), (0,)), \
-(Steps(first=4, last=8, length=1, every=4), (2,)), \
-(Steps(first=9, last=10, length=2, every=None), (0,))]
-        """
-        for stretch in self.stretches:
-            turns = min(stretch.turns, max(0, (last + 1 - stretch.first) // stretch.period))
-            yield from stretch._replace(turns=turns).parts() if turns else ()
-            begin = stretch.first + turns * stretch.period
-            for length, values in stretch.cycle if turns < stretch.turns else ():
-                if begin <= last:
-                    end = min(begin + length - 1, last)
-                    yield Steps(begin, end, end - begin + 1), values
-                begin += length
 
     @cached_property
     def spread(self) -> Counter[Values]:

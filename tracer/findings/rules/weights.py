@@ -163,10 +163,12 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
         for replica in updating[:1] if pattern.observed("compared") and variables else ():
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
             timeline = pattern.timeline(updates, *effects[:2], replica=replica)
-            looked = [
-                (at, still) for at, (made, seen, still) in timeline.upto(steps) if made and seen
-            ]
-            changed = max((at.last for at, still in looked if not still), default=0)
-            after = timeline.within(changed + 1, steps)
-            since = sum(number for number, (made, seen, _) in after if made and seen)
-            yield variables, sum(at.number for at, _ in looked), changed, since
+            looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
+            changed = max(
+                (at.last_before(steps + 1) for at, still in looked if not still), default=0
+            )
+            updated, since = (
+                sum(n for n, (made, seen, _) in timeline.within(first, steps) if made and seen)
+                for first in (1, changed + 1)
+            )
+            yield variables, updated, changed, since
