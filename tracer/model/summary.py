@@ -235,24 +235,26 @@ class Summary(Counts):
         The replicas of a worker are traced into one graph, which is counted once. With `paths`
         only those count that one of these paths of calls led to.
         """
-        among = None if paths is None else self._called_by(paths)
-        of_worker: dict[str, tuple[int, int]] = {}
-        for replica in self.replicas:
+        counts: dict[tuple[int, str], Values] = {}
+        for block in self.blocks if paths is None else self._called_by(paths):
+            if measure(block):
+                key = block.replica, self._function_around(block)
+                counts[key] = added(counts.get(key, (0, 0)), (block.graphs, block.idle))
+        of_replica: dict[int, Values] = {}
+        for (replica, function), (blocks, blocks_idle) in counts.items():
             worker = self.trace.replicas[replica].worker
-            by_function: dict[str, tuple[int, int]] = {}
-            for block in self._on[replica] if among is None else among:
-                if block.replica == replica and measure(block):
-                    function = self._function_around(block)
-                    traced, idle = by_function.get(function, (0, 0))
-                    by_function[function] = (traced + block.graphs, idle + block.idle)
-            traced = idle = 0
-            for function, (blocks, blocks_idle) in by_function.items():
-                most, most_idle = self._tracings.get((worker, function), (blocks, blocks_idle))
-                if blocks == blocks_idle:  # nothing of what counts ran, whatever else did
-                    most_idle = most
-                traced, idle = traced + min(blocks, most), idle + min(blocks_idle, most_idle)
-            of_worker[worker] = max(of_worker.get(worker, (0, 0)), (traced, idle))
-        return sum(t for t, _ in of_worker.values()), sum(i for _, i in of_worker.values())
+            most, most_idle = self._tracings.get((worker, function), (blocks, blocks_idle))
+            if blocks == blocks_idle:  # nothing of what counts ran, whatever else did
+                most_idle = most
+            fewest = min(blocks, most), min(blocks_idle, most_idle)
+            of_replica[replica] = added(of_replica.get(replica, (0, 0)), fewest)
+        of_worker: dict[str, Values] = {}
+        for replica, part in of_replica.items():
+            worker = self.trace.replicas[replica].worker
+            of_worker[worker] = max(of_worker.get(worker, (0, 0)), part)
+        return sum(traced for traced, _ in of_worker.values()), sum(
+            n for _, n in of_worker.values()
+        )
 
     def _called_by(self, paths: Collection[int]) -> list[Block]:
         """The blocks that one of these paths led to; of graphs that never ran see `_runners`."""
