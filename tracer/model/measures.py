@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from tracer.model.effects import OBSERVATIONS
-from tracer.model.records import Block, Kind, Observation
+from tracer.model.records import OBSERVATIONS, Block, Kind, Observation
 from tracer.model.selection import EXECUTIONS, ROLES, Counted, Selection
 
 Measure = Callable[[Block], int]
