@@ -122,13 +122,12 @@ def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:
     """A record, and those that it holds, with its fields of these names changed."""
     if isinstance(value, tuple):
         return tuple(_changed(each, change) for each in value)
-    fields = getattr(value, "__struct_fields__", ())
-    old = {field: getattr(value, field) for field in fields}
+    old = {field: getattr(value, field) for field in getattr(value, "__struct_fields__", ())}
     new = {
         field: change[field](held) if field in change else _changed(held, change)
         for field, held in old.items()
     }
-    return replace(value, **new) if fields else value
+    return replace(value, **new) if new else value
 
 
 def _name(file: str) -> str:

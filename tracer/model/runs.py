@@ -203,10 +203,7 @@ def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[
 
 def _changes(run: Run, weight: int) -> Iterator[tuple[int, int]]:
     """The steps at which the count changes because of `run`, with the change, in rising order."""
-    if run.stride == 1:
-        yield run.first, weight
-        yield run.last + 1, -weight
-        return
-    for step in range(run.first, run.last + 1, run.stride):
+    stride, length = (run.count, run.count) if run.stride == 1 else (run.stride, 1)
+    for step in range(run.first, run.last + 1, stride):
         yield step, weight
-        yield step + 1, -weight
+        yield step + length, -weight

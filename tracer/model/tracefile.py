@@ -118,20 +118,17 @@ def _error(path: str | Path, reason: object) -> TraceFileError:
 
 
 def _require_file(path: Path, status: os.stat_result) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise _error(path, "is a folder, not a trace file")
     if not stat.S_ISREG(status.st_mode):
-        raise _error(path, "is a device or a pipe, not a trace file")
+        what = "folder" if stat.S_ISDIR(status.st_mode) else "device or a pipe"
+        raise _error(path, f"is a {what}, not a trace file")
 
 
 def _read(path: Path) -> bytes:
     status = path.stat()
     _require_file(path, status)
     if status.st_size > MAX_BYTES:
-        raise _error(
-            path,
-            f"is too large for a trace file: {status.st_size:,} bytes, more than {MAX_BYTES:,}",
-        )
+        size = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
+        raise _error(path, f"is too large for a trace file: {size}")
     return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors put it there
 
 
