@@ -45,8 +45,9 @@ class Layer:
 def tree(summary: Summary) -> Layer:
     """The layers of an optimizer's variables, in the order of the variables."""
     updates = {
-        index: (pattern.total(measures.dense), pattern.total(measures.sparse))
+        index: counts
         for pattern in summary.patterns
+        for counts in [(pattern.total(measures.dense), pattern.total(measures.sparse))]
         for index in pattern.variables
     }
     known: dict[tuple[str, ...], Layer] = {(): Layer("", [])}
