@@ -84,6 +84,29 @@ def test_each_replica_must_change_what_can_change() -> None:
     assert of(*compared, *still, shape=(0, 4)) == ""
 
 
+def test_each_replica_is_judged_by_what_it_did() -> None:
+    """One made no steps, and the other nothing outside of its steps."""
+    blocks = (
+        block([step(), request(0), update(0)], Run(1, 1, 3)),
+        block([update(0)], is_step=False, total=2, outside=True, replica=1),
+    )
+    trace = traces.keras3(("a",), blocks, (called(1, (0,), eager=5),))
+    trace = traces.changed(trace, replicas=traces.replicas(2))
+    head, *_ = expect_updates(dense=1, per_step=True, per_replica=True)(trace).splitlines()
+    assert head == (
+        "dense updates: expected 1 in each step on each replica, but no step ran (replica 1)"
+    )
+
+
+def test_a_method_that_never_ran_is_named_once() -> None:
+    trace = traces.eager()
+    remark = Remark("override-unreached", "_resource_apply_dense", detail="update_step")
+    optimizer = msgspec.structs.replace(trace.optimizers[0], remarks=(remark,))
+    trace = traces.changed(trace, optimizers=(optimizer,))
+    text = " ".join(expect_updates(dense=4, per_step=True)(trace).split())
+    assert "overrides nothing" in text and "never ran" not in text
+
+
 def unused(name: str) -> CallTrace:
     """What an assertion knows of an optimizer that it was given, and that was not used."""
     (optimizer,) = traces.eager().optimizers
