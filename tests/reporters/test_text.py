@@ -21,7 +21,7 @@ from tracer.findings import catalogue
 from tracer.layout import distinct, shown
 from tracer.model.measures import updates
 from tracer.model.merge import combine
-from tracer.model.records import Block, Graph, Line, Replica
+from tracer.model.records import Block, Entry, Graph, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
@@ -381,6 +381,25 @@ def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
     text = render(traces.keras3(("a",), blocks, ()), color=True)
     assert "\x1b[1;33m11 " in text
     assert "gradients came, none was applied" in text
+
+
+@pytest.mark.parametrize(
+    ("work", "note"),
+    [
+        ([], "nothing was handed over"),
+        ([request(0, kind="none")], "no gradient came"),
+        ([request(0)], "gradients came, none was applied"),
+        ([request(0), request(1, kind="none"), update(0)], "1 without gradient"),
+    ],
+)
+def test_a_step_says_what_it_lacks(work: list[Entry], note: str) -> None:
+    blocks = (
+        block([step(), *work], Run(1, 1, 2)),
+        block([step(), request(0, 1), update(0, 1)], Run(3, 1, 5)),
+    )
+    text = render(traces.keras3(("a", "b"), blocks, ()), "step")
+    (line,) = [line for line in text.splitlines() if line.startswith("1-2 ")]
+    assert line.endswith(note)
 
 
 def test_what_a_step_is_is_said_each_time() -> None:

@@ -64,9 +64,11 @@ class Tree(Table):
 
     def __post_init__(self) -> None:
         """Make a row of each node."""
-        for _, node in islice(in_order(self.nodes), self.most):
-            name = "".join(_words(node, self.joint))
-            self.rows.append(Row(name, node.cells, style=node.style))
+        shown = islice(in_order(self.nodes), self.most)
+        self.rows = [
+            Row("".join(_words(node, self.joint)), node.cells, style=node.style)
+            for _, node in shown
+        ]
 
     def names(self, room: int) -> Sequence[str]:
         """The names as the lines of trees, with guides."""
