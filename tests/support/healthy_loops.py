@@ -5,7 +5,7 @@ that a rule looks for: they freeze, skip, accumulate, step twice for one batch, 
 out on purpose.
 """
 # mypy: ignore-errors
-# ruff: noqa: B905
+# ruff: noqa: B023, B905
 # Bodies as people write them: without types.
 
 import tempfile
@@ -88,21 +88,33 @@ def square(difference):
     return tf.reduce_mean(tf.square(difference))
 
 
+def fit(model, optimizer=None, n=24, seed=0, **options):
+    """Compile the model with the optimizer, if there is one, and fit it for 2 epochs or others."""
+    if optimizer is not None:
+        model.compile(optimizer, "mse")
+    model.fit(*data(n, seed=seed), **{"batch_size": 8, "epochs": 2, "verbose": 0, **options})
+
+
+def minimize(optimizer, loss, of):
+    """One step for the variables of a model, or for these, as most loops have it."""
+    variables = getattr(of, "trainable_variables", of)
+    with tf.GradientTape() as tape:
+        value = loss()
+    optimizer.apply_gradients(zip(tape.gradient(value, variables), variables))
+    return value
+
+
 # fit, as most people train.
 
 
 @add
 def plain_fit(k):
-    model = k.mlp(8, 1)
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(k.mlp(8, 1), k.adam())
 
 
 @add
 def fit_for_one_step(k):
-    model = k.mlp(8, 1)
-    model.compile(k.adam(), "mse")
-    model.fit(*data(8), batch_size=8, epochs=1, verbose=0)
+    fit(k.mlp(8, 1), k.adam(), n=8, epochs=1)
 
 
 @add
@@ -116,7 +128,7 @@ def fit_with_a_smaller_last_batch(k):
 def fit_in_eager_mode(k):
     model = k.mlp(8, 1)
     model.compile(k.adam(), "mse", run_eagerly=True)
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model)
 
 
 @add
@@ -159,7 +171,7 @@ def fit_on_a_generator(k):
 def compiled_by_xla(k):
     model = k.mlp(4, 1)
     model.compile(k.adam(), "mse", jit_compile=True)
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model)
 
 
 # Callbacks.
@@ -180,16 +192,14 @@ def callbacks_that_change_the_rate(k):
 def rate_that_falls_to_zero(k):
     model = k.mlp(4, 1)
     schedule = k.schedules().PolynomialDecay(0.1, 6, end_learning_rate=0.0)
-    model.compile(k.sgd(schedule), "mse")
-    model.fit(*data(), batch_size=8, epochs=4, verbose=0)
+    fit(model, k.sgd(schedule), epochs=4)
 
 
 @add
 def cosine_with_warm_up(k):
     model = k.mlp(4, 1)
     schedule = k.schedules().CosineDecayRestarts(0.1, 5)
-    model.compile(k.adam(schedule), "mse")
-    model.fit(*data(), batch_size=8, epochs=4, verbose=0)
+    fit(model, k.adam(schedule), epochs=4)
 
 
 @add
@@ -208,9 +218,7 @@ def stopped_in_the_first_batch(k):
         def on_train_batch_end(self, batch, logs=None):
             self.model.stop_training = True
 
-    model = k.mlp(4, 1)
-    model.compile(k.sgd(), "mse")
-    model.fit(*data(), batch_size=8, epochs=9, callbacks=[Stop()], verbose=0)
+    fit(k.mlp(4, 1), k.sgd(), epochs=9, callbacks=[Stop()])
 
 
 @add
@@ -244,8 +252,7 @@ def frozen_base(k):
     base = k.mlp(6, 4)
     base.trainable = False
     model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam())
 
 
 @add
@@ -253,11 +260,9 @@ def head_first_then_all_at_a_low_rate(k):
     base = k.mlp(6, 4)
     base.trainable = False
     model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam())
     base.trainable = True
-    model.compile(k.adam(1e-5), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam(1e-5))
 
 
 @add
@@ -267,27 +272,23 @@ def layer_by_layer_with_recompiles(k):
         layer.trainable = False
     for layer in reversed(model.layers):
         layer.trainable = True
-        model.compile(k.sgd(0.01), "mse")
-        model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+        fit(model, k.sgd(0.01), epochs=1)
 
 
 @add
 def frozen_half_way_with_a_recompile(k):
     model = k.mlp(6, 4, 1)
     optimizer = k.sgd(0.01)
-    model.compile(optimizer, "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, optimizer)
     model.layers[0].trainable = False
-    model.compile(k.sgd(0.01), "mse")
-    model.fit(*data(), batch_size=8, epochs=3, verbose=0)
+    fit(model, k.sgd(0.01), epochs=3)
 
 
 @add
 def made_trainable_after_training_for_the_export(k):
     model = k.mlp(6, 1)
     model.layers[0].trainable = False
-    model.compile(k.sgd(0.01), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.sgd(0.01))
     model.trainable = True
     with tempfile.TemporaryDirectory() as folder:
         model.save_weights(folder + "/all.weights.h5")
@@ -302,8 +303,7 @@ def batch_norm_that_stays_frozen(k):
     for layer in base.layers:
         layer.trainable = not isinstance(layer, k.layers.BatchNormalization)
     model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam())
 
 
 @add
@@ -322,8 +322,7 @@ def low_rank_adapters(k):
     inputs = k.layers.Input((4,))
     outputs = Adapted(k.layers.Dense(1))(Adapted(k.layers.Dense(6))(inputs))
     model = k.keras.Model(inputs, outputs)
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam())
 
 
 # Models.
@@ -333,8 +332,7 @@ def low_rank_adapters(k):
 def batch_norm_and_dropout(k):
     layers = [k.layers.Dense(4), k.layers.BatchNormalization(), k.layers.Dropout(0.5)]
     model = k.keras.Sequential([k.layers.Input((4,)), *layers, k.layers.Dense(1)])
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=3, verbose=0)
+    fit(model, k.adam(), epochs=3)
 
 
 @add
@@ -419,8 +417,7 @@ def regularized_and_constrained(k):
         4, kernel_regularizer="l2", kernel_constraint=k.keras.constraints.MaxNorm(1.0)
     )
     model = k.keras.Sequential([k.layers.Input((4,)), dense, k.layers.Dense(1)])
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam())
 
 
 @add
@@ -459,10 +456,7 @@ def eager_loop(k):
     model, optimizer = k.mlp(4, 1), k.adam()
     for _ in range(2):
         for x, y in batches():
-            with tf.GradientTape() as tape:
-                loss = square(model(x, training=True) - y)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            minimize(optimizer, lambda: square(model(x, training=True) - y), model)
 
 
 @add
@@ -471,11 +465,7 @@ def loop_in_a_function(k):
 
     @tf.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x, training=True) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        return loss
+        return minimize(optimizer, lambda: square(model(x, training=True) - y), model)
 
     for _ in range(3):
         for x, y in batches():
@@ -490,11 +480,7 @@ def whole_epoch_in_a_function(k):
     def epoch(dataset):
         total = 0.0
         for x, y in dataset:
-            with tf.GradientTape() as tape:
-                loss = square(model(x, training=True) - y)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-            total += loss
+            total += minimize(optimizer, lambda: square(model(x, training=True) - y), model)
         return total
 
     for _ in range(3):
@@ -506,10 +492,7 @@ def first_step_eager_and_the_others_in_a_graph(k):
     model, optimizer = k.mlp(4, 1), k.adam()
 
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
 
     step(*data(8))
     compiled = tf.function(step)
@@ -545,10 +528,7 @@ def new_function_for_each_stage(k):
 
         @tf.function
         def step(x, y, optimizer=optimizer):
-            with tf.GradientTape() as tape:
-                loss = square(model(x) - y)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            minimize(optimizer, lambda: square(model(x) - y), model)
 
         for x, y in batches():
             step(x, y)
@@ -577,9 +557,7 @@ def one_gradient_list_for_two_models(k):
 
     @tf.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(other(one(x)) - y)
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        minimize(optimizer, lambda: square(other(one(x)) - y), variables)
 
     for x, y in batches():
         step(x, y)
@@ -676,10 +654,7 @@ def jit_compiled_step(k):
 
     @tf.function(jit_compile=True)
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
 
     if hasattr(optimizer, "build"):
         optimizer.build(model.trainable_variables)
@@ -698,10 +673,7 @@ def step_as_a_method(k):
             input_signature=[tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1))],
         )
         def step(self, x, y):
-            with tf.GradientTape() as tape:
-                loss = square(self.model(x) - y)
-            gradients = tape.gradient(loss, self.model.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
+            minimize(self.optimizer, lambda: square(self.model(x) - y), self.model)
 
     trainer = Trainer()
     for x, y in batches(21):
@@ -714,10 +686,7 @@ def step_that_is_traced_before_to_look_at_it(k):
 
     @tf.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
 
     concrete = step.get_concrete_function(tf.TensorSpec((8, 4)), tf.TensorSpec((8, 1)))
     assert concrete.graph.get_operations()
@@ -756,16 +725,12 @@ def accumulation_by_hand(k):
 
 @add(kinds=("keras3",))
 def accumulation_by_keras(k):
-    model = k.mlp(4, 1)
-    model.compile(k.adam(gradient_accumulation_steps=3), "mse")
-    model.fit(*data(40), batch_size=4, epochs=2, verbose=0)
+    fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=3), n=40, batch_size=4)
 
 
 @add(kinds=("keras3",))
 def accumulation_that_never_comes_to_a_step(k):
-    model = k.mlp(4, 1)
-    model.compile(k.adam(gradient_accumulation_steps=8), "mse")
-    model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+    fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=8), epochs=1)
 
 
 @add
@@ -812,7 +777,7 @@ def accumulation_in_train_step(k):
         model.optimizer.build(model.dense.trainable_variables)
     else:
         model.optimizer._create_all_weights(model.dense.trainable_variables)
-    model.fit(*data(48), batch_size=4, epochs=2, verbose=0)
+    fit(model, n=48, batch_size=4)
 
 
 # Two optimizers and more.
@@ -876,15 +841,9 @@ def adversarial_pair_that_freezes_in_the_step(k):
     @tf.function
     def step(noise, real):
         judge.trainable = True
-        with tf.GradientTape() as tape:
-            loss = square(judge(real) - 1) + square(judge(maker(noise)))
-        gradients = tape.gradient(loss, judge.trainable_variables)
-        of_judge.apply_gradients(zip(gradients, judge.trainable_variables))
+        minimize(of_judge, lambda: square(judge(real) - 1) + square(judge(maker(noise))), judge)
         judge.trainable = False
-        with tf.GradientTape() as tape:
-            loss = square(judge(maker(noise)) - 1)
-        gradients = tape.gradient(loss, maker.trainable_variables)
-        of_maker.apply_gradients(zip(gradients, maker.trainable_variables))
+        minimize(of_maker, lambda: square(judge(maker(noise)) - 1), maker)
 
     for x, _ in batches():
         step(x, x[:, :2])
@@ -908,7 +867,7 @@ def frozen_for_a_look_and_back(k):
     model = k.mlp(4, 1)
     model.compile(k.sgd(), "mse")
     for _ in range(3):
-        model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+        fit(model, epochs=1)
         model.trainable = False
         model.evaluate(*data(), verbose=0)
         model.trainable = True
@@ -920,11 +879,9 @@ def second_model_after_an_error(k):
     for _ in range(2):
         model = k.mlp(4, 1)
         try:
-            model.compile(optimizer, "mse")
-            model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+            fit(model, optimizer)
         except (KeyError, ValueError):
-            model.compile(k.adam(), "mse")
-            model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+            fit(model, k.adam())
 
 
 @add
@@ -948,10 +905,7 @@ def adversarial_model_with_more_steps_of_the_critic(k):
                     loss = square(self.critic(real) - 1) + square(self.critic(self.maker(noise)))
                 gradients = tape.gradient(loss, self.critic.trainable_variables)
                 self.of_critic.apply_gradients(zip(gradients, self.critic.trainable_variables))
-            with tf.GradientTape() as tape:
-                loss = square(self(noise) - 1)
-            gradients = tape.gradient(loss, self.maker.trainable_variables)
-            self.of_maker.apply_gradients(zip(gradients, self.maker.trainable_variables))
+            minimize(self.of_maker, lambda: square(self(noise) - 1), self.maker)
             return {"loss": loss}
 
     x, _ = data()
@@ -970,17 +924,11 @@ def critic_trained_more_often_in_python(k):
 
     @tf.function
     def train_critic(noise, real):
-        with tf.GradientTape() as tape:
-            loss = square(critic(real) - 1) + square(critic(maker(noise)))
-        gradients = tape.gradient(loss, critic.trainable_variables)
-        of_critic.apply_gradients(zip(gradients, critic.trainable_variables))
+        minimize(of_critic, lambda: square(critic(real) - 1) + square(critic(maker(noise))), critic)
 
     @tf.function
     def train_maker(noise):
-        with tf.GradientTape() as tape:
-            loss = square(critic(maker(noise)) - 1)
-        gradients = tape.gradient(loss, maker.trainable_variables)
-        of_maker.apply_gradients(zip(gradients, maker.trainable_variables))
+        minimize(of_maker, lambda: square(critic(maker(noise)) - 1), maker)
 
     for x, _ in batches():
         for _ in range(5):
@@ -1047,15 +995,9 @@ def actor_that_is_trained_each_second_step(k):
     actor, critic = k.mlp(4, 1), k.mlp(4, 1, inputs=5)
     of_actor, of_critic = k.adam(), k.adam()
     for index, (x, y) in enumerate(batches(64)):
-        with tf.GradientTape() as tape:
-            loss = square(critic(tf.concat([x, y], 1)) - y)
-        gradients = tape.gradient(loss, critic.trainable_variables)
-        of_critic.apply_gradients(zip(gradients, critic.trainable_variables))
+        minimize(of_critic, lambda: square(critic(tf.concat([x, y], 1)) - y), critic)
         if index % 2:
-            with tf.GradientTape() as tape:
-                loss = -tf.reduce_mean(critic(tf.concat([x, actor(x)], 1)))
-            gradients = tape.gradient(loss, actor.trainable_variables)
-            of_actor.apply_gradients(zip(gradients, actor.trainable_variables))
+            minimize(of_actor, lambda: -tf.reduce_mean(critic(tf.concat([x, actor(x)], 1))), actor)
 
 
 @add
@@ -1064,10 +1006,7 @@ def episodes_of_different_lengths(k):
     random = np.random.default_rng(0)
     for _ in range(8):
         x = random.normal(size=(int(random.integers(3, 12)), 4)).astype("f4")
-        with tf.GradientTape() as tape:
-            loss = -tf.reduce_mean(tf.nn.log_softmax(policy(x))[:, 0])
-        gradients = tape.gradient(loss, policy.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, policy.trainable_variables))
+        minimize(optimizer, lambda: -tf.reduce_mean(tf.nn.log_softmax(policy(x))[:, 0]), policy)
 
 
 # Methods of training.
@@ -1126,7 +1065,7 @@ def sharpness_aware_model(k):
 
     model = Sharp()
     model.compile(k.sgd())
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model)
 
 
 @add
@@ -1134,10 +1073,7 @@ def slow_weights_that_follow(k):
     model, optimizer = k.mlp(4, 1), k.sgd()
     slow = model.get_weights()
     for index, (x, y) in enumerate(batches(64)):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
         if index % 4 == 3:
             slow = [s + 0.5 * (f - s) for s, f in zip(slow, model.get_weights())]
             model.set_weights(slow)
@@ -1145,9 +1081,7 @@ def slow_weights_that_follow(k):
 
 @add(kinds=KERAS)
 def average_kept_by_the_optimizer(k):
-    model = k.mlp(4, 1)
-    model.compile(k.sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3), "mse")
-    model.fit(*data(), batch_size=4, epochs=2, verbose=0)
+    fit(k.mlp(4, 1), k.sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3), batch_size=4)
 
 
 @add
@@ -1157,10 +1091,7 @@ def average_kept_by_hand(k):
 
     @tf.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
 
     raw = [each.value if k.kind == "keras3" else each for each in model.trainable_variables]
     for x, y in batches():
@@ -1173,10 +1104,7 @@ def average_that_is_read_by_the_program(k):
     model, optimizer = k.mlp(4, 1), k.sgd(use_ema=True)
     optimizer.build(model.trainable_variables)
     for x, y in batches():
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
     for own, average in zip(model.trainable_variables, optimizer._model_variables_moving_average):
         own.assign(average)
 
@@ -1186,16 +1114,13 @@ def decay_with_exceptions(k):
     optimizer = k.optimizers.AdamW(0.01, weight_decay=0.1)
     model = k.mlp(4, 1)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
-    model.compile(optimizer, "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, optimizer)
 
 
 @add
 def clipping_options(k):
     for options in ({"clipnorm": 1.0}, {"clipvalue": 0.5}, {"global_clipnorm": 1.0}):
-        model = k.mlp(4, 1)
-        model.compile(k.sgd(**options), "mse")
-        model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+        fit(k.mlp(4, 1), k.sgd(**options), epochs=1)
 
 
 @add
@@ -1215,9 +1140,7 @@ def every_optimizer_of_keras(k):
             continue
         if not issubclass(cls, k.keras.optimizers.Optimizer):
             continue
-        model = k.mlp(4, 1)
-        model.compile(cls(), "mse")
-        model.fit(*data(16), batch_size=8, epochs=1, verbose=0)
+        fit(k.mlp(4, 1), cls(), n=16, epochs=1)
 
 
 @add
@@ -1241,11 +1164,10 @@ def teacher_and_student(k):
             return {"loss": loss}
 
     teacher = k.mlp(8, 1)
-    teacher.compile(k.adam(), "mse")
-    teacher.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(teacher, k.adam())
     model = Distiller(teacher, k.mlp(2, 1))
     model.compile(k.adam())
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model)
 
 
 @add
@@ -1281,9 +1203,7 @@ def meta_learning_by_hand(k):
         inner = k.sgd(0.05)
         for _ in range(3):
             x, y = data(8)
-            with tf.GradientTape() as tape:
-                loss = square(model(x) - y)
-            inner.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            minimize(inner, lambda: square(model(x) - y), variables)
         away = [old - new for old, new in zip(before, model.get_weights())]
         model.set_weights(before)
         outer.apply_gradients(zip(map(tf.constant, away), variables))
@@ -1348,9 +1268,7 @@ def branches_that_take_turns_with_none(k):
     shared, heads, optimizer = k.mlp(3, 3), [k.mlp(1, inputs=3) for _ in range(2)], k.adam()
     variables = shared.trainable_variables + [v for h in heads for v in h.trainable_variables]
     for index, (x, y) in enumerate(batches(64)):
-        with tf.GradientTape() as tape:
-            loss = square(heads[index % 2](shared(x)) - y)
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        minimize(optimizer, lambda: square(heads[index % 2](shared(x)) - y), variables)
 
 
 @add
@@ -1374,9 +1292,7 @@ def curriculum_with_a_list_for_each_phase(k):
         optimizer = k.sgd()
         variables = [v for layer in model.layers[-phase:] for v in layer.trainable_variables]
         for x, y in batches():
-            with tf.GradientTape() as tape:
-                loss = square(model(x) - y)
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            minimize(optimizer, lambda: square(model(x) - y), variables)
 
 
 @add(kinds=("keras3", "legacy"))
@@ -1387,9 +1303,7 @@ def one_optimizer_for_growing_lists(k):
     for phase in (1, 2, 3):
         variables = [v for layer in model.layers[-phase:] for v in layer.trainable_variables]
         for x, y in batches():
-            with tf.GradientTape() as tape:
-                loss = square(model(x) - y)
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+            minimize(optimizer, lambda: square(model(x) - y), variables)
 
 
 @add
@@ -1419,8 +1333,7 @@ def mixed_precision(k):
     k.keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        fit(model, k.adam())
     finally:
         k.keras.mixed_precision.set_global_policy("float32")
 
@@ -1475,9 +1388,7 @@ def loss_that_is_scaled_by_hand(k):
 @add(kinds=("keras3",))
 def scale_that_is_too_high_at_first(k):
     optimizer = k.optimizers.LossScaleOptimizer(k.sgd(), initial_scale=2.0**126)
-    model = k.mlp(4, 1)
-    model.compile(optimizer, "mse")
-    model.fit(*data(64), batch_size=4, epochs=2, verbose=0)
+    fit(k.mlp(4, 1), optimizer, n=64, batch_size=4)
 
 
 # Interruptions.
@@ -1489,10 +1400,7 @@ def run_that_an_error_ends(k):
 
     @tf.function
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        minimize(optimizer, lambda: square(model(x) - y), model)
 
     try:
         for index, (x, y) in enumerate(batches()):
@@ -1533,10 +1441,7 @@ def restored_from_a_checkpoint(k):
                 optimizer.build(model.trainable_variables)
             checkpoint.restore(manager.latest_checkpoint)
             for x, y in batches():
-                with tf.GradientTape() as tape:
-                    loss = square(model(x) - y)
-                gradients = tape.gradient(loss, model.trainable_variables)
-                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+                minimize(optimizer, lambda: square(model(x) - y), model)
             manager.save()
 
 
@@ -1544,40 +1449,34 @@ def restored_from_a_checkpoint(k):
 def saved_loaded_and_trained_on(k):
     with tempfile.TemporaryDirectory() as folder:
         model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        fit(model, k.adam())
         path = folder + "/model." + ("h5" if k.kind == "legacy" else "keras")
         model.save(path)
         model = k.keras.models.load_model(path)
-        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        fit(model)
 
 
 @add
 def best_weights_taken_back_half_way(k):
     model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model, k.adam())
     kept = model.get_weights()
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model)
     model.set_weights(kept)
-    model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+    fit(model)
 
 
 @add
 def folds_each_with_a_model_of_its_own(k):
     for fold in range(3):
         k.keras.backend.clear_session()
-        model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-        model.fit(*data(seed=fold), batch_size=8, epochs=2, verbose=0)
+        fit(k.mlp(4, 1), k.adam(), seed=fold)
 
 
 @add
 def search_for_a_rate(k):
     for rate in (0.1, 0.01, 0.001):
-        model = k.mlp(3, 1)
-        model.compile(k.sgd(rate), "mse")
-        model.fit(*data(16), batch_size=8, epochs=1, verbose=0)
+        fit(k.mlp(3, 1), k.sgd(rate), n=16, epochs=1)
 
 
 @add
@@ -1586,32 +1485,27 @@ def folds_that_begin_with_the_same_weights(k):
     first = model.get_weights()
     for fold in range(3):
         model.set_weights(first)
-        model.compile(k.adam(), "mse")
-        model.fit(*data(seed=fold), batch_size=8, epochs=2, verbose=0)
+        fit(model, k.adam(), seed=fold)
 
 
 @add(kinds=KERAS)
 def weights_that_are_loaded_before_compile(k):
     with tempfile.TemporaryDirectory() as folder:
         model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        fit(model, k.adam())
         model.save_weights(folder + "/only.weights.h5")
         model = k.mlp(4, 1)
         model.load_weights(folder + "/only.weights.h5")
-        model.compile(k.adam(), "mse")
-        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        fit(model, k.adam())
 
 
 @add
 def cloned_model(k):
     model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse")
-    model.fit(*data(), batch_size=8, epochs=1, verbose=0)
+    fit(model, k.adam(), epochs=1)
     clone = k.keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
-    clone.compile(k.adam(), "mse")
-    clone.fit(*data(), batch_size=8, epochs=1, verbose=0)
+    fit(clone, k.adam(), epochs=1)
 
 
 @add
@@ -1621,8 +1515,7 @@ def optimizer_given_to_the_next_model(k):
         model = k.mlp(4, 1)
         if k.kind != "legacy" and index:
             optimizer = type(optimizer).from_config(optimizer.get_config())
-        model.compile(optimizer, "mse")
-        model.fit(*data(), batch_size=8, epochs=2, verbose=0)
+        fit(model, optimizer)
 
 
 # Strategies.
@@ -1667,11 +1560,7 @@ def loop_on_two_replicas(k):
             optimizer.build(model.trainable_variables)
 
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y) / 2
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        return loss
+        return minimize(optimizer, lambda: square(model(x) - y) / 2, model)
 
     @tf.function
     def run(x, y):
