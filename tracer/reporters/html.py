@@ -39,13 +39,6 @@ _FEWEST = 30  # of each optimizer
 _BARS = 40  # of a chart
 _NAME = 120  # characters of a command
 _NOTES = 200
-_CALLERS = {
-    "your program": "program",
-    "framework": "framework",
-    "graph": "graph",
-    "method": "method",
-}
-"""What a box of the chart of callers can be, with its colour."""
 _COLUMNS = (
     "shape",
     "dtype",
@@ -104,7 +97,6 @@ def render(trace: Trace, by: None = None) -> str:
         script=Markup(script),
         hash=Markup(f"'sha256-{digest}'"),
         data=data,
-        kinds=_CALLERS,
         first_not_finite=cells.FIRST,
         boxes_of=lambda whole: sorted(_boxes(whole), key=lambda box: (-box[2].executions, box[0])),
         callers=callers,
@@ -176,7 +168,7 @@ def _boxes(
 
 
 def _color(caller: Caller) -> str:
-    """Which colour of `_CALLERS` it has."""
+    """What it is, which is its colour."""
     line = caller.line
     if caller.method or line is None:
         return "method"

@@ -84,8 +84,8 @@ def _event(step: int, *values: Any) -> Any:
 def _scalars(summary: Summary) -> Iterator[tuple[tuple[str, ...], Timeline]]:
     """What each step counts, with the names of the scalars."""
     updates = summary.timeline(measures.dense, measures.sparse)
-    names = "updates/dense", "updates/sparse", "skipped"
-    yield names, updates.map(lambda values: (*values, int(not any(values))))
+    with_skipped = updates.map(lambda values: (*values, int(not any(values))))
+    yield ("updates/dense", "updates/sparse", "skipped"), with_skipped
     if summary.effects:
         seen: tuple[Observation, Observation] = "unchanged", "not_finite"
         yield seen, summary.timeline(observations=seen)
@@ -98,14 +98,12 @@ def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]
     size = -(-steps // MOST_POINTS) if len(ends) > MOST_POINTS else 1
     if size > 1:
         ends = [*range(size, steps, size), steps]
-    points = []
-    for last in ends:
-        first = (last - 1) // size * size + 1
-        counts = [[n * each for each in values] for n, values in timeline.within(first, last)]
-        points.append(
-            (last, [sum(each) / (last + 1 - first) for each in zip(*counts, strict=True)])
-        )
-    return points, size
+    return [(last, _means(timeline, (last - 1) // size * size + 1, last)) for last in ends], size
+
+
+def _means(timeline: Timeline, first: int, last: int) -> list[float]:
+    counts = [[n * each for each in values] for n, values in timeline.within(first, last)]
+    return [sum(each) / (last + 1 - first) for each in zip(*counts, strict=True)]
 
 
 def _text(report: str) -> Any:
