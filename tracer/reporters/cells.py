@@ -102,11 +102,9 @@ def _weights(cell: Cell) -> str:
         return "not compared"
 
     def among(number: int) -> str:
-        if cell.compared == 1:
-            return ""
-        if number == cell.compared:
-            return " in each step"
-        return f" in {number:,} of the {some(cell.compared, 'step')}"
+        part = f" in {number:,} of the {some(cell.compared, 'step')}"
+        each = "" if cell.compared == 1 else " in each step"
+        return each if number == cell.compared else part
 
     text = f"changed{among(cell.compared)}"
     if cell.unchanged:

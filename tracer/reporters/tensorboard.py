@@ -17,7 +17,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tracer.layout import shown
 from tracer.model import measures
-from tracer.model.records import Observation
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
@@ -87,8 +86,8 @@ def _scalars(summary: Summary) -> Iterator[tuple[tuple[str, ...], Timeline]]:
     with_skipped = updates.map(lambda values: (*values, int(not any(values))))
     yield ("updates/dense", "updates/sparse", "skipped"), with_skipped
     if summary.effects:
-        seen: tuple[Observation, Observation] = "unchanged", "not_finite"
-        yield seen, summary.timeline(observations=seen)
+        effects = summary.timeline(observations=("unchanged", "not_finite"))
+        yield ("unchanged", "not_finite"), effects
 
 
 def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]]], int]:

@@ -67,15 +67,15 @@ def track(lane: Lane, steps: int, cells: Cells, grain: int) -> list[list[Any]]:
 
 def _mean_run(stretches: Sequence[Stretch], steps: int) -> float:
     """The steps of a run where runs are so short that a page of exact ones is narrowest."""
-    means = [steps / sum(len(each.cycle) * each.turns for each in stretches)]
-    means += [
-        each.period / len(each.cycle)
-        for each in stretches
-        if len(each.cycle) * each.turns > COLUMNS
-    ]
-    means += [
-        (after.first - before.first) / COLUMNS
-        for before, after in zip(stretches, stretches[COLUMNS:], strict=False)
+    pairs = zip(stretches, stretches[COLUMNS:], strict=False)
+    means = [
+        steps / sum(len(each.cycle) * each.turns for each in stretches),
+        *(
+            each.period / len(each.cycle)
+            for each in stretches
+            if len(each.cycle) * each.turns > COLUMNS
+        ),
+        *((after.first - before.first) / COLUMNS for before, after in pairs),
     ]
     return min(means)
 
