@@ -22,9 +22,6 @@ MARKS = {
 UNCHANGED, PARTLY, NOT_FINITE = MARKS
 FIRST = "not finite for the first time"
 
-Row = tuple[str, str, str, str]
-"""The colours of the state and of the mark, and the words on both."""
-
 
 class Cells:
     """Describes the cells of one optimizer; cells that are described alike have one number."""
@@ -37,8 +34,8 @@ class Cells:
         self.expected = self._cause if why.usual else ""
         """Why steps updated nothing, if that is as it should be; else empty."""
         self.states = states(heat.levels, self.expected)
-        self.rows: dict[Row, int] = {}
-        """What is said of the cells, with their numbers."""
+        self.rows: dict[tuple[str, str, str, str], int] = {}
+        """The colours of state and mark, and the words on both, with the number that they have."""
         self.number = cache(self._number)
         """The number of a cell of a variable, which perhaps was never updated."""
 
@@ -50,14 +47,13 @@ class Cells:
             (color, mark, self._updates(cell, state), weights), len(self.rows)
         )
 
-    def legend(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    def legend(self) -> tuple[list[tuple[str, str]], ...]:
         """The states and the marks that there are, with their colours."""
         used = {color for row in self.rows for color in row[:2]}
-        states, marks = (
+        return tuple(
             [(text, color) for text, color in each.items() if color in used]
             for each in (self.states, MARKS)
         )
-        return states, marks
 
     def _state(self, cell: Cell, never: bool) -> str:
         """Which of the states the steps are in."""
@@ -95,10 +91,8 @@ class Cells:
 
 def mark_of(cell: Cell) -> str:
     """Which of `MARKS` the steps have; empty if the updates changed the variable."""
-    if cell.not_finite:
-        return NOT_FINITE
-    if not cell.ineffective:
-        return ""
+    if cell.not_finite or not cell.ineffective:
+        return NOT_FINITE if cell.not_finite else ""
     return UNCHANGED if cell.ineffective == cell.steps - cell.without else PARTLY
 
 
@@ -108,11 +102,9 @@ def _weights(cell: Cell) -> str:
         return "not compared"
 
     def among(number: int) -> str:
-        if cell.compared == 1:
-            return ""
-        if number == cell.compared:
-            return " in each step"
-        return f" in {number:,} of the {some(cell.compared, 'step')}"
+        part = f" in {number:,} of the {some(cell.compared, 'step')}"
+        each = "" if cell.compared == 1 else " in each step"
+        return each if number == cell.compared else part
 
     text = f"changed{among(cell.compared)}"
     if cell.unchanged:

@@ -49,8 +49,8 @@ class Cell(NamedTuple):
         >>> Cell(1, 0, 2, 0, 2, 2).times(3)[:6]
         (3, 0, 6, 0, 2, 2)
         """
-        sums = [number * count for count in self]
-        return Cell(*sums)._replace(least=self.least, most=self.most)
+        sums = Cell(*[number * count for count in self])
+        return sums._replace(least=self.least, most=self.most)
 
 
 _LEAST, _MOST = Cell._fields.index("least"), Cell._fields.index("most")
@@ -153,8 +153,6 @@ class HeatMap:
         self.lanes: list[Lane] = []
         self._numbers: dict[tuple[int, int], int] = {}  # of the lanes, by their timelines' ids
         self._summary = summary
-        self.left_off = 0
-        """Replicas that are like none of those shown, and have no view of their own."""
         self.views = self._views()
         """Each replica that is like no other, and all of them together, which come first if the
         replicas differ."""
@@ -179,12 +177,12 @@ class HeatMap:
         alike: dict[tuple[int, ...], list[int]] = {}
         most = min(_MAX_VIEWS, max(1, _MAX_CELLS // (1 + len(summary.patterns))))
         for replica in summary.replicas:
-            if len(alike) == most:
-                self.left_off += 1
-            else:
+            if len(alike) < most:
                 key = (summary.steps_on[replica], *self._lanes(replica))
                 alike.setdefault(key, []).append(replica)
         copy, number = replica_noun(summary.trace), len(summary.replicas)
+        self.left_off = number - sum(map(len, alike.values()))
+        """Replicas that are like none of those shown, and have no view of their own."""
         per = f"step and {copy}" if number > 1 else "step"
         views = [
             View(self._name(replicas, copy), per, steps, tuple(lanes))

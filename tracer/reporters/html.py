@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -19,7 +18,6 @@ from markupsafe import Markup
 from tracer.findings.catalogue import Finding, findings
 from tracer.layout import cut, shown
 from tracer.model import callers, labels, measures
-from tracer.model.callers import Caller
 from tracer.model.dialects import dialect_of
 from tracer.model.programs import endings, runs
 from tracer.model.summary import Summary, summaries_of
@@ -39,13 +37,6 @@ _FEWEST = 30  # of each optimizer
 _BARS = 40  # of a chart
 _NAME = 120  # characters of a command
 _NOTES = 200
-_CALLERS = {
-    "your program": "program",
-    "framework": "framework",
-    "graph": "graph",
-    "method": "method",
-}
-"""What a box of the chart of callers can be, with its colour."""
 _COLUMNS = (
     "shape",
     "dtype",
@@ -104,7 +95,6 @@ def render(trace: Trace, by: None = None) -> str:
         script=Markup(script),
         hash=Markup(f"'sha256-{digest}'"),
         data=data,
-        kinds=_CALLERS,
         first_not_finite=cells.FIRST,
         boxes_of=lambda whole: sorted(_boxes(whole), key=lambda box: (-box[2].executions, box[0])),
         callers=callers,
@@ -128,8 +118,8 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
         first = min(trace.programs, key=lambda each: each.started)
         began = datetime.fromtimestamp(first.started, timezone.utc)
         parts = [f"{cut(first.command, _NAME, _NAME // 2)}, {began:%Y-%m-%d %H:%M} UTC"]
-    severities = Counter(each.severity for each in found)
-    counts = [some(severities[each], each) for each in ("error", "warning") if severities[each]]
+    severities = [each.severity for each in found]
+    counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
     return shown(": ".join([*parts, listed(counts) or "no errors and no warnings"]))
 
 
@@ -165,8 +155,8 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
 
 
 def _boxes(
-    caller: Caller, depth: int = 0, begin: int = 0
-) -> Iterator[tuple[int, int, Caller, str]]:
+    caller: callers.Caller, depth: int = 0, begin: int = 0
+) -> Iterator[tuple[int, int, callers.Caller, str]]:
     """The callers as boxes: depth, executions to the left, and colour; a child after its caller."""
     for child in caller.children:
         if child.executions:
@@ -175,8 +165,8 @@ def _boxes(
             begin += child.executions
 
 
-def _color(caller: Caller) -> str:
-    """Which colour of `_CALLERS` it has."""
+def _color(caller: callers.Caller) -> str:
+    """What it is, which is its colour."""
     line = caller.line
     if caller.method or line is None:
         return "method"

@@ -17,7 +17,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from tracer.layout import shown
 from tracer.model import measures
-from tracer.model.records import Observation
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
@@ -84,11 +83,11 @@ def _event(step: int, *values: Any) -> Any:
 def _scalars(summary: Summary) -> Iterator[tuple[tuple[str, ...], Timeline]]:
     """What each step counts, with the names of the scalars."""
     updates = summary.timeline(measures.dense, measures.sparse)
-    names = "updates/dense", "updates/sparse", "skipped"
-    yield names, updates.map(lambda values: (*values, int(not any(values))))
+    with_skipped = updates.map(lambda values: (*values, int(not any(values))))
+    yield ("updates/dense", "updates/sparse", "skipped"), with_skipped
     if summary.effects:
-        seen: tuple[Observation, Observation] = "unchanged", "not_finite"
-        yield seen, summary.timeline(*map(measures.observing, seen))
+        seen = summary.timeline(measures.observing("unchanged"), measures.observing("not_finite"))
+        yield ("unchanged", "not_finite"), seen
 
 
 def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]]], int]:
@@ -98,14 +97,12 @@ def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]
     size = -(-steps // MOST_POINTS) if len(ends) > MOST_POINTS else 1
     if size > 1:
         ends = [*range(size, steps, size), steps]
-    points = []
-    for last in ends:
-        first = (last - 1) // size * size + 1
-        counts = [[n * each for each in values] for n, values in timeline.within(first, last)]
-        points.append(
-            (last, [sum(each) / (last + 1 - first) for each in zip(*counts, strict=True)])
-        )
-    return points, size
+    return [(last, _means(timeline, (last - 1) // size * size + 1, last)) for last in ends], size
+
+
+def _means(timeline: Timeline, first: int, last: int) -> list[float]:
+    counts = [[n * each for each in values] for n, values in timeline.within(first, last)]
+    return [sum(each) / (last + 1 - first) for each in zip(*counts, strict=True)]
 
 
 def _text(report: str) -> Any:

@@ -23,8 +23,6 @@ FACTOR = 4
 """How many cells of a size are one of the next."""
 _DIGITS = 4  # that a number takes, with its comma
 
-Track = list[list[object]]
-
 
 def fitting(summary: Summary, heat: HeatMap, most: int) -> tuple[int, Cells, list[dict[str, Any]]]:
     """The track of each lane, the finest that take at most so many characters, with their cells.
@@ -46,9 +44,9 @@ def fitting(summary: Summary, heat: HeatMap, most: int) -> tuple[int, Cells, lis
         grain *= FACTOR
 
 
-def track(lane: Lane, steps: int, cells: Cells, grain: int) -> Track:
+def track(lane: Lane, steps: int, cells: Cells, grain: int) -> list[list[Any]]:
     """The cells of a lane, of at least `grain` steps each if it is an irregular one."""
-    made: Track = []
+    made: list[list[Any]] = []
     stretches: Sequence[Stretch] = lane.timeline.stretches
     size = grain
     if grain == 1 or lane.size <= 2 * steps // grain:
@@ -69,15 +67,15 @@ def track(lane: Lane, steps: int, cells: Cells, grain: int) -> Track:
 
 def _mean_run(stretches: Sequence[Stretch], steps: int) -> float:
     """The steps of a run where runs are so short that a page of exact ones is narrowest."""
-    means = [steps / sum(len(each.cycle) * each.turns for each in stretches)]
-    means += [
-        each.period / len(each.cycle)
-        for each in stretches
-        if len(each.cycle) * each.turns > COLUMNS
-    ]
-    means += [
-        (after.first - before.first) / COLUMNS
-        for before, after in zip(stretches, stretches[COLUMNS:], strict=False)
+    pairs = zip(stretches, stretches[COLUMNS:], strict=False)
+    means = [
+        steps / sum(len(each.cycle) * each.turns for each in stretches),
+        *(
+            each.period / len(each.cycle)
+            for each in stretches
+            if len(each.cycle) * each.turns > COLUMNS
+        ),
+        *((after.first - before.first) / COLUMNS for before, after in pairs),
     ]
     return min(means)
 
