@@ -1,6 +1,7 @@
 """The updates of each layer: variables folded by the path in their names, for every report."""
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -23,14 +24,15 @@ class Layer:
     """A layer, or one variable, which has no children."""
 
     name: str
-    updates: list[tuple[int, int]]
-    """The dense and the sparse updates of each variable in it."""
+    updates: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How many of its variables have how many dense and sparse updates."""
     children: list["Layer"] = field(default_factory=list)
 
     def counts(self) -> tuple[int, int, int, int, int]:
         """Its variables, how many were never updated, and their updates: all, dense and sparse."""
-        dense, sparse = (sum(kind) for kind in zip((0, 0), *self.updates, strict=True))
-        return len(self.updates), self.updates.count((0, 0)), dense + sparse, dense, sparse
+        dense = sum(number * each for (each, _), number in self.updates.items())
+        sparse = sum(number * each for (_, each), number in self.updates.items())
+        return self.updates.total(), self.updates[0, 0], dense + sparse, dense, sparse
 
     def walk(
         self, joint: str, path: str = "", depth: int = 0
@@ -50,16 +52,16 @@ def tree(summary: Summary) -> Layer:
         for counts in [(pattern.total(measures.dense), pattern.total(measures.sparse))]
         for index in pattern.variables
     }
-    known: dict[tuple[str, ...], Layer] = {(): Layer("", [])}
+    known: dict[tuple[str, ...], Layer] = {(): Layer("")}
     for index in summary.variables:
         path = tuple(summary.trace.variables[index].name.split(summary.dialect.separator))
-        known[()].updates.append(updates[index])
+        known[()].updates[updates[index]] += 1
         for size in range(1, len(path)):
             if path[:size] not in known:
-                known[path[:size]] = Layer(path[size - 1], [])
+                known[path[:size]] = Layer(path[size - 1])
                 known[path[: size - 1]].children.append(known[path[:size]])
-            known[path[:size]].updates.append(updates[index])
-        known[path[:-1]].children.append(Layer(path[-1], [updates[index]]))
+            known[path[:size]].updates[updates[index]] += 1
+        known[path[:-1]].children.append(Layer(path[-1], Counter([updates[index]])))
     return known[()]
 
 
@@ -86,7 +88,7 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int 
         rest = len(layer.children) - len(first)
         notes.append(", ".join(first) + (f" and {rest:,} more" if rest else ""))
         children = []
-    of_each = list(map(sum, layer.updates))
+    of_each = [sum(each) for each in layer.updates]
     return Node(
         names=(name,),
         cells=(
@@ -115,4 +117,6 @@ def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
 
 def _shape(layer: Layer) -> Hashable:
     """What is equal for layers that hold the same variables with the same counts."""
-    return tuple(layer.updates), tuple((each.name, _shape(each)) for each in layer.children)
+    return frozenset(layer.updates.items()), tuple(
+        (each.name, _shape(each)) for each in layer.children
+    )
