@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracer.hooks import recording
     from tracer.recorder.recorder import Recorder
     from tracer.recorder.tensorflow.frozen import FrozenLayer
-    from tracer.reporters.rows import By
+    from tracer.reporters.tables import By
 
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from support.odometers import KINDS, ODOMETERS
 
 import tracer
 from tracer.model.summary import summaries_of
-from tracer.reporters import rows, text as text_report
+from tracer.reporters import tables, text as text_report
 
 QUICK = {
     ("mirrored 2: loss scale", "legacy"),
@@ -228,7 +228,7 @@ def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
     (summary,) = summaries_of(trace)
     assert [
         (row.updates, row.accumulated, row.unchanged, row.not_finite)
-        for row in rows.by_step(summary)
+        for row in tables.by_step(summary)
         for _ in range(row.length)
     ] == expected
     assert {each[:3] for each in expected} == {(0, 1, 2), (0, 0, 2), (2, 0, 1), (2, 0, 2)}

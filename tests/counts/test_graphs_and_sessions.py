@@ -17,7 +17,7 @@ from support.odometers import ODOMETERS, FailingCalls, Reading, reading
 
 import tracer
 from tracer.model.summary import summaries_of
-from tracer.reporters.rows import by_method
+from tracer.reporters.tables import by_method
 
 pytestmark = pytest.mark.wide
 

@@ -28,7 +28,7 @@ from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline
 from tracer.reporters import cells, colors, heatmap, html, tracks
 from tracer.reporters.heatmap import Cell, HeatMap, Lane
-from tracer.reporters.rows import VariableRow
+from tracer.reporters.tables import VariableRow
 
 MEGABYTE = 1_000_000
 

@@ -29,7 +29,7 @@ from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.reporters import console, csvreport
 from tracer.reporters.answer import answer, question
-from tracer.reporters.rows import TREES, By, by_variable
+from tracer.reporters.tables import TREES, By, by_variable
 from tracer.reporters.text import render
 
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "caller", "layer")

@@ -18,7 +18,7 @@ from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.reporters import console
-from tracer.reporters.rows import By
+from tracer.reporters.tables import By
 
 FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""

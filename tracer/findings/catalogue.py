@@ -1,7 +1,8 @@
 """What looks wrong in a trace: `CallTrace.findings()`, and the rules that find it.
 
-No TensorFlow. Rules are functions, in the modules beside this one; a rule says nothing that the
-trace does not show. Where a trace is incomplete, rules on what did *not* happen are silent.
+No TensorFlow. Rules are functions, in the modules of `tracer.findings.rules`; a rule says nothing
+that the trace does not show. Where a trace is incomplete, rules on what did *not* happen are
+silent.
 """
 
 from collections.abc import Collection

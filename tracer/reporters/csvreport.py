@@ -1,4 +1,7 @@
-"""One table of the report as CSV, for a spreadsheet."""
+"""One table of the report as CSV, for a spreadsheet.
+
+Its columns are the fields of a row in `tracer.reporters.tables`.
+"""
 
 import csv
 import io
@@ -6,7 +9,7 @@ import io
 from tracer.errors import shown
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters.rows import By, Value, columns, rows
+from tracer.reporters.tables import By, Value, columns, rows
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""

@@ -23,7 +23,7 @@ from tracer.model.programs import endings, runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
-from tracer.reporters import caller_tree, cells, colors, layer_tree, rows, template, tracks
+from tracer.reporters import caller_tree, cells, colors, layer_tree, tables, template, tracks
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.heatmap import HeatMap
 from tracer.reporters.text import headline
@@ -105,7 +105,7 @@ def render(trace: Trace, by: None = None) -> str:
         layer_tree=layer_tree,
         log1p=math.log1p,
         measures=measures,
-        rows=rows,
+        tables=tables,
         some=some,
         tracings=tracings,
     )
@@ -129,7 +129,7 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
     grain, described, found = tracks.fitting(summary, heat, most)
     states, marks = described.legend()
     table: list[list[Any]] = []
-    for index, row in zip(summary.variables, rows.by_variable(summary), strict=True):
+    for index, row in zip(summary.variables, tables.by_variable(summary), strict=True):
         values = [shown(value) if isinstance(value, str) else value for value in row]
         most -= len(json.dumps(values)) + 8
         if most < 0:

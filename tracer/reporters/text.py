@@ -24,7 +24,7 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.rows import By
+from tracer.reporters.tables import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
 
 _MANY_REPLICAS = 16

@@ -1,4 +1,4 @@
-"""The tables of the text report: the figures of `rows`, with what there is to say about them."""
+"""The tables of the text report: the figures of `tables`, with what there is to say about them."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -25,8 +25,8 @@ from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_a
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
 from tracer.model.wording import dash, first_true, some
-from tracer.reporters import caller_tree, layer_tree, rows
-from tracer.reporters.rows import By, StepRow
+from tracer.reporters import caller_tree, layer_tree, tables
+from tracer.reporters.tables import By, StepRow
 from tracer.reporters.trees import Node, Tree, in_order
 
 ODD = "bold yellow"
@@ -193,7 +193,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
     copy, several = replica_noun(summary.trace), len(summary.replicas) > 1
     why, idle = reason(summary), bool(summary.total(measures.ineffective))
-    figures = rows.by_step(summary)
+    figures = tables.by_step(summary)
     kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
     header = f"per step,\nall {copy}s" if several else "per step"
     table = Table(header, (*_UPDATES, *_EFFECTS), cut_names=False)
@@ -252,7 +252,7 @@ def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     copy, names = replica_noun(summary.trace), replica_ids(summary.trace)
     table = Table(copy, (Column("steps"), *_UPDATES, _BEHIND, Column("device", 4, left=True)))
     behind = _behind(summary, [[index] for index in summary.replicas])
-    figures = zip(summary.replicas, rows.by_replica(summary), behind, strict=True)
+    figures = zip(summary.replicas, tables.by_replica(summary), behind, strict=True)
     for index, row, late in islice(figures, asked.most):
         counts = _figures(row.steps, row.updates, row.dense, row.sparse)
         device = shown(row.device.rpartition("device:")[2]) or "-"
@@ -268,8 +268,8 @@ def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
     ranks = replica_noun(summary.trace) == "rank"  # each is one replica
     columns = (Column("replicas", drop=2, optional=ranks), Column("steps"), *_UPDATES, _BEHIND)
     table = Table("worker", columns)
-    behind = _behind(summary, list(rows.workers(summary).values()))
-    for row, late in zip(rows.by_worker(summary), behind, strict=True):
+    behind = _behind(summary, list(tables.workers(summary).values()))
+    for row, late in zip(tables.by_worker(summary), behind, strict=True):
         counts = _figures(row.steps, row.updates, row.dense, row.sparse)
         cells = ("" if ranks else f"{row.replicas:,}", *counts, late)
         style = "" if late in ("", "-") else ODD
@@ -302,7 +302,7 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     )
     made = [
         Row(shown(name), _figures(*figures), style="" if figures[0] else WRONG)
-        for name, *figures in rows.by_method(summary)
+        for name, *figures in tables.by_method(summary)
     ]
     why = why_idle(summary)
     return Table("method", columns, made, below=[f"({why})"] if why else []).lines(width)

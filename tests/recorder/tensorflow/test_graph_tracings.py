@@ -13,7 +13,7 @@ from tracer.model.summary import summaries_of
 from tracer.recorder.figures import OTHERS
 from tracer.recorder.tensorflow import graph_tracings
 from tracer.recorder.tensorflow.graph_tracings import MOST
-from tracer.reporters.rows import by_method
+from tracer.reporters.tables import by_method
 
 
 def figures(graph: Graph) -> tuple[str, int, int, int, int, int]:
