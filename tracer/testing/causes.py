@@ -119,12 +119,6 @@ def _unapplied(judged: Iterable[Judged]) -> Iterator[str]:
         yield f"gradients of {noun} {label(steps)} were not applied: {', or '.join(clauses)}"
 
 
-def _not_called(claim: Claim) -> Iterator[str]:
-    if claim.trace.complete:
-        names = ", ".join(shown(method.name) for method in claim.trace.methods)
-        yield f"this method was never called; those that were: {names}"
-
-
 def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
     summaries, expected, number = claim.summaries, claim.expected, wanted.low
