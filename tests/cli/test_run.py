@@ -444,6 +444,7 @@ TRACE = '{"format": "optimizer-tracer", "version": 1}'
         (["-o", "t.json", "t.json"], "t.json is a trace, not a program: did you mean tracer rep"),
         (["-o", "empty.py", "empty.py"], "empty.py: the trace would overwrite the program"),
         (["-o", "out/../link", "empty.py"], "link: the trace would overwrite the program"),
+        (["-o", ".", "trace.json"], ".: the trace would overwrite the program"),
         (["-o", "named.py", "empty.py"], "named.py: is not a trace file, and would be overwritt"),
         (["-o", "mine.json", "empty.py"], "mine.json: is not a trace file, and would be overwri"),
     ],
@@ -456,6 +457,7 @@ def test_a_users_mistake_overwrites_nothing(
         "t.json": TRACE,
         "empty.py": "",
         "named.py": 'print("optimizer-tracer")',
+        "trace.json": "print('ran')",
         "mine.json": '{"precious": true}',
     }
     (tmp_path / "out").mkdir()

@@ -33,13 +33,15 @@ def check(
     """Raise `tracer.TraceFileError` if a launch with these arguments of `launch` cannot begin."""
     path, script = _path(output, children), Path(name)
     is_file = not module and script.exists()
+    # In a folder, several processes write one file each, and a program there may have its name.
+    hit = script.parent if path.is_dir() and script.suffix == ".json" else script
     reasons = {
         f"cannot open {name}: No such file or directory": not module and not is_file,
         f"{name} is a trace, not a program: did you mean tracer report {name}?": (
             is_file and _is_trace(script)
         ),
         f"{path}: the trace would overwrite the program: choose another name": (
-            is_file and path.exists() and path.samefile(script)
+            is_file and path.exists() and path.samefile(hit)
         ),
         f"{path}: is not a trace file, and would be overwritten: choose another name": (
             not children and path.is_file() and path.stat().st_size > 0 and not _is_trace(path)
