@@ -26,7 +26,7 @@ from tracer.api import (
     recording_of,
     require_optimizer,
 )
-from tracer.errors import UnknownName, unknown_name
+from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -84,7 +84,10 @@ class Assertion:
         self._watch.detach()
         effects, given = self._effects, self._optimizer
         block = record(effects=effects) if given is None else recording_of(given, effects=effects)
-        self._recording = self._stack.enter_context(block)
+        try:
+            self._recording = self._stack.enter_context(block)
+        except UnsupportedOptimizer as error:
+            raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         why = "its block was entered and never left"
         self._watch = unused.watch(self, self._made._replace(why=why))
         return self
