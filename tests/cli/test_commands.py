@@ -486,7 +486,7 @@ def _large(partial: bool) -> CallTrace:
 def test_a_large_trace_is_reported_in_half_a_second(tmp_path: Path, partial: bool) -> None:
     """The time is that of the processor: the machine may be busy with other things.
 
-    It may be slow, too: then it takes more than 0.2 s to print the help, and a report so much more.
+    It may be slow, too: then it takes more than 80 ms to print the help, and a report so much more.
     What is installed has been compiled, so that is not part of it.
     """
     _large(partial).save(tmp_path / "large.json")
@@ -504,6 +504,6 @@ def test_a_large_trace_is_reported_in_half_a_second(tmp_path: Path, partial: boo
         assert done.returncode == 0
         assert min(times) < limit, (arguments, times)
         if arguments == ["--help"]:
-            limit = max(limit, 2.5 * min(times))
+            limit = max(limit, 6 * min(times))
     words = tracer("report", "large.json", folder=tmp_path).stdout.split()
     assert words[words.index("executions") - 1] == "8,000,000,000"

@@ -137,4 +137,4 @@ def test_graphs_are_counted_and_not_their_parts() -> None:
         tracer.assert_updates(total=1, variable=other),
     ):
         tf.function(either.python_function)(tf.constant(True))
-    assert "in a part that no step reached" in " ".join(str(caught.value).split())
+    assert "and no step reached it" in " ".join(str(caught.value).split())
