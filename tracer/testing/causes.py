@@ -103,7 +103,12 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
                 yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
         elif graphs and not summary.total(claim.selection):
             tracing = f"called while tracing {some(graphs, 'graph')}"
-            if "graph-never-ran" not in said.values():
+            failed = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
+            if "graph-never-ran" in said.values():
+                continue
+            if idle and failed >= idle:
+                yield "an error ended the tracing in the optimizer, so there is no graph to run"
+            else:
                 yield f"traced but never executed: {tracing}, and no step reached it"
 
 
