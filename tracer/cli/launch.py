@@ -17,6 +17,7 @@ from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
+from tracer.model.wording import first_true
 from tracer.reporters import console
 from tracer.reporters.tables import By
 
@@ -35,26 +36,32 @@ def check(
     is_file = not module and script.exists()
     # In a folder, several processes write one file each, and a program there may have its name.
     hit = script.parent if path.is_dir() and script.suffix == ".json" else script
-    reasons = {
-        f"cannot open {name}: No such file or directory": not module and not is_file,
-        f"{name} is a trace, not a program: did you mean tracer report {name}?": (
-            is_file and _is_trace(script)
+    reason = first_true(
+        (not module and not is_file, f"cannot open {name}: No such file or directory"),
+        (
+            is_file and _is_trace(script),
+            f"{name} is a trace, not a program: did you mean tracer report {name}?",
         ),
-        f"{path}: the trace would overwrite the program: choose another name": (
-            is_file and path.exists() and path.samefile(hit)
+        (
+            is_file and path.exists() and path.samefile(hit),
+            f"{path}: the trace would overwrite the program: choose another name",
         ),
-        f"{path}: is not a trace file, and would be overwritten: choose another name": (
-            not children and path.is_file() and path.stat().st_size > 0 and not _is_trace(path)
+        (
+            not children and path.is_file() and path.stat().st_size > 0 and not _is_trace(path),
+            f"{path}: is not a trace file, and would be overwritten: choose another name",
         ),
-        f"{path}: is no folder, which --children needs: choose another name": (
-            children and path.exists() and not path.is_dir()
+        (
+            children and path.exists() and not path.is_dir(),
+            f"{path}: is no folder, which --children needs: choose another name",
         ),
-        f"{path}: holds the files of an earlier run, and a folder is one run: remove them, or "
-        "choose another folder with -o": children and any(path.glob("*.json")),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise TraceFileError(reason)
+        (
+            children and any(path.glob("*.json")),
+            f"{path}: holds the files of an earlier run, and a folder is one run: remove them, or "
+            "choose another folder with -o",
+        ),
+    )
+    if reason:
+        raise TraceFileError(reason)
 
 
 def launch(

@@ -1,5 +1,6 @@
 """The templates of the page and of the picture, filled in."""
 
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -10,6 +11,11 @@ from tracer.layout import cut, shown
 
 def render(name: str, **values: Any) -> str:
     """The template with these values, each of them escaped, control characters too."""
+    return _environment().get_template(name).render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracer.reporters"),
         autoescape=True,
@@ -21,7 +27,7 @@ def render(name: str, **values: Any) -> str:
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters["number"] = "{:,}".format
     environment.filters["cut"] = lambda text, width: cut(shown(text), width, width // 2)
-    return environment.get_template(name).render(values)
+    return environment
 
 
 def source(name: str) -> str:
