@@ -50,11 +50,10 @@ class Children:
         names = [
             cut(shown(each), _MAX_CELLS, _MAX_CELLS // 2) for each in dict.fromkeys(self._started)
         ]
-        more = [f"{len(names) - _MAX_NAMES:,} more"] if len(names) > _MAX_NAMES else []
         noun = plural(
             len(self._started), "other process", f"{len(self._started):,} other processes"
         )
-        return f"{noun}: {listed([*names[:_MAX_NAMES], *more])}" if names else ""
+        return f"{noun}: {listed(names, _MAX_NAMES)}" if names else ""
 
     def _run_subprocess(self, run: _Call, _: object, args: Any, options: Any) -> None:
         run(*args, **options)

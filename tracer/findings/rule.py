@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 from tracer.model.measures import tries
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, plural, some, span, times
+from tracer.model.wording import first_of, listed, plural, some, span, times
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most
@@ -172,8 +172,7 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
     """`dense/kernel`, `a and b`, or `1,000 variables (a, b, c and 997 more)`, `of` an optimizer."""
     if len(names) <= MAX_NAMES:
         return listed(names) + of
-    first, more = ", ".join(names[:MAX_NAMES]), len(names) - MAX_NAMES
-    return f"{len(names):,} {noun}s{of} ({first} and {more:,} more)"
+    return f"{len(names):,} {noun}s{of} ({first_of(names, MAX_NAMES)})"
 
 
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from tracer.model.labels import replica_name
 from tracer.model.names import distinct
 from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variable, with_indices
 from tracer.model.trace import Trace
-from tracer.model.wording import listed
+from tracer.model.wording import first_of, listed
 
 _NAMED = 8  # workers of which there is no trace, variables that one of them has alone
 
@@ -199,9 +199,7 @@ _DESCRIBED: Mapping[str, Callable[[Any], str]] = {
 
 
 def _first_not_in(names: Collection[str], others: Iterable[str]) -> str:
-    found = [other for other in others if other not in names]
-    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-    return f"{', '.join(found[:_NAMED]) or 'none'}{more}"
+    return first_of([other for other in others if other not in names], _NAMED) or "none"
 
 
 def _shape(variable: Variable) -> tuple[int | None, ...]:

@@ -40,8 +40,16 @@ def some(numbers: Numbers, noun: str) -> str:
     return f"{span(numbers)} {noun}{'' if span(numbers) == '1' else 's'}"
 
 
-def listed(items: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+def first_of(items: Sequence[str], most: int, comma: str = ", ") -> str:
+    """The items with commas, of more than `most` the first: `a`, `a, b`, `a, b and 3 more`."""
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return comma.join(items[:most]) + more
+
+
+def listed(items: Sequence[str], most: int | None = None) -> str:
+    """`a`, `a and b`, `a, b and c`; as `first_of` if they are more than `most`."""
+    if most is not None and len(items) > most:
+        return first_of(items, most)
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.summary import Summary
-from tracer.model.wording import dash
+from tracer.model.wording import dash, first_of
 from tracer.reporters.trees import Node, folded
 
 MIN_ALIKE = 3
@@ -84,9 +84,7 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int 
     children = [_node(*each, odd, wrong, times) for each in _together(layer.children)]
     even = len(layer.children) > 1 and len(set(map(_shape, layer.children))) == 1
     if even and not layer.children[0].children:
-        first = [shown(each.name) or "''" for each in layer.children[:MAX_NAMES]]
-        rest = len(layer.children) - len(first)
-        notes.append(", ".join(first) + (f" and {rest:,} more" if rest else ""))
+        notes.append(first_of([shown(each.name) or "''" for each in layer.children], MAX_NAMES))
         children = []
     of_each = [sum(each) for each in layer.updates]
     return Node(

@@ -14,9 +14,9 @@ from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
 from tracer.model.records import Block
 from tracer.model.skipped_steps import reason
-from tracer.model.wording import plural, some
+from tracer.model.wording import first_of, plural, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
-from tracer.testing.failure_rows import MAX_NAMES, Judged, label, listed
+from tracer.testing.failure_rows import MAX_NAMES, Judged, label
 from tracer.testing.frozen_layers import names_in, not_handed
 
 _MAX_STRETCHES = 20
@@ -78,7 +78,7 @@ def _unused(claim: Claim) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
     trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
-    methods = listed([shown(method.name) for method in trace.methods], MAX_NAMES)
+    methods = first_of([shown(method.name) for method in trace.methods], MAX_NAMES)
     if not trace.complete or (trace.blocks and trace.calls()):
         return
     if trace.calls():
@@ -87,7 +87,7 @@ def _unused(claim: Claim) -> Iterator[str]:
         yield not_handed(trace, names_in(frozen))
     elif names:
         used = f"{plural(len(names), 'was', 'were')} not used in {scope}"
-        yield f"{listed(names, MAX_NAMES)} {used}: did another optimizer train?"
+        yield f"{first_of(names, MAX_NAMES)} {used}: did another optimizer train?"
     else:
         yield f"no optimizer was used in {scope}"
 

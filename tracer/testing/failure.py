@@ -13,9 +13,10 @@ from tracer.model.records import OBSERVATIONS
 from tracer.model.selection import require_effects
 from tracer.model.summary import Summary
 from tracer.model.trace import Trace
+from tracer.model.wording import first_of
 from tracer.testing import causes, failure_rows
 from tracer.testing.expected import Claim, Expected, Wanted, claim_of, of_kinds
-from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Judged, listed
+from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Judged
 from tracer.testing.frozen_layers import explaining, names_in, not_handed
 
 
@@ -96,8 +97,8 @@ def _got(claim: Claim, wanted: Wanted) -> str:
             text = _in_steps(claim, wanted, summary, replica)
         if text:
             got.setdefault(text, []).append(" on ".join(names))
-    texts = [f"{each} ({listed(got[each], 3)})" if any(got[each]) else each for each in got]
-    return listed(texts, 5, "; ")
+    texts = [f"{each} ({first_of(got[each], 3)})" if any(got[each]) else each for each in got]
+    return first_of(texts, 5, "; ")
 
 
 def _total(claim: Claim, wanted: Wanted, replica: int | None) -> int:
@@ -164,7 +165,7 @@ def text_of(trace: Trace, failure: Failure, notes: bool = True) -> str:
     if failure.table:
         lines += ["", *failure.table]
     if failure.callers:
-        called = f"Called from {listed(failure.callers, MAX_NAMES)}"
+        called = f"Called from {first_of(failure.callers, MAX_NAMES)}"
         lines += ["", *(line.plain for line in paragraph(called, WIDTH))]
     if why := list(dict.fromkeys(failure.causes)):
         lines += _items("Likely cause:" if len(why) == 1 else "Likely causes:", why)

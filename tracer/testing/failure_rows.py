@@ -14,7 +14,7 @@ from tracer.model.runs import Run, join
 from tracer.model.selection import ROLES, Selection
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import first_true, some
+from tracer.model.wording import first_of, first_true, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
 
 WIDTH = 76  # pytest indents a message by 4
@@ -280,7 +280,7 @@ def _row(name: str, cells: Iterable[object], note: str = "") -> Row:
 def _ids(claim: Claim, replicas: Sequence[int]) -> str:
     """`0, 1`, or `all 8`."""
     ids = replica_ids(claim.trace)
-    names = shown(listed([ids[index] for index in replicas], MAX_NAMES))
+    names = shown(first_of([ids[index] for index in replicas], MAX_NAMES))
     return f"all {len(ids):,}" if len(replicas) == len(ids) > MAX_NAMES else names
 
 
@@ -303,9 +303,3 @@ def as_lines(header: str, columns: Sequence[str], rows: Sequence[Row]) -> list[s
     lines = [line.plain for line in table.lines(WIDTH)] if rows else []
     rest = len(rows) - len(kept)
     return [*lines, *[f"… and {some(rest, 'more row')}"] * (rest > 0)]
-
-
-def listed(items: Sequence[str], most: int, comma: str = ", ") -> str:
-    """The items with commas; no more than `most` of them are named."""
-    rest = f" and {len(items) - most:,} more" if len(items) > most else ""
-    return comma.join(items[:most]) + rest

@@ -26,9 +26,7 @@ def together(names: Sequence[str]) -> str:
     heads = {name.rpartition("/")[0] for name in names}
     if len(heads) == 1 and heads != {""}:
         names = [names[0], *(name.rpartition("/")[2] for name in names[1:])]
-    if len(names) > _MAX_NAMES:
-        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES:,} more"]
-    return listed(names)
+    return listed(names, _MAX_NAMES)
 
 
 def are_frozen(layers: Sequence[Frozen]) -> str:
