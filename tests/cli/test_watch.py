@@ -1,6 +1,7 @@
 """Following a file that another process writes."""
 
 import io
+import os
 import threading
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from tracer.errors import TraceFileError
 
 def test_progress() -> None:
     before, after = traces.accumulation(steps=40), traces.accumulation(steps=64)
-    ((row,),) = progress(after, before, 4.0)
+    (row,) = progress(after, before, 4.0)
     assert (row.name, row.cells) == ("adam", ("64", "6.0", "0-4", "48", "4"))
-    ((row, *replicas),) = progress(traces.uneven_replicas(), None, 1.0)
+    (row,) = progress(before, after, 4.0)  # another run has begun
+    assert row.cells[:2] == ("40", "0.0")
+    row, *replicas = progress(traces.uneven_replicas(), None, 1.0)
     assert row.cells == ("10", "", "2-4", "0", "2")
     assert [(each.name.strip(), each.cells[0]) for each in replicas] == [
         ("worker:0 replica 0", "10"),
@@ -45,18 +48,54 @@ def test_watch_ends_with_the_run(tmp_path: Path, terminal: bool, name: str) -> N
     console = Console(file=out, force_terminal=terminal, width=100)
     assert watch(tmp_path / name, console, patience=LONGEST)
     writer.join()
+    rows = [line.split() for line in out.getvalue().splitlines()]
+    states = [each[-1] for each in rows if "/" in each[0]]
+    steps = [each[1] for each in rows if each[0] == "adam"]
     if terminal:
         assert "finished" in out.getvalue() and "64" in out.getvalue()
     else:
-        lines = out.getvalue().splitlines()
-        assert [line.split("; ")[0] for line in lines] == [
-            f"adam: {steps} steps" for steps in (8, 16, 64)
-        ]
-        assert "steps/s" in lines[1]
+        assert states == ["running", "running", "finished"]
+        assert steps == ["8", "16", "64"]
 
 
-def test_watch_gives_up_and_refuses_what_is_no_trace(tmp_path: Path) -> None:
-    assert not watch(tmp_path / "none.json", Console(file=io.StringIO()), patience=0.3)
+class Clock:
+    """The time as a run goes on for which `watch` waits; at each number of seconds it is saved."""
+
+    def __init__(self, file: Path, *saved: float) -> None:
+        self.file = file
+        self.saved = list(saved)
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert 0 < seconds <= 0.5
+        self.now += seconds
+        while self.saved and self.saved[0] <= self.now:
+            trace = traces.changed(traces.accumulation(8), finished=False)
+            trace.save(self.file)
+            at = 10**9 + self.saved.pop(0)
+            os.utime(self.file, (at, at))
+
+
+@pytest.mark.parametrize(
+    ("saved", "news", "ended"),
+    [((), 0, 10), ((9,), 1, 19), ((9, 18, 27), 3, 37), ((11,), 0, 10), ((5, 16), 1, 15)],
+)
+def test_watch_waits_for_news_as_long_as_it_is_patient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: tuple[int, ...], news: int, ended: int
+) -> None:
+    """It counts from the last news, and looks often enough."""
+    clock = Clock(tmp_path / "run.json", *saved)
+    monkeypatch.setattr("tracer.cli.watch.time", clock)
+    out = io.StringIO()
+    assert not watch(clock.file, Console(file=out), patience=10)
+    assert out.getvalue().count("running") == news
+    assert ended <= clock.now <= ended + 1
+
+
+def test_watch_refuses_what_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("text")
     with pytest.raises(TraceFileError, match="is not a trace file"):
         watch(tmp_path / "text.json", Console(file=io.StringIO()), patience=1)

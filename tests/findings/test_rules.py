@@ -15,7 +15,6 @@ from support.traces import block, called, request, step, update
 
 from tracer import keras
 from tracer.api import CallTrace
-from tracer.cli import watch
 from tracer.errors import UnknownName
 from tracer.findings.catalogue import RULES, SEVERITIES, Finding, at_least, rule, to_report
 from tracer.kinds import TORCH
@@ -948,12 +947,7 @@ def test_one_is_singular() -> None:
     assert finding.text.endswith("with all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
     assert "): 1 step, " in markdown.render(once)
-    ((progress,),) = watch.progress(once, None, 1.0)
-    line = watch._line(progress)
-    assert line.startswith("adam: 1 step;") and line.endswith("; 1 graph")
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
-    ((progress,),) = watch.progress(alone, None, 1.0)
-    assert "; 1 update per step and replica; " in watch._line(progress)
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds step 1 alone"):

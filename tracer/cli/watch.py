@@ -20,20 +20,21 @@ from tracer.model.tracefile import load
 from tracer.model.wording import dash
 
 _POLL = 0.25  # seconds
-
-
 _HEADERS = ("steps", "steps/s", "updates per step\nand replica", "without\nupdates", "graphs")
 
 
-def progress(trace: Trace, before: Trace | None, seconds: float) -> list[list[Row]]:
+def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Row]:
     """How far each optimizer is, `seconds` after it was as in the trace `before`.
 
-    The first row is the optimizer's. One for each replica follows, if there are several.
+    Its row is followed by one for each replica, if there are several.
     """
-    earlier = () if before is None else (each.steps for each in summaries_of(before))
+    earlier = [] if before is None else [each.steps for each in summaries_of(before)]
     return [
-        _rows(summary, "" if past is None else f"{max(0, summary.steps - past) / seconds:,.1f}")
+        row
         for summary, past in zip(summaries_of(trace), chain(earlier, repeat(None)), strict=False)
+        for row in _rows(
+            summary, "" if past is None else f"{max(0, summary.steps - past) / seconds:,.1f}"
+        )
     ]
 
 
@@ -55,7 +56,7 @@ def _rows(summary: Summary, rate: str) -> list[Row]:
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:
-    """Show how far the run is until it ends; in a pipe with a line for each new file.
+    """Show how far the run is until it ends; in a pipe again for each new file.
 
     Returns False if there is no news for `patience` seconds: then the run was killed, or there is
     none. Raises `tracer.TraceFileError` for a file that is no trace.
@@ -63,21 +64,19 @@ def watch(path: Path, console: Console, patience: float) -> bool:
     finished = False
     live = Live(console=console, auto_refresh=False)
     with live if console.is_terminal else nullcontext():
-        for trace, optimizers in _news(path, patience):
+        for trace, rows in _news(path, patience):
             finished = trace.finished
+            state = (" ".join(endings(trace)) or "finished") if finished else "running"
+            table = Table("optimizer", [Column(header) for header in _HEADERS], rows)
+            seen = Group(Text(f"{shown(str(path))}: {state}"), *table.lines(console.width))
             if console.is_terminal:
-                ended = " ".join(endings(trace)) or "finished"
-                title = Text(f"{shown(str(path))}: {ended if finished else 'running'}")
-                table = Table("optimizer", [Column(header) for header in _HEADERS])
-                table.rows += chain.from_iterable(optimizers)
-                live.update(Group(title, *table.lines(console.width)), refresh=True)
+                live.update(seen, refresh=True)
             else:
-                for rows in optimizers:
-                    print("; ".join(map(_line, rows)), file=console.file, flush=True)
+                console.print(seen)
     return finished
 
 
-def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[list[Row]]]]:
+def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
     """Each new trace in the file, until it is finished or nothing new came for a while."""
     trace: Trace | None = None
     written, news = 0.0, time.monotonic()
@@ -97,17 +96,3 @@ def _written(path: Path) -> float:
         files = path.glob("*.json") if path.is_dir() else [path]
         return max((each.stat().st_mtime for each in files), default=0.0)
     return 0.0
-
-
-def _line(row: Row) -> str:
-    figures = [
-        f"{cell} {_one(header) if cell == '1' else header}".replace("\n", " ")
-        for header, cell in zip(_HEADERS, row.cells, strict=True)
-        if cell
-    ]
-    return f"{row.name.strip()}: {'; '.join(figures)}"
-
-
-def _one(header: str) -> str:
-    """The singular of a header."""
-    return header.replace("updates", "update").removesuffix("s")
