@@ -42,8 +42,13 @@ def main() -> None:
             "the demo trains with TensorFlow: pip install 'optimizer-tracer[tensorflow,legacy]'"
         )
     _prepare()
-    optimizers = _optimizers()
-    if len(optimizers) < 2:
+    import keras
+
+    optimizers = {f"Adam of Keras {keras.__version__.split('.')[0]}": keras.optimizers.Adam}
+    if util.find_spec("tf_keras") is not None:
+        legacy = import_module("tf_keras").optimizers.legacy.Adam
+        optimizers = {"Adam of tf_keras (legacy)": legacy, **optimizers}
+    else:
         print(
             "tf_keras is not installed, so its legacy optimizer is left out: "
             "pip install 'optimizer-tracer[legacy]'",
@@ -82,17 +87,6 @@ def _prepare() -> None:
         os.dup2(saved, 2)
 
 
-def _optimizers() -> dict[str, Any]:
-    """The classes of the optimizers to train with."""
-    import keras
-
-    found = {}
-    if util.find_spec("tf_keras") is not None:
-        found["Adam of tf_keras (legacy)"] = import_module("tf_keras").optimizers.legacy.Adam
-    found[f"Adam of Keras {keras.__version__.split('.')[0]}"] = keras.optimizers.Adam
-    return found
-
-
 def _result(label: str, optimizer: Any, replicas: int, status: Status) -> Result:
     title = f"{label}, {'model.fit' if replicas == 1 else f'MirroredStrategy, {replicas} replicas'}"
     status.update(f"{title}: with tracer")
@@ -115,16 +109,14 @@ def _train(optimizer: Any, replicas: int) -> None:
     import tensorflow as tf
 
     keras = import_module(optimizer.__module__.partition(".")[0])
-    random = np.random.default_rng(0)
-    sentences = random.integers(0, WORDS, (SAMPLES, LENGTH))
-    labels = (sentences.mean(axis=1) > WORDS / 2).astype("float32")[:, None]
     keras.utils.set_random_seed(0)
+    sentences = np.random.randint(0, WORDS, (SAMPLES, LENGTH))
+    labels = (sentences.mean(axis=1) > WORDS / 2).astype("float32")[:, None]
     strategy = tf.distribute.get_strategy()
     if replicas > 1:
-        strategy = tf.distribute.MirroredStrategy(
-            [f"CPU:{number}" for number in range(replicas)],
-            cross_device_ops=tf.distribute.ReductionToOneDevice(),
-        )
+        devices = [f"CPU:{number}" for number in range(replicas)]
+        reduction = tf.distribute.ReductionToOneDevice()
+        strategy = tf.distribute.MirroredStrategy(devices, reduction)
     with strategy.scope():
         model = keras.Sequential(
             [
@@ -140,18 +132,17 @@ def _train(optimizer: Any, replicas: int) -> None:
 
 def _lines(results: list[Result]) -> list[Text]:
     """What is printed: the answers, and executions beside what a mock says, method by method."""
+    table = Table("", [Column("executions"), Column("a mock says")])
     lines = paragraph(
         f"One embedding and two dense layers, {SAMPLES} samples, batches of {BATCH}, {EPOCHS} "
         f"epochs: {SAMPLES // BATCH * EPOCHS} steps.",
         WIDTH,
     )
-    table = Table("", [Column("executions"), Column("a mock says")])
     for title, trace, mocked in results:
         lines += [Text(), Text(title, style="bold"), *paragraph(trace.answer(), WIDTH)]
+        figures = {each: (f"{trace.executions(each):,}", f"{mocked[each]:,}") for each in mocked}
         table.rows.append(Row(title, ("", ""), style="bold"))
-        for method, calls in mocked.items():
-            figures = (f"{trace.executions(method):,}", f"{calls:,}")
-            table.rows.append(Row(f"  {method}", figures))
+        table.rows += [Row(f"  {method}", cells) for method, cells in figures.items()]
     calls = sum(sum(mocked.values()) for _, _, mocked in results)
     updates = sum(trace.updates() for _, trace, _ in results)
     why = (
