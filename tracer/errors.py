@@ -22,6 +22,9 @@ def shown(text: str) -> str:
 class Mistake(ValueError):
     """Raised for a mistake in the use of the `tracer` command; its text is the line printed."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
+
 
 class UnsupportedOptimizer(TypeError):
     """Raised by `tracer.wrap` for an optimizer that `tracer` cannot trace."""
@@ -40,22 +43,16 @@ class OptimizerWarning(UserWarning):
     """Issued by `tracer.wrap` for an optimizer whose class cannot work as it is written."""
 
 
-class TraceFileError(ValueError):
+class TraceFileError(Mistake):
     """Raised for a trace file that cannot be read or written; names the file and the reason."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shown(message))
 
 
 class MissingExtra(ImportError):
     """Raised for what needs packages of an extra which is not installed; names the extra."""
 
 
-class MergeError(ValueError):
+class MergeError(Mistake):
     """Raised by `tracer.merge` for traces that are not of one run; names the difference."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(shown(message))
 
 
 def is_mistake(raised: Any) -> bool:
@@ -78,16 +75,10 @@ def unknown_name(
     `meant` is what was most probably meant: names, or patterns that match some.
     """
     names = [str(one) for one in known]
-    if names:
-        near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4)
-        shown = near or names[:5]
-        rest = len(names) - len(shown)
-        there_is = f"{which} {', '.join(shown)}" + (f" and {rest} more" if rest else "")
-    else:
-        there_is = f"the trace holds no {noun} at all"
-    instead = f"{there_is[:1].upper()}{there_is[1:]}."
-    if not meant:
-        return UnknownName(f"no {noun} {str(name)!r}: {there_is}", instead)
-    asked = f"did you mean {' or '.join(f'`{each}`' for each in meant)}?"
-    message = f"no {noun} {str(name)!r}: {asked} {instead.removesuffix('.')}"
-    return UnknownName(message, f"{asked[:1].upper()}{asked[1:]} {instead}")
+    near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4) or names[:5]
+    rest = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
+    there_is = f"{which} {', '.join(near)}{rest}" if names else f"the trace holds no {noun} at all"
+    asked = f"did you mean {' or '.join(f'`{each}`' for each in meant)}?" if meant else ""
+    sentences = [f"{each[:1].upper()}{each[1:]}" for each in (asked, f"{there_is}.") if each]
+    said = f"{asked} {sentences[-1].removesuffix('.')}" if asked else there_is
+    return UnknownName(f"no {noun} {str(name)!r}: {said}", " ".join(sentences))

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from tracer.errors import MergeError, MissingExtra, Mistake, TraceFileError, UnknownName, shown
+from tracer.errors import MissingExtra, Mistake, UnknownName, shown
 
 app = typer.Typer(
     no_args_is_help=False,
@@ -328,11 +328,12 @@ def check(
         )
     trace = load_run(path)
     results = expressions.check(trace, wanted, findings, allow_unfinished=allow_unfinished)
-    if format == "github":
-        milder = [] if findings is None else expressions.milder(trace, findings)
-        content = verdicts.github(results, milder, trace)
-    else:
-        content = verdicts.junit(results) if format == "junit" else verdicts.text(results)
+    milder = expressions.milder(trace, findings) if findings else []
+    content = {
+        "text": partial(verdicts.text, results),
+        "junit": partial(verdicts.junit, results),
+        "github": partial(verdicts.github, results, milder, trace),
+    }[format]()
     with output.open("w", encoding="utf-8") if output else nullcontext() as file:
         console.put(lambda width, color: content, file)
     _say_written(output)
@@ -384,8 +385,8 @@ def watch(
 ) -> None:
     """Follow a run from another terminal until it ends.
 
-    In a pipe it prints a line whenever the trace file is written anew. The exit status is 0 when
-    the run has ended, 1 when nothing new came for a while: then it was killed, or never began.
+    In a pipe it prints the table again whenever the trace file was written. The exit status is 0
+    when the run has ended, 1 when nothing new came for a while: then it was killed, or never began.
     """
     from rich.console import Console
 
@@ -418,7 +419,7 @@ def main() -> NoReturn:
         context = getattr(error, "ctx", None)
         command = "tracer" if context is None else context.command_path
         _fail(f"{said}{_meant(sys.argv[1:])} (see {command} --help)", error.exit_code)
-    except (Mistake, MergeError, MissingExtra, TraceFileError, UnknownName) as error:
+    except (Mistake, MissingExtra, UnknownName) as error:
         _fail(str(error), 2)
     except OSError as error:
         if error.filename:
@@ -437,9 +438,9 @@ def main() -> NoReturn:
 def _meant(arguments: Sequence[str]) -> str:
     """`: did you mean tracer run train.py?` where a file stands in the place of the command."""
     commands = {".py": "run", ".json": "report", "/": "report"}
-    first = " ".join(arguments[:1])
-    command = next((commands[ending] for ending in commands if first.endswith(ending)), "")
-    return f": did you mean tracer {command} {' '.join(arguments)}?" if command else ""
+    found = (commands[each] for each in commands if "".join(arguments[:1]).endswith(each))
+    meant = next(found, None)
+    return f": did you mean tracer {meant} {' '.join(arguments)}?" if meant else ""
 
 
 def _fail(message: str, status: int) -> NoReturn:
