@@ -70,8 +70,8 @@ def test_what_goes_wrong_is_said_once(
         return traces.eager()
 
     snapshots = Snapshots(snapshot)
-    path = tmp_path / "gone" / "run.json"
-    autosave = Autosave(snapshots, path, seconds=0.05)
+    (tmp_path / "file").touch()
+    autosave = Autosave(snapshots, tmp_path / "file" / "run.json", seconds=0.05)
     snapshots.wait_for_a_save()
     assert autosave.finish() is None
     said = capfd.readouterr().err
@@ -79,11 +79,11 @@ def test_what_goes_wrong_is_said_once(
     assert "the program goes on" in said
 
 
-def test_it_goes_on_when_the_folder_is_there_again(tmp_path: Path) -> None:
-    path = tmp_path / "gone" / "run.json"
-    snapshots = Snapshots(traces.eager)
-    autosave = Autosave(snapshots, path, seconds=0.05)
+def test_it_goes_on_when_a_folder_can_be_made(tmp_path: Path) -> None:
+    path = tmp_path / "file" / "run.json"
+    path.parent.touch()
+    autosave = Autosave(snapshots := Snapshots(traces.eager), path, seconds=0.05)
     snapshots.wait_for_a_save()
-    path.parent.mkdir()
+    path.parent.unlink()
     assert autosave.finish() == path
     assert tracer.load(path).finished

@@ -476,13 +476,13 @@ def test_a_users_mistake_overwrites_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", ["vanishes", "permission", "full", "file"])
+@pytest.mark.parametrize("how", ["replaced", "permission", "full", "file"])
 def test_a_trace_that_cannot_be_written_is_told_of_once(tmp_path: Path, how: str) -> None:
     (tmp_path / "out").mkdir()
     script = "import os, shutil, time\n"
     target = "out/"
-    if how == "vanishes":
-        script += "time.sleep(0.3); shutil.rmtree('out')\n"
+    if how == "replaced":
+        script += "time.sleep(0.3); shutil.rmtree('out'); open('out', 'w')\n"
     elif how == "permission":
         if os.geteuid() == 0:
             target = "/proc/out/"

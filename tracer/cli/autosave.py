@@ -17,7 +17,6 @@ from tracer.model.trace import Trace
 
 _MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
 _MAX_WAIT = 30  # seconds that the last writing of the thread may take
-_HEAD_BYTES = 1 << 16  # bytes of a trace file in which an empty list of optimizers is looked for
 _EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 
 at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
@@ -107,6 +106,8 @@ class Autosave:
                 kept = os.path.relpath(earlier)
                 say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
+        with suppress(OSError):  # the writing says why
+            path.parent.mkdir(parents=True, exist_ok=True)
         tracefile.save(msgspec.structs.replace(trace.data, finished=self._finished), path)
         if self._written is not None and self._written != path:
             self._written.unlink(missing_ok=True)
@@ -118,17 +119,15 @@ class Autosave:
         several = ", " in trace.environment.get("cluster", "")
         if self._folder is None or (self._path is not None and not several):
             return self._path
-        if not (self._finished or trace.replicas or any(each.worker for each in trace.programs)):
-            return None
-        if several:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        return self._folder / tracefile.file_name(trace)
+        known = self._finished or trace.replicas or any(each.worker for each in trace.programs)
+        return self._folder / tracefile.file_name(trace) if known else None
 
     def _earlier(self, path: Path) -> Path | None:
         """The trace with optimizers that a trace without any would replace, or stand beside."""
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
-        return next(filter(_has_optimizers, files), None)
+        heads = ((each, head(each)) for each in files)
+        return next((each for each, start in heads if start and not _EMPTY.search(start)), None)
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -143,12 +142,11 @@ class Autosave:
             self._reading.release()
 
 
-def _has_optimizers(path: Path) -> bool:
-    """Whether there is a trace file at `path` that counted something, by its first bytes."""
+def head(path: Path) -> bytes:
+    """The first bytes of a file; none of a folder, or of what cannot be read."""
     with suppress(OSError), open(path, "rb") as file:
-        start = file.read(_HEAD_BYTES)
-        return bool(start) and _EMPTY.search(start) is None
-    return False
+        return file.read(1 << 16)
+    return b""
 
 
 def say(line: str) -> None:

@@ -5,12 +5,11 @@ that calls `follow`. A fork is reported by `os.register_at_fork`.
 """
 
 import functools
-import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,78 +29,62 @@ _MAX_CELLS = 60  # cells of a command
 _Call = Callable[..., Any]
 
 
-class Children:
-    """The processes that this one starts from now on."""
+def note_children() -> list[str]:
+    """What the processes are called that this one starts from now on, each when it has started."""
+    started: list[str] = []
 
-    def __init__(self) -> None:
-        self._started: list[str] = []
-        at_fork(after_in_parent=functools.partial(self._started.append, "a fork"))
-        wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", self._run_subprocess)
-        _wrap_process("start", self._start_process)
-
-    def names(self) -> str:
-        """How many there were, and the first of them; empty if there was none.
-
-        >>> children = Children()
-        >>> children._started += ["python worker.py --rank 0", "python worker.py --rank 1"]
-        >>> children.names()
-        '2 other processes: python worker.py --rank 0 and python worker.py --rank 1'
-        """
-        names = [
-            cut(shown(each), _MAX_CELLS, _MAX_CELLS // 2) for each in dict.fromkeys(self._started)
-        ]
-        noun = plural(
-            len(self._started), "other process", f"{len(self._started):,} other processes"
-        )
-        return f"{noun}: {listed(names, _MAX_NAMES)}" if names else ""
-
-    def _run_subprocess(self, run: _Call, _: object, args: Any, options: Any) -> None:
+    def run(run: _Call, process: Any, args: Any, options: Any) -> None:
         run(*args, **options)
-        command = args[0] if args else options["args"]
-        if isinstance(command, str | bytes | os.PathLike):
-            self._started.append(" ".join(without_secrets(os.fsdecode(command).split(" "))))
-        else:
-            self._started.append(command_line(map(os.fsdecode, command)))
+        command = process.args
+        is_text = isinstance(command, str | bytes | os.PathLike)
+        words = os.fsdecode(command).split(" ") if is_text else map(os.fsdecode, command)
+        started.append(" ".join(without_secrets(words)))
 
-    def _start_process(self, start: _Call, process: Any, args: Any, options: Any) -> None:
-        before = len(self._started)
+    def start(start: _Call, process: Any, args: Any, options: Any) -> None:
+        before = len(started)
         start(*args, **options)
-        self._started[before:] = [f"{process.name} of multiprocessing"]  # which may be a fork
+        started[before:] = [f"{process.name} of multiprocessing"]  # which may be a fork
+
+    at_fork(after_in_parent=lambda: started.append("a fork"))
+    wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run)
+    _wrap_process("start", start)
+    return started
 
 
-def keep_as_one_of(process: Process, folder: Path) -> None:
-    """Keep the trace of the first process of a launch, and follow those that it starts."""
-    settings = [str(folder), process.launch, process.seconds, process.effects]
-    os.environ[_VARIABLE] = json.dumps(settings)
-    path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *([path] if path else [])])
-    _keep(process, folder)
+def in_short(started: list[str]) -> str:
+    """How many processes they are, and the first of them.
+
+    >>> in_short(["python worker.py --rank 0", "python worker.py --rank 1"])
+    '2 other processes: python worker.py --rank 0 and python worker.py --rank 1'
+    """
+    names = [cut(shown(each), _MAX_CELLS, _MAX_CELLS // 2) for each in dict.fromkeys(started)]
+    noun = plural(len(started), "other process", f"{len(started):,} other processes")
+    return f"{noun}: {listed(names, _MAX_NAMES)}"
+
+
+def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:
+    """Trace what the first process of a launch starts, with the same `options` of `Process`."""
+    os.environ[_VARIABLE] = json.dumps([str(folder), options])
+    path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path])
+    _watch_starts(process)
 
 
 def follow() -> None:
     """Trace this process, which a program started under `tracer run --children`."""
-    settings = os.environ.get(_VARIABLE)
-    if settings is not None:
-        folder, launch, seconds, effects = json.loads(settings)
+    if settings := os.environ.get(_VARIABLE):
+        folder, options = json.loads(settings)
         command = command_line(sys.orig_argv[1:])
-        process = Process(command, launch, seconds=seconds, child=True, effects=effects)
-        _keep(process, Path(folder))
+        _watch_starts(Process(command, None, Path(folder), child=True, **options))
 
 
-def _keep(process: Process, folder: Path) -> None:
-    """Keep the trace of one of the processes of a launch, and then of each of its forks."""
-    process.keep(_file(folder))
-    at_fork(after_in_child=lambda: process.become_fork(_file(folder)))
+def _watch_starts(process: Process) -> None:
+    """Trace the forks of a process, and learn what those of `multiprocessing` do."""
+    at_fork(after_in_child=process.become_fork)
     _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
     wrapt.register_post_import_hook(
         functools.partial(_watch_pools, process), "multiprocessing.pool"
     )
-
-
-def _file(folder: Path) -> Path:
-    """A file of this process; an earlier one had the same number if it became this one."""
-    names = (f"process-{os.getpid()}{'-again' * times}.json" for times in itertools.count())
-    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, options: Any) -> Any:

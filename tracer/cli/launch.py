@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tracer.cli import program
-from tracer.cli.autosave import say
-from tracer.cli.child_traces import Children, keep_as_one_of
+from tracer.cli.autosave import head, say
+from tracer.cli.child_traces import follow_children, in_short, note_children
 from tracer.cli.process import Process
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
@@ -39,7 +40,7 @@ def check(
     reason = first_true(
         (not module and not is_file, f"cannot open {name}: No such file or directory"),
         (
-            is_file and _is_trace(script),
+            is_file and _TRACE.match(head(script)),
             f"{name} is a trace, not a program: did you mean tracer report {name}?",
         ),
         (
@@ -47,7 +48,10 @@ def check(
             f"{path}: the trace would overwrite the program: choose another name",
         ),
         (
-            not children and path.is_file() and path.stat().st_size > 0 and not _is_trace(path),
+            not children
+            and path.is_file()
+            and path.stat().st_size > 0
+            and not _TRACE.match(head(path)),
             f"{path}: is not a trace file, and would be overwritten: choose another name",
         ),
         (
@@ -81,26 +85,25 @@ def launch(
     `output` is a trace file, or a folder (an existing one, or a path that ends in a slash); the
     file is saved at least every `seconds`. With `children` the processes that the program starts
     are traced too, and `output` is a folder. With `effects` the variables are compared before and
-    after each step. See `Process.keep` for when the trace ends.
+    after each step. See `Process` for when the trace ends.
     """
     path = _path(output, children).absolute()  # the program may go to another folder
-    folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
-    with suppress(OSError):  # writing the first file says why
-        (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+    in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
+    options: dict[str, Any] = {
+        "launch": uuid.uuid4().hex if children else "",
+        "seconds": seconds,
+        "effects": effects,
+    }
     process = Process(
         command_line([*(["-m"] if module else []), name, *arguments]),
-        uuid.uuid4().hex if children else "",
-        seconds=seconds,
-        effects=effects,
+        None if in_folder else path,
+        path if in_folder else None if output else Path(FOLDER).absolute(),
         say=None if quiet else say,
-        report=None if quiet else partial(_report, by, children, Children()),
+        report=None if quiet else partial(_report, by, children, note_children()),
+        **options,
     )
     if children:
-        keep_as_one_of(process, path)
-    elif folder:
-        process.keep(None, path)
-    else:
-        process.keep(path, None if output else Path(FOLDER).absolute())
+        follow_children(process, path, options)
     try:
         program.run(name, arguments, module=module)
     except BaseException as error:
@@ -113,15 +116,8 @@ def _path(output: str | None, children: bool) -> Path:
     return Path(output or (FOLDER if children else FILE))
 
 
-def _is_trace(path: Path) -> bool:
-    """Whether `path` is a trace file, by its first bytes."""
-    with suppress(OSError), open(path, "rb") as file:
-        return _TRACE.match(file.read(64)) is not None
-    return False  # a folder, or what cannot be read: Python says so when it runs it
-
-
 def _report(
-    by: By | None, followed: bool, children: Children, trace: Trace, written: Path | None
+    by: By | None, followed: bool, children: list[str], trace: Trace, written: Path | None
 ) -> None:
     """Print the report on standard error: standard output is the program's own."""
     with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
@@ -133,8 +129,8 @@ def _report(
         print(file=sys.__stderr__)
         console.report(trace, by=by, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
-    if (names := children.names()) and not trace.optimizers:
-        say(f"the program started {names}")
+    if children and not trace.optimizers:
+        say(f"the program started {in_short(children)}")
         say(
             "none of those that were followed used an optimizer"
             if followed

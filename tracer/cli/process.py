@@ -1,6 +1,7 @@
 """The process that this is: what it runs, since when, how it ended, its trace and its file."""
 
 import atexit
+import itertools
 import json
 import os
 import sys
@@ -38,16 +39,21 @@ _MAX_RANKS = 100_000
 class Process:
     """The process that this is, from now on; every optimizer that it uses is traced.
 
-    `command` is what the process runs, `launch` tells one `tracer run --children` from others, and
-    a `child` was started by the program, so that how it ends is not always known, and there is a
-    file only if it used an optimizer. If `effects`, the variables are compared before and after
-    each step. `say` gets what the class of an optimizer shows, when it is made; `report` gets the
-    trace and its file when a process that is no child ends. The file is at most `seconds` behind.
+    `command` is what the process runs; `path`, `folder` and `seconds` are as for `Autosave`. With
+    `launch`, which tells one `tracer run --children` from others, each process has a file in the
+    folder, named by its number. A `child` was started by the program, so that how it ends is not
+    always known, and there is a file only if it used an optimizer. If `effects`, the variables are
+    compared before and after each step. `say` gets what the class of an optimizer shows, when it is
+    made; `report` gets the trace and its file when the process ends, but not from its forks.
+
+    The trace ends where Python does: after the program's other threads and `atexit` functions.
     """
 
     def __init__(
         self,
         command: str,
+        path: Path | None,
+        folder: Path | None,
         launch: str = "",
         *,
         seconds: float,
@@ -57,10 +63,10 @@ class Process:
         report: Callable[[Trace, Path | None], None] | None = None,
     ) -> None:
         self.command = command
-        self.launch = launch
-        self.seconds = seconds
-        self.effects = effects
-        self._place = ("", ()) if launch else place()
+        self._launch = launch
+        self._keep_in = path, folder
+        self._seconds = seconds
+        self._place = ("", "") if launch else place()
         self._child = child
         self._report = report
         self._tracing = ExitStack()
@@ -68,33 +74,34 @@ class Process:
         # Functions are called last come, first served: this one after all that the program adds.
         atexit.register(self._end)
         wrapt.wrap_function_wrapper(os, "_exit", self._exit)
+        self._begin()
 
-    def keep(self, path: Path | None, folder: Path | None = None) -> None:
-        """Keep the trace in a file until the process ends; `path` and `folder` as for `Autosave`.
-
-        The trace ends where Python does: after the program's other threads and `atexit` functions.
-        """
+    def _begin(self) -> None:
+        """Keep the trace in a file until this process ends, be it a fork of the one before."""
         self._id = os.getpid()
-        self._over = False
         self.status: int | None = None
         self._error = ""
         self._started = time.time()
         self._start = time.monotonic()
-        self._grown = [(0, 0.0)]
-        self.autosave = Autosave(self._snapshot, path, folder, seconds=self.seconds)
+        self._readings = {0: 0.0}
+        path, folder = self._keep_in
+        if self._launch and folder is not None:  # an earlier process became this one by `exec`
+            names = (f"process-{self._id}{'-again' * times}.json" for times in itertools.count())
+            path = next(folder / name for name in names if not (folder / name).exists())
+        self.autosave = Autosave(self._snapshot, path, folder, seconds=self._seconds)
 
     @property
     def is_alive(self) -> bool:
         """True until this process ends; False in a fork of it that is not followed."""
-        return os.getpid() == self._id and not self._over
+        return os.getpid() == self._id
 
-    def become_fork(self, path: Path) -> None:
+    def become_fork(self) -> None:
         """Be the fork of a process, in the fork, unless that had used an optimizer before."""
         # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
-        if not self._over and not self._recording.used:
+        if self._id and not self._recording.used:
             self.command = f"{self.command} (a fork)"
-            self._child = True
-            self.keep(path)
+            self._child, self._report = True, None
+            self._begin()
 
     def trace(self) -> Trace:
         """What was recorded so far, with the process that it is of."""
@@ -102,7 +109,7 @@ class Process:
         worker, cluster = self._place
         if worker and not any(each.worker for each in data.replicas):  # known to no framework
             replicas = tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas)
-            environment = {**data.environment, "cluster": ", ".join(cluster)}
+            environment = {**data.environment, "cluster": cluster}
             data = msgspec.structs.replace(data, replicas=replicas, environment=environment)
         seconds = time.monotonic() - self._start
         trace = Trace(data)
@@ -113,7 +120,7 @@ class Process:
             ", ".join(filter(None, trace.workers)) or worker,
             self.status,
             self._error,
-            self.launch,
+            self._launch,
             *self._time_steps(trace.steps, seconds),
         )
         return Trace(msgspec.structs.replace(data, programs=(program,)))
@@ -127,23 +134,22 @@ class Process:
 
         Before the first reading the program was imported, before the last one it may have ended.
         """
-        if steps > self._grown[-1][0]:
-            self._grown.append((steps, seconds))
-        if len(self._grown) < 4:
+        self._readings.setdefault(steps, seconds)
+        if len(self._readings) < 4:
             return 0, 0.0
-        (first, began), (last, ended) = self._grown[1], self._grown[-2]
+        _, (first, began), *_, (last, ended), _ = self._readings.items()
         return last - first, ended - began
 
     def note(self, error: BaseException) -> None:
         """The program ended by this exception."""
-        if isinstance(error, SystemExit):
-            code = error.code  # a text is printed, and is 1
-            self.status = 0 if code is None else int(code) if isinstance(code, int) else 1
-            return
-        said = type(error).__name__
-        with suppress(Exception):  # an exception of the program may not even have a text
-            said = ": ".join(filter(None, [said, message(" ".join(str(error).split()))]))
-        self.status, self._error = 1, cut(said, _MAX_CELLS, 0)
+        code = error.code if isinstance(error, SystemExit) else 1
+        # A text is printed, and is 1.
+        self.status = int(code) if isinstance(code, int) else int(code is not None)
+        if not isinstance(error, SystemExit):
+            said = type(error).__name__
+            with suppress(Exception):  # an exception of the program may not even have a text
+                said = ": ".join(filter(None, [said, message(" ".join(str(error).split()))]))
+            self._error = cut(said, _MAX_CELLS, 0)
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
         """End before `os._exit`, at which Python calls nothing of what waits for its end."""
@@ -157,44 +163,38 @@ class Process:
     def _end(self) -> None:
         if not self.is_alive:
             return
-        self._over = True
+        self._id = 0
         if not self._child:
             self.status = self.status or 0
         elif self.status is None and (uncaught := getattr(sys, "last_value", None)) is not None:
             self.note(uncaught)  # Python has printed it
         self._tracing.close()
         written = self.autosave.finish()
-        if self._report is not None and not self._child:
+        if self._report is not None:
             self._report(self.trace(), written)
 
 
-def place(environment: Mapping[str, str] = os.environ) -> tuple[str, tuple[str, ...]]:
-    """The name of this worker, and the names of all workers that train with it.
+def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The name of this worker, and the names of all workers that train with it, with commas.
 
-    The name is empty for a process that is alone, and in a cluster with parameter servers, whose
+    The names are empty for a process that is alone, and in a cluster with parameter servers, whose
     coordinator counts for all.
 
     >>> place({"RANK": "1", "WORLD_SIZE": "2"})
-    ('rank:1', ('rank:0', 'rank:1'))
+    ('rank:1', 'rank:0, rank:1')
     >>> place({"RANK": "0", "WORLD_SIZE": "1"})
-    ('', ())
+    ('', '')
     """
     with suppress(KeyError, ValueError, TypeError, AttributeError):
-        return _task(json.loads(environment["TF_CONFIG"]))
+        config = json.loads(environment["TF_CONFIG"])
+        jobs, task = config["cluster"], config["task"]
+        train = {job: range(len(jobs.get(job, ()))) for job in ("chief", "worker")}
+        names = ", ".join(f"{job}:{index}" for job in train for index in train[job])
+        alone = "ps" in jobs or sum(map(len, jobs.values())) < 2
+        return ("", "") if alone else (f"{task['type']}:{int(task.get('index', 0))}", names)
     for rank, size in _VARIABLES:
         with suppress(KeyError, ValueError):
             number, count = int(environment[rank]), int(environment[size])
             if 0 <= number < count and 1 < count <= _MAX_RANKS:
-                return f"rank:{number}", tuple(f"rank:{each}" for each in range(count))
-    return "", ()
-
-
-def _task(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The task that `TF_CONFIG` makes of this process, and those that train."""
-    jobs = config["cluster"]
-    if "ps" in jobs or sum(map(len, jobs.values())) < 2:
-        return "", ()
-    trains = [(job, range(len(jobs.get(job, ())))) for job in ("chief", "worker")]
-    task = config["task"]
-    name = f"{task['type']}:{int(task.get('index', 0))}"
-    return name, tuple(f"{job}:{index}" for job, indices in trains for index in indices)
+                return f"rank:{number}", ", ".join(f"rank:{each}" for each in range(count))
+    return "", ""
