@@ -12,6 +12,9 @@ from tracer.errors import shown as shown  # what a report prints goes through it
 _NAME = 16  # cells that a name is cut to before other columns go
 _PROSE = 100
 
+Figure = int | str | None
+"""What a cell holds; a number is written with commas, None as a dash."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -22,7 +25,7 @@ class Column:
     """The order in which columns are left out of a narrow table: the highest first, 0 never."""
     left: bool = False
     optional: bool = False
-    """True if the column is left out where it is empty in every row."""
+    """True if the column is left out where no row has anything in it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Row:
     """A name, its figures, and a note on them."""
 
     name: str
-    cells: tuple[str, ...]
+    cells: Sequence[Figure]
     note: str = ""
     style: str = ""
 
@@ -47,8 +50,8 @@ class Table:
     """False if a name that is too long takes a line of its own instead of losing its middle."""
     least: int = _NAME
     """Names are not cut below this many cells as long as a column can be left out."""
-    below: list[str] = field(default_factory=list)
-    """Lines of text below the table."""
+    below: Sequence[str] = ()
+    """Paragraphs below the table."""
 
     def names(self, room: int) -> Sequence[str]:
         """The names for a column of `room` cells; one may have several lines."""
@@ -57,8 +60,8 @@ class Table:
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
-        columns = self.columns
-        kept, dropped, room = self._fitted(width)
+        columns, texts = self.columns, [list(map(_written, row.cells)) for row in self.rows]
+        kept, dropped, room = self._fitted(width, texts)
         header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
         names = [name.split("\n") for name in self.names(room)]
         longest = _widest(line for lines in (header, *names) for line in lines)
@@ -76,9 +79,9 @@ class Table:
         out = [Text(line(name, cells), "bold") for name, *cells in zip(*bottom, strict=True)]
         filled = room + sum(gap + size for size in kept.values())
         notes_fit = filled + gap + _widest(row.note for row in self.rows) <= width
-        for row, (name, *more) in zip(self.rows, names, strict=True):
+        for row, cells, (name, *more) in zip(self.rows, texts, names, strict=True):
             alone = [name] if cell_len(name) > room else []
-            figures = (row.cells[index] for index in kept)
+            figures = (cells[index] for index in kept)
             first = line("" if alone else name, figures, row.note if notes_fit else "")
             out += [Text(each.rstrip(), row.style) for each in (*alone, first, *more)]
             if row.note and not notes_fit:
@@ -91,12 +94,15 @@ class Table:
             out += paragraph(text, width, style="dim")
         return out
 
-    def _fitted(self, width: int) -> tuple[dict[int, int], list[int], int]:
+    def _fitted(
+        self, width: int, texts: Sequence[Sequence[str]]
+    ) -> tuple[dict[int, int], list[int], int]:
         """The columns that fit with their widths, those that do not, and the room for names."""
         widths = {}
         for index, column in enumerate(self.columns):
-            cells = [row.cells[index] for row in self.rows]
-            if any(cells) or not column.optional:
+            filled = any(row.cells[index] not in ("", None) for row in self.rows)
+            if filled or not column.optional:
+                cells = (row[index] for row in texts)
                 widths[index] = _widest([*column.header.split("\n"), *cells])
         longest = _widest([*self.header.split(), *(row.name for row in self.rows)])
         ranks = {index: self.columns[index].drop for index in widths}
@@ -169,6 +175,10 @@ def _tail(name: str, width: int) -> int:
 
 def _widest(texts: Iterable[str]) -> int:
     return max(map(cell_len, texts), default=0)
+
+
+def _written(figure: Figure) -> str:
+    return "-" if figure is None else figure if isinstance(figure, str) else f"{figure:,}"
 
 
 def _pad(text: str, width: int, left: bool = True) -> str:

@@ -1,17 +1,18 @@
 """The rows of a report's tables as plain values: worked out here once, for every format.
 
-The text report adds notes and colours to them; JSON, CSV, Markdown and the page show them as they
-are, by the names of the fields.
+The names of the columns are the fields of the rows. JSON, CSV, Markdown and the page show the
+values as they are; the text report picks some of them, and adds notes and colours.
 """
 
+from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from tracer.model import measures
 from tracer.model.measures import counting
 from tracer.model.records import Line
 from tracer.model.skipped_steps import accumulations
-from tracer.model.summary import Pattern, Summary
+from tracer.model.summary import Summary
 from tracer.reporters import caller_tree, layer_tree
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
@@ -21,111 +22,46 @@ TABLES: tuple[By, ...] = tuple(each for each in get_args(By) if each not in TREE
 
 Value = str | int | None
 
+VariableRow = namedtuple(
+    "VariableRow",
+    "variable shape dtype updates dense sparse least_a_step most_a_step"
+    " requests_without_gradient unchanged not_finite",
+)
+"""One variable. `least_a_step` and `most_a_step` are on one replica, of all of its steps, and None
+where the steps are not known. `unchanged` and `not_finite` are in how many steps it was so on any
+replica, each counted; None without effects."""
 
-class VariableRow(NamedTuple):
-    """One variable. `least_a_step` and `most_a_step` are on one replica, of all of its steps, and
-    None where the steps are not known. `unchanged` and `not_finite` are in how many steps it was so
-    on any replica, each counted; None without effects.
-    """
+StepRow = namedtuple(
+    "StepRow",
+    "first last length every on_replicas updates dense sparse requests"
+    " requests_without_gradient accumulated unchanged not_finite",
+)
+"""`length` steps in a row from `first` on that count the same, each of them this much.
 
-    variable: str
-    shape: str
-    dtype: str
-    updates: int
-    dense: int
-    sparse: int
-    least_a_step: int | None
-    most_a_step: int | None
-    requests_without_gradient: int
-    unchanged: int | None = None
-    not_finite: int | None = None
+If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated` is on
+how many replicas a step kept its gradients for a later one; None if the optimizer was not told to
+accumulate any, or if that is not known. `unchanged` and `not_finite` are how many variables were so
+after the step, those of each replica counted; None where none was compared."""
 
+ReplicaRow = namedtuple("ReplicaRow", "worker replica device steps updates dense sparse")
+WorkerRow = namedtuple("WorkerRow", "worker replicas steps updates dense sparse")
+MethodRow = namedtuple(
+    "MethodRow", "method executions calls_eager calls_tracing graphs graphs_never_ran"
+)
 
-class StepRow(NamedTuple):
-    """`length` steps in a row from `first` on that count the same, each of them this much.
+CallerRow = namedtuple(
+    "CallerRow", "depth caller file line function executions updates steps calls"
+)
+"""An element of the tree of callers: a line of the program, or what it called.
 
-    If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated`
-    is on how many replicas a step kept its gradients for a later one; None if the optimizer was
-    not told to accumulate any, or if that is not known. `unchanged` and `not_finite` are how many
-    variables were so after the step, those of each replica counted; None where none was compared.
-    """
+What it called follows it with a greater `depth`. The counts are of the methods that the question of
+the report is about. `steps` is None for the methods that the tree ends in, and for parts of a step.
+"""
 
-    first: int
-    last: int
-    length: int
-    every: int | None
-    on_replicas: int
-    updates: int
-    dense: int
-    sparse: int
-    requests: int
-    requests_without_gradient: int
-    accumulated: int | None = None
-    unchanged: int | None = None
-    not_finite: int | None = None
+LayerRow = namedtuple("LayerRow", "depth layer variables never_updated updates dense sparse")
+"""A layer, by its path in the names of variables, or a variable.
 
-
-class ReplicaRow(NamedTuple):
-    worker: str
-    replica: int
-    device: str
-    steps: int
-    updates: int
-    dense: int
-    sparse: int
-
-
-class WorkerRow(NamedTuple):
-    worker: str
-    replicas: int
-    steps: int
-    updates: int
-    dense: int
-    sparse: int
-
-
-class MethodRow(NamedTuple):
-    method: str
-    executions: int
-    calls_eager: int
-    calls_tracing: int
-    graphs: int
-    graphs_never_ran: int
-
-
-class CallerRow(NamedTuple):
-    """An element of the tree of callers: a line of the program, or what it called.
-
-    What it called follows it with a greater `depth`. The counts are of the methods that the
-    question of the report is about.
-    """
-
-    depth: int
-    caller: str
-    file: str
-    line: int | None
-    function: str
-    executions: int
-    updates: int
-    steps: int | None
-    """None for the methods that the tree ends in, and for parts of a step."""
-    calls: int
-
-
-class LayerRow(NamedTuple):
-    """A layer, by its path in the names of variables, or a variable.
-
-    What is in it follows it with a greater `depth`.
-    """
-
-    depth: int
-    layer: str
-    variables: int
-    never_updated: int
-    updates: int
-    dense: int
-    sparse: int
-
+What is in it follows it with a greater `depth`."""
 
 Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 
@@ -145,25 +81,23 @@ def by_variable(summary: Summary) -> list[VariableRow]:
     made = {}
     for pattern in summary.patterns:
         dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
-        figures = (dense + sparse, dense, sparse, *_limits(summary, pattern))
-        without = pattern.total(measures.missing)
-        seen = pattern.observed("unchanged"), pattern.observed("not_finite")
-        effects = seen if summary.effects else (None, None)
+        spreads = [pattern.spread(measures.updates, replica=each) for each in summary.replicas]
+        rates = [count for spread in spreads for (count,) in spread] or [0]
+        known = not pattern.unplaced(measures.updates)
+        figures = (
+            *(dense + sparse, dense, sparse),
+            *((min(rates), max(rates)) if known else (None, None)),
+            pattern.total(measures.missing),
+            *(
+                pattern.observed(each) if summary.effects else None
+                for each in ("unchanged", "not_finite")
+            ),
+        )
         for index in pattern.variables:
             variable = summary.trace.variables[index]
             shape = "x".join("?" if size is None else str(size) for size in variable.shape)
-            row = VariableRow(variable.name, shape, variable.dtype, *figures, without, *effects)
-            made[index] = row
+            made[index] = VariableRow(variable.name, shape, variable.dtype, *figures)
     return [made[index] for index in summary.variables]
-
-
-def _limits(summary: Summary, pattern: Pattern) -> tuple[int | None, int | None]:
-    """The fewest and the most updates of one of the variables in a step on a replica."""
-    if pattern.unplaced(measures.updates):
-        return None, None
-    spreads = (pattern.spread(measures.updates, replica=each) for each in summary.replicas)
-    occurring = [count for spread in spreads for (count,) in spread]
-    return min(occurring, default=0), max(occurring, default=0)
 
 
 def by_step(summary: Summary) -> list[StepRow]:
@@ -177,15 +111,14 @@ def by_step(summary: Summary) -> list[StepRow]:
         measures.missing,
         measures.tries,
         reached or measures.steps,
-        *(measures.effects if summary.effects else ()),
+        *measures.effects,
     )
     made = []
     for steps, values in timeline.parts(summary.trace.first_step):
-        on, dense, sparse, requests, missing, tried, accumulating, *seen = values
+        on, dense, sparse, requests, missing, tried, accumulating, compared, *effects = values
         kept = None if reached is None else 0 if tried else min(on, accumulating)
-        compared, *effects = seen or [0]
         updates = (dense + sparse, dense, sparse)
-        seen = effects if compared else []
+        seen = effects if compared else (None, None)
         made.append(StepRow(*steps, on, *updates, requests + missing, missing, kept, *seen))
     return made
 

@@ -1,13 +1,17 @@
-"""The tables of the text report: the figures of `tables`, with what there is to say about them."""
+"""The tables of the text report: the figures of `tables`, with what there is to say about them.
 
-from collections.abc import Callable, Sequence
-from itertools import islice
-from typing import NamedTuple
+`COLUMNS` lists the columns of each table. A row has a value for each name there: the field of the
+row of `tables`, or what is worked out here because no other format has it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from rich.text import Text
 
 from tracer.errors import shown
-from tracer.layout import Column, Row, Table, cut, paragraph
+from tracer.layout import Column, Figure, Row, Table, cut, paragraph
 from tracer.model import callers, measures
 from tracer.model.apply_methods import apply_methods
 from tracer.model.labels import (
@@ -35,6 +39,81 @@ MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
 _LINE = 24  # cells of a line of the program; it is cut at the front
 
+_UPDATES = {
+    "updates": Column("updates"),
+    "dense": Column("dense", drop=3),
+    "sparse": Column("sparse", drop=3),
+}
+_BEHIND = {"behind": Column("behind", drop=3, left=True, optional=True)}
+_EFFECTS = {
+    "unchanged": Column("unchanged", drop=1, optional=True),
+    "not_finite": Column("not\nfinite", drop=1, optional=True),
+}
+COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
+    "optimizer": {
+        "": Column("optimizer"),
+        "made_in": Column("made in", drop=1, left=True, optional=True),
+        "worker": Column("worker", drop=5, left=True, optional=True),
+        "steps": Column("steps"),
+        "updates": Column("updates"),
+        "per_step": Column("{per_step}", drop=3),
+        "calls": Column("Python\ncalls", drop=4),
+        "updates_of": Column("updates of", drop=2, left=True),
+    },
+    "variable": {
+        "": Column("{variable}"),
+        "updates": Column("updates"),
+        "per_step": Column("{per_step}", drop=2),
+        "dense": Column("dense", drop=3),
+        "sparse": Column("sparse", drop=3),
+        "by_replica": Column("by {replica}", drop=4, optional=True),
+        **_EFFECTS,
+    },
+    "step": {"": Column("{per_step_of_all}"), **_UPDATES, **_EFFECTS},
+    "replica": {
+        "": Column("{replica}"),
+        "steps": Column("steps"),
+        **_UPDATES,
+        **_BEHIND,
+        "device": Column("device", drop=4, left=True),
+    },
+    "worker": {
+        "": Column("worker"),
+        "replicas": Column("replicas", drop=2, optional=True),
+        "steps": Column("steps"),
+        **_UPDATES,
+        **_BEHIND,
+    },
+    "method": {
+        "": Column("method"),
+        "executions": Column("executions"),
+        "calls_eager": Column("calls\neager", drop=2),
+        "calls_tracing": Column("calls\ntracing", drop=1),
+        "graphs": Column("\n{program}s", drop=3),
+        "graphs_never_ran": Column("never\nran", drop=3),
+    },
+    "caller": {
+        "": Column("who calls {methods}"),
+        "executions": Column("executions"),
+        "steps": Column("steps", drop=2),
+        "calls": Column("Python\ncalls", drop=1),
+    },
+    "layer": {
+        "": Column("layer"),
+        "variables": Column("{variable}s", drop=3),
+        "updates": Column("updates"),
+        "of_each": Column("of each", drop=2),
+        "dense": Column("dense", drop=4),
+        "sparse": Column("sparse", drop=4),
+    },
+}
+"""The columns of each table in their order; that of the names has no name. Words of the trace
+stand in braces."""
+
+
+_Row = tuple[str, Mapping[str, Figure], str, str]
+"""The name of a row, a value for each column and perhaps others, a note, and a style."""
+
 
 class Asked(NamedTuple):
     """How the reader asked for the report."""
@@ -56,55 +135,61 @@ class Asked(NamedTuple):
         return f"… and {rest}: {see}{csv} has them all"
 
 
-_UPDATES = (Column("updates"), Column("dense", drop=3), Column("sparse", drop=3))
-_BEHIND = Column("behind", drop=3, left=True, optional=True)
-_EFFECTS = (
-    Column("unchanged", drop=1, optional=True),
-    Column("not\nfinite", drop=1, optional=True),
-)
+def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:
+    """The columns of a table, that of the names first, in the words of these optimizers."""
+    dialect, copy = summaries[0].dialect, replica_noun(summaries[0].trace)
+    several = any(len(summary.replicas) > 1 for summary in summaries)
+    words = {
+        "variable": dialect.variable,
+        "program": dialect.program,
+        "replica": copy,
+        "per_step": f"per\nstep and\n{copy}" if several else "per step",
+        "per_step_of_all": f"per step,\nall {copy}s" if several else "per step",
+        "methods": (caller_tree.methods(summaries[0]) or "it") if by == "caller" else "",
+    }
+    columns = COLUMNS[by].values()
+    return [replace(each, header=each.header.format_map(words)) for each in columns]
+
+
+def _table(
+    by: By | Literal["optimizer"],
+    summaries: Sequence[Summary],
+    rows: Iterable[_Row],
+    below: Sequence[str] = (),
+) -> Table:
+    """A table of these rows, with the columns that `COLUMNS` has for it."""
+    names, *columns = _columns(by, *summaries)
+    keys = [key for key in COLUMNS[by] if key]
+    made = [Row(name, [values[key] for key in keys], *said) for name, values, *said in rows]
+    return Table(names.header, columns, made, cut_names=by != "step", below=below)
 
 
 def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
-    several = any(len(summary.replicas) > 1 for summary in summaries)
-    lines = program_lines(summaries[0].trace)
-    columns = (
-        Column("made in", drop=1, left=True, optional=True),
-        Column("worker", drop=5, left=True, optional=True),
-        Column("steps"),
-        Column("updates"),
-        Column(_step_of(summaries[0]) if several else "per step", drop=3),
-        Column("Python\ncalls", drop=4),
-        Column("updates of", drop=2, left=True),
-    )
-    table = Table("optimizer", columns)
-    for summary in summaries:
-        root = summary.optimizers[0]
-        made = summary.total(measures.updates)
-        calls = sum(sum(summary.calls(index)) for index in apply_methods(summary))
-        names = [summary.trace.variables[index].name for index in summary.variables]
-        more = f" +{len(names) - 1:,}" if len(names) > 1 else ""
-        cells = (
-            cut(shown(lines.get(summary.root, "")), _LINE, _LINE - 2),
-            shown(only_worker(summary.trace, summary.replicas)),
-            *_figures(summary.steps, made),
-            _per_step(summary, measures.updates),
-            f"{calls:,}",
-            cut(shown("".join(names[:1])), 30, 15) + more,
-        )
-        name = f'{shown(class_of(root))} "{shown(root.name)}"'
-        table.rows.append(Row(name, cells, style="" if made else WRONG))
-    table.below.append(
+    see = (
         "--optimizer NAME has all that is known of one of them"
         if asked.command
         else 'by="variable" has a table for each of them'
     )
-    return table.lines(width)
+    return _table("optimizer", summaries, map(_optimizer, summaries), [see]).lines(width)
 
 
-def _step_of(summary: Summary) -> str:
-    """The header of updates per step where there are several replicas."""
-    return f"per\nstep and\n{replica_noun(summary.trace)}"
+def _optimizer(summary: Summary) -> _Row:
+    root, trace = summary.optimizers[0], summary.trace
+    updates = summary.total(measures.updates)
+    first, *more = [trace.variables[index].name for index in summary.variables] or [""]
+    line = trace.derived(program_lines).get(summary.root, "")
+    values: dict[str, Figure] = {
+        "made_in": cut(shown(line), _LINE, _LINE - 2),
+        "worker": shown(only_worker(trace, summary.replicas)),
+        "steps": summary.steps,
+        "updates": updates,
+        "per_step": _per_step(summary, measures.updates),
+        "calls": sum(sum(summary.calls(index)) for index in apply_methods(summary)),
+        "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
+    }
+    name = f'{shown(class_of(root))} "{shown(root.name)}"'
+    return name, values, "", "" if updates else WRONG
 
 
 def _per_step(summary: Summary, measure: Selection) -> str:
@@ -117,55 +202,48 @@ def _per_step(summary: Summary, measure: Selection) -> str:
 
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
-    several = len(summary.replicas) > 1
-    per_step = _step_of(summary) if several else "per step"
-    split = Column(f"by {replica_noun(summary.trace)}", drop=4, optional=not several)
-    columns = (_UPDATES[0], Column(per_step, drop=2), *_UPDATES[1:], split, *_EFFECTS)
-    all_rows = _variable_rows(summary)
-    order = sorted(range(len(all_rows)), key=lambda index: (not all_rows[index].note, index))
-    table = Table(summary.dialect.variable, columns)
-    table.rows = [all_rows[index] for index in sorted(order[: asked.most])]
-    if rest := [all_rows[index] for index in order[asked.most :]]:
-        odd = sum(bool(row.note) for row in rest)
-        more = some(len(rest), f"more {table.header}") + (f", {odd:,} of them odd" if odd else "")
-        table.below.append(asked.more(more, "variable"))
+    rows = _variables(summary)
+    odd = {index for index, (_, _, note, _) in enumerate(rows) if note}
+    order = sorted(range(len(rows)), key=lambda index: (index not in odd, index))
+    kept, rest = sorted(order[: asked.most]), order[asked.most :]
+    below = []
+    if rest:
+        more = some(len(rest), f"more {summary.dialect.variable}")
+        are_odd = f", {len(odd.intersection(rest)):,} of them odd" if odd.intersection(rest) else ""
+        below.append(asked.more(more + are_odd, "variable"))
     empty = summary.spread(measures.updates)[(0,)]
     if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
-        heading = per_step.replace("\n", " ")
-        without = f"without the {some(empty, 'step')} that updated nothing"
-        table.below.append(f"({heading}: {without})")
+        heading = _columns("variable", summary)[2].header.replace("\n", " ")
+        below.append(f"({heading}: without the {some(empty, 'step')} that updated nothing)")
     if summary.effects:
-        table.below.append(
+        below.append(
             "(unchanged: after so many steps no bit of it was another one, skipped steps too; "
             "not finite: after so many it held inf or NaN)"
         )
-    return table.lines(width)
+    return _table("variable", [summary], [rows[index] for index in kept], below).lines(width)
 
 
-def _variable_rows(summary: Summary) -> list[Row]:
+def _variables(summary: Summary) -> list[_Row]:
     made = {}
+    figures = dict(zip(summary.variables, tables.by_variable(summary), strict=True))
     unapplied = reason_for_all(summary)
     for pattern in summary.patterns:
-        dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
+        row, why = figures[pattern.variables[0]], _why_without(pattern, unapplied)
         by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
-        seen = pattern.observed("unchanged"), pattern.observed("not_finite")
-        never, why = not dense + sparse, _why_without(pattern, unapplied)
-        cells = (
-            f"{dense + sparse:,}",
-            _per_step(summary, counting(["update"], variable=pattern.variables[0])),
-            *_figures(dense, sparse),
-            _split(by_replica) if len(by_replica) > 1 else "",
-            *_figures(*(seen if summary.effects else (None, None))),
-        )
-        said = ": ".join(filter(None, ("never updated" if never else "", why)))
+        values = {
+            **row._asdict(),
+            "per_step": _per_step(summary, counting(["update"], variable=pattern.variables[0])),
+            "by_replica": _split(by_replica) if len(by_replica) > 1 else "",
+        }
+        said = ": ".join(filter(None, ("" if row.updates else "never updated", why)))
         meaning = "stands for each variable passed" if pattern.argument else ""
         note = "; ".join(filter(None, (meaning, said)))
-        style = WRONG if never or seen[1] else ODD if why else ""
+        style = WRONG if not row.updates or row.not_finite else ODD if why else ""
         for index in pattern.variables:
             name = shown(summary.trace.variables[index].name) or "''"
             if pattern.argument:
                 name = f"argument {name.removeprefix('argument ')}"
-            made[index] = Row(name, cells, note, style)
+            made[index] = name, values, note, style
     return [made[index] for index in summary.variables]
 
 
@@ -174,8 +252,10 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
     lost = pattern.unplaced(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
-    parts = ["nothing was assigned"] if pattern.has(measures.ineffective) else []
-    parts += [missing] if steps or lost else []
+    parts = [
+        *(["nothing was assigned"] if pattern.has(measures.ineffective) else []),
+        *([missing] if steps or lost else []),
+    ]
     if unapplied and pattern.has(measures.requests):
         parts.append(f"else {unapplied.text}" if parts else unapplied.text)
     return ", ".join(parts)
@@ -184,46 +264,44 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
 def _split(counts: Sequence[int]) -> str:
     """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
     if len(counts) <= 3:
-        return " + ".join(_figures(*counts))
+        return " + ".join(f"{count:,}" for count in counts)
     low, high = min(counts), max(counts)
     return f"{low:,} x {len(counts):,}" if low == high else dash(low, high)
 
 
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
-    copy, several = replica_noun(summary.trace), len(summary.replicas) > 1
-    why, idle = reason(summary), bool(summary.total(measures.ineffective))
     figures = tables.by_step(summary)
+    why, idle = reason(summary), bool(summary.total(measures.ineffective))
     kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
-    header = f"per step,\nall {copy}s" if several else "per step"
-    table = Table(header, (*_UPDATES, *_EFFECTS), cut_names=False)
-    table.rows += [_step_row(row, summary, why, idle) for row in kept]
-    unknown = ("-", "-") if summary.effects else ("", "")
+    rows = [_step(row, summary, why, idle) for row in kept]
+    unseen = dict.fromkeys(_EFFECTS)
     for count, name, note in (
         (summary.unplaced, "step not known", "in all; steps above may have more"),
         (summary.outside, "outside any step", "in all; a direct call"),
     ):
-        counts = [count(each) for each in (measures.updates, measures.dense, measures.sparse)]
-        if any(counts) or (count == summary.unplaced and count(measures.steps)):
-            table.rows.append(Row(name, (*_figures(*counts), *unknown), note, ODD))
+        counts = {key: count(getattr(measures, key)) for key in _UPDATES}
+        if any(counts.values()) or (count == summary.unplaced and count(measures.steps)):
+            rows.append((name, counts | unseen, note, ODD))
+    below = []
     if rest := len(figures) - len(kept):
         last = summary.steps + summary.trace.first_step - 1
-        table.below.append(asked.more(f"{some(rest, 'more row')} up to step {last:,}", "step"))
-    if summary.effects:
-        each = f", those of each {copy} counted" if several else ""
-        noun = f"{summary.dialect.variable}s"
-        table.below.append(f"(unchanged, not finite: so many {noun} were so after the step{each})")
-        if any(row.unchanged is None for row in kept):
-            table.below.append("(-: none was compared in these steps)")
-    return table.lines(width)
+        below.append(asked.more(f"{some(rest, 'more row')} up to step {last:,}", "step"))
+    compared = [row.unchanged is not None for row in kept]
+    if any(compared):
+        copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
+        each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
+        below.append(f"(unchanged, not finite: so many {noun} were so after the step{each})")
+        below += [] if all(compared) else ["(-: none was compared in these steps)"]
+    return _table("step", [summary], rows, below).lines(width)
 
 
-def _step_row(row: StepRow, summary: Summary, why: Reason, idle: bool) -> Row:
+def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
     """The row, with a note: why it has no update, or what is missing."""
     missing = row.requests_without_gradient
     unknown = not row.updates and summary.unplaced(measures.updates)
-    copies = some(len(summary.replicas), replica_noun(summary.trace))
     on_some = 0 < row.on_replicas < len(summary.replicas) and not unknown
+    copies = some(len(summary.replicas), replica_noun(summary.trace))
     said = first_true(
         (unknown, "not known"),
         (not row.on_replicas, "not recorded"),
@@ -236,107 +314,82 @@ def _step_row(row: StepRow, summary: Summary, why: Reason, idle: bool) -> Row:
         (why.text, why.text),
         (True, "gradients came, none was applied"),
     )
+    note = "; ".join(filter(None, (said, f"on {row.on_replicas:,} of {copies}" if on_some else "")))
     expected = not row.updates and why.usual and said in why.text and not on_some
-    notes = [said] if said else []
-    if on_some:
-        notes.append(f"on {row.on_replicas:,} of {copies}")
-    counts = ("?",) * 3 if unknown else _figures(row.updates, row.dense, row.sparse)
-    seen = _figures(row.unchanged, row.not_finite, none="-" if summary.effects else "")
+    values = row._asdict() | (dict.fromkeys(_UPDATES, "?") if unknown else {})
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    style = WRONG if row.not_finite else ODD if notes and not expected else ""
-    return Row(label, (*counts, *seen), "; ".join(notes), style)
+    return label, values, note, WRONG if row.not_finite else ODD if note and not expected else ""
 
 
 def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica; one with fewer updates than the others says since when."""
-    copy, names = replica_noun(summary.trace), replica_ids(summary.trace)
-    table = Table(copy, (Column("steps"), *_UPDATES, _BEHIND, Column("device", 4, left=True)))
+    names = replica_ids(summary.trace)
     behind = _behind(summary, [[index] for index in summary.replicas])
-    figures = zip(summary.replicas, tables.by_replica(summary), behind, strict=True)
-    for index, row, late in islice(figures, asked.most):
-        counts = _figures(row.steps, row.updates, row.dense, row.sparse)
-        device = shown(row.device.rpartition("device:")[2]) or "-"
-        style = ODD if row.steps < summary.steps or late not in ("", "-") else ""
-        table.rows.append(Row(shown(names[index]), (*counts, late, device), style=style))
-    if rest := len(behind) - len(table.rows):
-        table.below.append(asked.more(some(rest, f"more {copy}"), "replica"))
-    return table.lines(width)
+    rows: list[_Row] = []
+    for index, row, late in zip(summary.replicas, tables.by_replica(summary), behind, strict=True):
+        device = shown(row.device.rpartition("device:")[2]) or None
+        style = ODD if row.steps < summary.steps or late else ""
+        values = {**row._asdict(), "behind": late, "device": device}
+        rows.append((shown(names[index]), values, "", style))
+    rest = len(rows) - asked.most
+    more = some(rest, f"more {replica_noun(summary.trace)}")
+    below = [asked.more(more, "replica")] if rest > 0 else []
+    return _table("replica", [summary], rows[: asked.most], below).lines(width)
 
 
 def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each worker, with its replicas together."""
     ranks = replica_noun(summary.trace) == "rank"  # each is one replica
-    columns = (Column("replicas", drop=2, optional=ranks), Column("steps"), *_UPDATES, _BEHIND)
-    table = Table("worker", columns)
     behind = _behind(summary, list(tables.workers(summary).values()))
+    rows: list[_Row] = []
     for row, late in zip(tables.by_worker(summary), behind, strict=True):
-        counts = _figures(row.steps, row.updates, row.dense, row.sparse)
-        cells = ("" if ranks else f"{row.replicas:,}", *counts, late)
-        style = "" if late in ("", "-") else ODD
-        table.rows.append(Row(shown(row.worker) or "(local)", cells, style=style))
-    return table.lines(width)
+        values = {**row._asdict(), "replicas": None if ranks else row.replicas, "behind": late}
+        rows.append((shown(row.worker) or "(local)", values, "", ODD if late else ""))
+    return _table("worker", [summary], rows).lines(width)
 
 
-def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str]:
+def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
     """For each group of replicas how many updates it is behind the first of those with most."""
     totals = [sum(summary.total(measures.updates, each) for each in group) for group in groups]
     if len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
-        return [""] * len(groups)
+        return [None] * len(groups)
     leaders = groups[totals.index(max(totals))]
-    late = []
-    for group in groups:
-        missing, since = summary.behind(group, leaders)
-        step = f" since step {since:,}" if since else ""
-        late.append(f"{missing:,}{step}" if missing else "-")
-    return late
+    found = [summary.behind(group, leaders) for group in groups]
+    return [
+        f"{missing:,}{f' since step {since:,}' if since else ''}" if missing else None
+        for missing, since in found
+    ]
 
 
 def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, Python calls, and the graphs that calls traced."""
-    columns = (
-        Column("executions"),
-        Column("calls\neager", drop=2),
-        Column("calls\ntracing", drop=1),
-        Column(f"\n{summary.dialect.program}s", drop=3),
-        Column("never\nran", drop=3),
-    )
-    made = [
-        Row(shown(name), _figures(*figures), style="" if figures[0] else WRONG)
-        for name, *figures in tables.by_method(summary)
+    rows: list[_Row] = [
+        (shown(row.method), row._asdict(), "", "" if row.executions else WRONG)
+        for row in tables.by_method(summary)
     ]
     why = why_idle(summary)
-    return Table("method", columns, made, below=[f"({why})"] if why else []).lines(width)
+    return _table("method", [summary], rows, [f"({why})"] if why else []).lines(width)
 
 
 def by_caller(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each chain of calls, the widest branch first."""
     if not callers.known(summary.trace.data):
         return paragraph(callers.LACKING, width, style=ODD)
-    header = f"who calls {caller_tree.methods(summary) or 'it'}"
-    columns = (Column("executions"), Column("steps", drop=2), Column("Python\ncalls", drop=1))
-    nodes = caller_tree.nodes(summary, ODD)
-    return _tree("caller", header, columns, nodes, caller_tree.JOINT, width)
+    return _tree("caller", summary, caller_tree.nodes(summary, ODD), caller_tree.JOINT, width)
 
 
 def by_layer(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each layer; those in a row that are alike are one."""
-    columns = (
-        Column(f"{summary.dialect.variable}s", drop=3),
-        Column("updates"),
-        Column("of each", drop=2),
-        Column("dense", drop=4),
-        Column("sparse", drop=4),
-    )
     nodes = layer_tree.nodes(summary, ODD, WRONG)
-    return _tree("layer", "layer", columns, nodes, summary.dialect.separator, width)
+    return _tree("layer", summary, nodes, summary.dialect.separator, width)
 
 
-def _tree(
-    by: By, header: str, columns: Sequence[Column], nodes: Sequence[Node], joint: str, width: int
-) -> list[Text]:
+def _tree(by: By, summary: Summary, nodes: Sequence[Node], joint: str, width: int) -> list[Text]:
+    names, *columns = _columns(by, summary)
     rest = sum(1 for _ in in_order(nodes)) - MAX_ROWS_IN_FULL
     below = [Asked(everything=True).more(some(rest, "more row"), by)] if rest > 0 else []
-    tree = Tree(header, columns, below=below, nodes=nodes, joint=joint, most=MAX_ROWS_IN_FULL)
+    most = MAX_ROWS_IN_FULL
+    tree = Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
     return tree.lines(width)
 
 
@@ -349,7 +402,3 @@ TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "caller": by_caller,
     "layer": by_layer,
 }
-
-
-def _figures(*counts: int | None, none: str = "") -> tuple[str, ...]:
-    return tuple(none if count is None else f"{count:,}" for count in counts)
