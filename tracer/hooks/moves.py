@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from types import FunctionType
 
-from tracer.hooks.source import calls_in, definition, statements
+from tracer.hooks.source import attribute_of, calls_in, definition, dotted, statements
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Remark
 
@@ -110,7 +110,7 @@ class _Method:
         for part in ast.walk(amount):
             if isinstance(part, ast.Name) and part.id in self._given:
                 return False
-            if isinstance(part, ast.Call) and _dotted(part.func)[-1] not in _PLAIN:
+            if isinstance(part, ast.Call) and dotted(part.func)[-1] not in _PLAIN:
                 return False
             if (
                 isinstance(part, ast.BinOp)
@@ -153,23 +153,16 @@ class _Method:
 
     def _reads_here(self, part: ast.AST, name: str) -> bool:
         """Whether it is the attribute's value, or that of a method or property that reads it."""
-        if not isinstance(part, ast.Attribute) or not _is(part.value, self.me):
-            return False
-        if part.attr == name:
-            return True
-        node = self._methods.get(part.attr)
-        return (
-            node is not None
-            and part.attr not in self._applying
-            and _reads(node, name, self._methods)
-        )
+        read = attribute_of(self.me, part)
+        node = self._methods.get(read) if read not in self._applying else None
+        return read == name or (node is not None and _reads(node, name, self._methods))
 
     def _is_use(self, node: ast.AST, depends: _Test) -> bool:
         if isinstance(node, ast.If | ast.While):
             return _mentions(node.test, depends) and self._assigns([*node.body, *node.orelse])
         if not isinstance(node, ast.Call):
             return False
-        *_, last = path = _dotted(node.func)
+        *_, last = path = dotted(node.func)
         values = [
             *node.args,
             *(each.value for each in node.keywords if "seed" not in str(each.arg)),
@@ -195,26 +188,20 @@ class _Method:
 
     def _is_assignment(self, call: ast.Call) -> bool:
         """Whether it writes to anything but a plain attribute of the optimizer."""
-        last = _dotted(call.func)[-1]
+        last = dotted(call.func)[-1]
         if not _WRITING.search(last):
             return False
-        target = _target(call, self.me)
-        return not (isinstance(target, ast.Attribute) and _is(target.value, self.me))
+        return not attribute_of(self.me, _target(call, self.me))
 
     # What goes where.
 
     def _flow(self, begins: _Test) -> set[str]:
         """The local names that get a value in which there is a part of that kind, by and by."""
-        names: set[str] = set()
+        names = {each.arg for each in self._node.args.args if begins(ast.Name(id=each.arg))}
 
         def depends(part: ast.AST) -> bool:
             return begins(part) or (isinstance(part, ast.Name) and part.id in names)
 
-        names |= {
-            each.arg
-            for each in self._node.args.args
-            if begins(ast.Name(id=each.arg, ctx=ast.Load()))
-        }
         known = -1
         while known != len(names):
             known = len(names)
@@ -238,27 +225,22 @@ class _Method:
 
 def _move(call: ast.Call, me: str, setting: bool = False) -> tuple[str, list[ast.expr]]:
     """The attribute that a call moves on, and by what; or, for `setting`, that it sets anew."""
-    last = _dotted(call.func)[-1]
+    last = dotted(call.func)[-1]
     target = _target(call, me)
-    if not isinstance(target, ast.Attribute) or not _is(target.value, me):
-        return "", []
+    name = attribute_of(me, target)
     values = [*call.args, *(each.value for each in call.keywords)]
     values = [each for each in values if each is not target]
-    mine = any(
-        isinstance(each, ast.Attribute) and each.attr == target.attr and _is(each.value, me)
-        for value in values
-        for each in ast.walk(value)
-    )
+    mine = name in (attribute_of(me, each) for value in values for each in ast.walk(value))
     moves = last in _MOVING or (last in _SETTING and mine)
     sets = last in _SETTING and not mine
-    return (target.attr, values) if (sets if setting else moves) else ("", [])
+    return (name, values) if name and (sets if setting else moves) else ("", [])
 
 
 def _target(call: ast.Call, me: str) -> ast.expr | None:
     """What a call like `x.assign(...)`, `self.assign(x, ...)` or `tf.assign(x, ...)` is for."""
     if isinstance(call.func, ast.Attribute):
         of = call.func.value
-        if not _is(of, me) and _dotted(of)[0] not in _MODULES:
+        if not _is(of, me) and dotted(of)[0] not in _MODULES:
             return of
     return call.args[0] if call.args else None
 
@@ -270,16 +252,11 @@ def _reads(
     seen: frozenset[str] = frozenset(),
 ) -> bool:
     """Whether a method reads an attribute for more than to move it, or one that it calls does."""
-    me = node.args.args[0].arg
-    for part in _parts(node):
-        if isinstance(part, ast.Attribute) and _is(part.value, me):
-            if part.attr == name:
-                return True
-            called = methods.get(part.attr)
-            known = seen | {node.name}
-            if called and part.attr not in known and _reads(called, name, methods, known):
-                return True
-    return False
+    me, seen = node.args.args[0].arg, seen | {node.name}
+    read = {attribute_of(me, part) for part in _parts(node)}
+    return name in read or any(
+        _reads(methods[each], name, methods, seen) for each in methods if each in read - seen
+    )
 
 
 def _mentions(node: ast.AST, test: _Test) -> bool:
@@ -294,7 +271,7 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
     todo = [node]
     while todo:
         part = todo.pop()
-        if isinstance(part, ast.Call) and _ASIDE.search(".".join(_dotted(part.func)).lower()):
+        if isinstance(part, ast.Call) and _ASIDE.search(".".join(dotted(part.func)).lower()):
             continue
         if isinstance(part, ast.Expr) and _is_call_of(part.value, (*_MOVING, *_SETTING)):
             continue
@@ -304,17 +281,8 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
         todo += ast.iter_child_nodes(part)
 
 
-def _dotted(function: ast.expr) -> list[str]:
-    """The names of `tf.compat.v1.assign`; one that is no name is empty."""
-    names: list[str] = []
-    while isinstance(function, ast.Attribute):
-        names.insert(0, function.attr)
-        function = function.value
-    return [function.id if isinstance(function, ast.Name) else "", *names]
-
-
 def _is_call_of(node: ast.AST, names: Sequence[str]) -> bool:
-    return isinstance(node, ast.Call) and _dotted(node.func)[-1] in names
+    return isinstance(node, ast.Call) and dotted(node.func)[-1] in names
 
 
 def _is(node: ast.AST, name: str) -> bool:

@@ -8,6 +8,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import FunctionType
 
 from tracer.model.records import Remark
@@ -46,6 +47,22 @@ def definition(function: FunctionType) -> ast.FunctionDef | None:
     return node if isinstance(node, ast.FunctionDef) and node.name == function.__name__ else None
 
 
+def dotted(node: ast.AST) -> list[str]:
+    """The names of `tf.compat.v1.assign`; the first is empty if it is no name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return [node.id if isinstance(node, ast.Name) else "", *names]
+
+
+def attribute_of(owner: str, node: ast.AST | None) -> str:
+    """The name of the attribute of `owner` that a node is; empty for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id == owner else ""
+    return ""
+
+
 def side_effects_of(function: FunctionType) -> Iterator[Remark]:
     """What an apply method does in Python, which its graph does not do again; see `_Body`."""
     node = definition(function)
@@ -61,7 +78,7 @@ class _Body:
 
     def __init__(self, method: ast.FunctionDef, self_name: str) -> None:
         self._method = method
-        self._self = self_name
+        self._attribute = partial(attribute_of, self_name)
         self._outer = {
             name
             for node in ast.walk(method)
@@ -113,12 +130,6 @@ class _Body:
         if isinstance(target, ast.Name):
             return target.id if target.id in self._outer else ""
         return self._attribute(target)
-
-    def _attribute(self, node: ast.AST) -> str:
-        """The name of an attribute of `self`, empty for anything else."""
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
-            return ""
-        return node.attr if node.value.id == self._self else ""
 
     def _is_target(self, attribute: ast.Attribute) -> bool:
         """Whether it is only loaded to assign to a part of it: `self.x[i] = 1`."""

@@ -10,7 +10,7 @@ import inspect
 from types import FunctionType, ModuleType
 from typing import Any
 
-from tracer.hooks.source import definition
+from tracer.hooks.source import definition, dotted
 from tracer.kinds import OptimizerKind
 
 _FRAMEWORKS = ("keras", "math", "numpy", "tensorflow", "tf_keras")
@@ -64,43 +64,29 @@ def _is_straight(cls: type, name: str) -> bool:
     node = definition(function)
     if node is None or node.decorator_list or len(node.args.args) < 3:
         return False
-    myself, _, variable = (each.arg for each in node.args.args[:3])
     inner = [each for part in node.body for each in ast.walk(part)]
     return not any(isinstance(each, _DECIDING) for each in inner) and all(
-        _Call(each.func, each.args, myself, variable).is_known(cls, function)
-        for each in inner
-        if isinstance(each, ast.Call)
+        _is_known(each, node, cls, function) for each in inner if isinstance(each, ast.Call)
     )
 
 
-class _Call:
-    """A call in the code of a method whose first and third parameters have these names."""
-
-    def __init__(self, called: ast.expr, given: list[ast.expr], myself: str, variable: str) -> None:
-        names: list[str] = []
-        while isinstance(called, ast.Attribute):
-            names.insert(0, called.attr)
-            called = called.value
-        self._root = called.id if isinstance(called, ast.Name) else ""
-        self._names = names
-        self._first = given[0].id if given and isinstance(given[0], ast.Name) else ""
-        self._myself, self._variable = myself, variable
-
-    def is_known(self, cls: type, function: FunctionType) -> bool:
-        """Whether it does the same each time, and does not assign to the variable."""
-        names = self._names
-        if not names:
-            return hasattr(builtins, self._root) and self._root not in function.__globals__
-        if self._root == self._variable:
-            return names[-1] in _PLAIN and not names[-1].startswith("assign")
-        if self._root == self._myself and len(names) == 1:
-            inherited = inspect.getattr_static(cls, names[0], None)
-            writes = names[0].startswith("assign") and self._first == self._variable
-            return _of_a_framework(inherited) and not writes
-        home = function.__globals__.get(self._root)
-        if isinstance(home, ModuleType) and _of_a_framework(home):
-            return not any(word in name for name in names for word in _CALLING)
-        return names[-1] in _PLAIN
+def _is_known(call: ast.Call, method: ast.FunctionDef, cls: type, function: FunctionType) -> bool:
+    """Whether a call in a method does the same each time, and does not assign to the variable."""
+    me, _, variable = (each.arg for each in method.args.args[:3])
+    root, *names = dotted(call.func)
+    if not names:
+        return hasattr(builtins, root) and root not in function.__globals__
+    if root == variable:
+        return names[-1] in _PLAIN and not names[-1].startswith("assign")
+    if root == me and len(names) == 1:
+        inherited = inspect.getattr_static(cls, names[0], None)
+        first = dotted(call.args[0]) if call.args else []
+        writes = names[0].startswith("assign") and first == [variable]
+        return _of_a_framework(inherited) and not writes
+    home = function.__globals__.get(root)
+    if isinstance(home, ModuleType) and _of_a_framework(home):
+        return not any(word in name for name in names for word in _CALLING)
+    return names[-1] in _PLAIN
 
 
 def _of_a_framework(value: Any) -> bool:
