@@ -8,12 +8,12 @@ that come again in the same order become one cycle. No TensorFlow.
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from tracer.model.runs import Run
+from tracer.model.runs import Run, join
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]
@@ -141,19 +141,37 @@ class Timeline:
         Counter({(7, 0): 4})
         """
         width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
-        weighted = [(run, (*values, *(0,) * more)) for run, values in self._runs()]
-        weighted += [(run, ((0,) * width + values)) for run, values in other._runs()]
+        weighted = [(run, (*values, *(0,) * more)) for run, values in self.runs()]
+        weighted += [(run, ((0,) * width + values)) for run, values in other.runs()]
         return Timeline.of(weighted, self.stretches[-1].last, width + more)
 
-    def _runs(self) -> Iterator[tuple[Run, Values]]:
-        """The steps that count anything."""
+    def runs(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[Run, Values]]:
+        """The steps that count anything, or those of which `keep` says so, with their counts."""
         for steps, values in self.parts():
-            if steps.every is None and any(values):
+            if keep(values) and steps.every is None:
                 yield Run(steps.first, 1, steps.length), values
-            elif any(values):
+            elif keep(values):
                 firsts = range(steps.first, steps.first + steps.length)
                 count, every = steps.number // steps.length, steps.every or 1
                 yield from ((Run(first, every, count), values) for first in firsts)
+
+    def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
+        """The steps that count one of `counts`; more than three stretches at one distance are one.
+
+        >>> timeline = Timeline([Stretch(1, ((1, (3,)), (1, (2,)), (2, (0,))), turns=4)])
+        >>> timeline.steps_with([(3,), (2,)])
+        (Steps(first=1, last=14, length=2, every=4),)
+        """
+        found: list[Steps] = []
+        spans = self.map(lambda values: (int(values in counts),)).spans()
+        for run in join(Run(first, 1, 1, last - first + 1) for first, last, _ in spans):
+            more = run.times - 1  # of a stretch: it is no number of executions here
+            if run.count > _TURNS:
+                found.append(Steps(run.first, run.last + more, run.times, run.stride))
+            else:
+                firsts = range(run.first, run.last + 1, run.stride)
+                found += (Steps(first, first + more, run.times) for first in firsts)
+        return tuple(found)
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
         """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""

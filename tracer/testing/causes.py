@@ -6,17 +6,17 @@ A finding that says why is the cause; hints are what no finding says.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 
 from tracer.findings.catalogue import causes
 from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
-from tracer.model.records import Block
 from tracer.model.skipped_steps import reason
-from tracer.model.wording import first_of, plural, some
+from tracer.model.wording import first_of, first_true, plural, some
 from tracer.testing.expected import Claim, Wanted, of_kinds
-from tracer.testing.failure_rows import MAX_NAMES, Judged, label
+from tracer.testing.failure_rows import MAX_NAMES, Part, in_steps
 from tracer.testing.frozen_layers import names_in, not_handed
 
 _MAX_STRETCHES = 20
@@ -31,8 +31,7 @@ def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> d
     """
     trace, only = claim.trace, claim.selection.variables
     known = [each.name for each in trace.variables]
-    if names is None:
-        names = set(known if only is None else map(known.__getitem__, only))
+    names = names or set(known if only is None else map(known.__getitem__, only))
     others = set(known) - names
     failed: str = claim.expected.what
     if failed in ("updates", "executions"):
@@ -48,10 +47,7 @@ def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> d
 
 
 def likely(
-    claim: Claim,
-    names: Set[str] | None = None,
-    short: bool = False,
-    judged: Sequence[Judged] = (),
+    claim: Claim, names: Set[str] | None = None, short: bool = False, parts: Sequence[Part] = ()
 ) -> Iterator[str]:
     """Why a claim does not hold; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries
@@ -69,7 +65,7 @@ def likely(
     yield from said
     yield from _graphs(claim, said)
     if claim.selection.methods is None and "steps-skipped" not in said.values():
-        yield from _unapplied(judged)
+        yield from _unapplied(parts)
     for wanted in claim.failed:
         yield from _slips(claim, wanted)
 
@@ -78,81 +74,75 @@ def _unused(claim: Claim) -> Iterator[str]:
     """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
     trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
+    used = f"{plural(len(names), 'was', 'were')} not used in {scope}: did another optimizer train?"
     methods = first_of([shown(method.name) for method in trace.methods], MAX_NAMES)
-    if not trace.complete or (trace.blocks and trace.calls()):
-        return
-    if trace.calls():
-        yield f"an error ended each call of {methods}: nothing was updated"
-    elif frozen := trace.objects.frozen():
-        yield not_handed(trace, names_in(frozen))
-    elif names:
-        used = f"{plural(len(names), 'was', 'were')} not used in {scope}"
-        yield f"{first_of(names, MAX_NAMES)} {used}: did another optimizer train?"
-    else:
-        yield f"no optimizer was used in {scope}"
+    frozen = trace.objects.frozen()
+    if trace.complete:
+        yield first_true(
+            (trace.calls(), f"an error ended each call of {methods}: nothing was updated"),
+            (frozen, not_handed(trace, names_in(frozen))),
+            (names, f"{first_of(names, MAX_NAMES)} {used}"),
+            (True, f"no optimizer was used in {scope}"),
+        )
 
 
 def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
     """That several graphs were traced, or none of them ran, unless a finding says so."""
     for summary in claim.summaries:
         graphs, idle = summary.graphs(claim.selection)
+        failed = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
         if claim.expected.what == "calls":
             never = f" ({idle:,} of them never ran)" if idle else ""
             name = claim.expected.method or "the optimizer"
             if graphs > 1 and not said:
                 yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-        elif graphs and not summary.total(claim.selection):
-            tracing = f"called while tracing {some(graphs, 'graph')}"
-            failed = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
-            if "graph-never-ran" in said.values():
-                continue
-            if idle and failed >= idle:
-                yield "an error ended the tracing in the optimizer, so there is no graph to run"
-            else:
-                yield f"traced but never executed: {tracing}, and no step reached it"
+        elif (
+            graphs and not summary.total(claim.selection) and "graph-never-ran" not in said.values()
+        ):
+            tracing = f"called while tracing {some(graphs, 'graph')}, and no step reached it"
+            raised = "an error ended the tracing in the optimizer, so there is no graph to run"
+            yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
 
 
-def _unapplied(judged: Iterable[Judged]) -> Iterator[str]:
+def _unapplied(parts: Iterable[Part]) -> Iterator[str]:
     """In which steps gradients came and none was applied, so that too little ran."""
-    short = [each for each in judged if each.short]
-    steps = sorted({each for part in short for each in part.steps(part.unapplied)})
+    short = [each for each in parts if each.short]
+    steps = {each for part in short for each in part.timeline.steps_with(part.unapplied)}
     if steps:
         reasons = [reason(part.summary) for part in short]
         clauses = dict.fromkeys(each.clause for each in reasons if each.text)
-        clauses = clauses or {reasons[0].clause: None}
-        noun = "step" if sum(each.number for each in steps) == 1 else "steps"
-        yield f"gradients of {noun} {label(steps)} were not applied: {', or '.join(clauses)}"
+        why = ", or ".join(clauses) or reasons[0].clause
+        yield f"gradients of {in_steps(sorted(steps))} were not applied: {why}"
 
 
 def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
-    summaries, expected, number = claim.summaries, claim.expected, wanted.low
-    total, steps = claim.total(wanted), max((each.steps for each in summaries), default=0)
+    expected, number, total = claim.expected, wanted.low, claim.total(wanted)
+    steps = max((each.steps for each in claim.summaries), default=0)
+    replicas = max((len(each.replicas) for each in claim.summaries), default=1)
     if expected.what == "calls" and expected.method is not None and wanted.holds(total):
         use = "use tracer.assert_executions to count that"
         yield f"{total:,} is how often it was executed: {use}"
-    countable = expected.what in ("updates", "executions") and not expected.per_replica
-    if not countable or not number or number != wanted.high:
+    is_countable = expected.what in ("updates", "executions") and not expected.per_replica
+    if not is_countable or not number or number != wanted.high:
         return
-    replicas = max((len(each.replicas) for each in summaries), default=1)
-    on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
-    if expected.per_step:
-        if on_each and total == number * replicas * steps:
-            yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
-        return
-    if not expected.text:
-        replicas, on_each = 1, ""
-    if steps and total == number * steps * replicas:
-        each_step = f"each of {steps:,} steps" if steps > 1 else "the step"
-        asked = f"{number}/step" if expected.text else "per_step=True"
-        yield f"that is {number:,} in {each_step}{on_each}: did you mean {asked}?"
+    on = replicas if expected.per_step or expected.text else 1
+    on_each = f" on each of {on:,} replicas" if on > 1 else ""
+    in_each = f" in each of {steps:,} steps" if steps > 1 else " in the step"
+    per_step = f"{number}/step" if expected.text else "per_step=True"
+    is_each = steps and total == number * steps * on
+    if is_each and expected.per_step and on_each:
+        yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
+    if is_each and not expected.per_step:
+        yield f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?"
     # What calls that assigned nothing did instead is said already.
-    vain = any(summary.total(ineffective) for summary in summaries)
-    if not vain and number == _calls(claim, wanted) != total:
-        counted = "; tracer check counts what ran"
-        if not expected.text:
-            counted = ", and so does tracer.assert_calls"
-        yield f"{number:,} is how often Python called it: a mock counts that{counted}"
+    vain = any(summary.total(ineffective) for summary in claim.summaries)
+    if not expected.per_step and not vain and number == _calls(claim, wanted) != total:
+        counts = "tracer check counts what ran" if expected.text else ""
+        yield (
+            f"{number:,} is how often Python called it: a mock counts that"
+            f"{f'; {counts}' if counts else ', and so does tracer.assert_calls'}"
+        )
 
 
 def _calls(claim: Claim, wanted: Wanted) -> int:
@@ -164,32 +154,21 @@ def _calls(claim: Claim, wanted: Wanted) -> int:
     return sum(replace(claim, selection=meant).calls().values())
 
 
-def callers_at_fault(judged: Iterable[Judged]) -> list[str]:
+def callers_at_fault(parts: Iterable[Part]) -> list[str]:
     """The lines that called what is not as wanted; what ran most often comes first.
 
-    They are those that are nearest to the optimizer; none if the trace knows no callers.
+    They are those that are nearest to the optimizer, of what counts, and of steps that ran too
+    little; none if the trace knows no callers.
     """
     counts: Counter[str] = Counter()
-    for part in judged:
-        data = part.claim.trace.data
-        for block in _at_fault(part) if data.paths else ():
-            if (line := callers.nearest(data, block.path)) is not None:
-                counts[shown(callers.label(line))] += block.total
-    return [line for line, _ in counts.most_common()]
-
-
-def _at_fault(part: Judged) -> Iterator[Block]:
-    """The blocks that ran where a count is not as wanted; if it is too small, the steps, too."""
-    claim, per_step = part.claim, part.claim.expected.per_step
-    wrong = [
-        range(each.first + at, each.last + 1, each.every or 1)
-        for each in part.steps(part.wrong)[:_MAX_STRETCHES]
-        for at in range(each.length if each.every else 1)
-    ]
-    for block in part.summary.by_path():
-        counts = any(of_kinds(claim.selection, each.kinds)(block) for each in claim.failed)
-        is_meant = counts or (block.step and (per_step or part.short))
-        if is_meant and block.total and part.replica in (None, block.replica):
-            runs = block.runs if per_step and not block.outside else ()
-            if not runs or any(run.only(each) is not None for each in wrong for run in runs):
-                yield block
+    for part in parts:
+        data, selection = part.claim.trace.data, part.claim.selection
+        stretches = islice(part.timeline.runs(part.wrong.__contains__), _MAX_STRETCHES)
+        wrong = [range(each.first, each.last + 1, each.stride) for each, _ in stretches]
+        for block in part.summary.by_path():
+            ran = not block.runs or any(run.only(each) for run in block.runs for each in wrong)
+            is_meant = selection(block) or (block.step and part.short)
+            line = callers.nearest(data, block.path)
+            if ran and is_meant and line and part.replica in (None, block.replica):
+                counts[callers.label(line)] += block.total
+    return [shown(line) for line, _ in (+counts).most_common()]

@@ -41,10 +41,6 @@ class Wanted(NamedTuple):
         """Whether `count` is within the limits, which are allowed themselves."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 
-    def is_short(self, count: int) -> bool:
-        """Whether `count` is too small."""
-        return count < (self.low or 0)
-
     def __str__(self) -> str:
         if self.low is None:
             return f"at most {self.high:,}"
@@ -78,10 +74,12 @@ class Expected:
     @property
     def where(self) -> str:
         """` in each step on each replica`, as far as it is expected there."""
-        number = None if self.targets is None else some(len(self.targets), "variable")
-        of_each = f" of each of {number}" if number else ""
-        in_each = " in each step" if self.per_step else ""
-        return f"{of_each}{in_each}{' on each replica' if self.per_replica else ''}"
+        of_each = f" of each of {some(len(self.targets), 'variable')}" if self.targets else ""
+        return f"{of_each}{' in each step' * self.per_step}{' on each replica' * self.per_replica}"
+
+    def is_right(self, counts: Iterable[int]) -> bool:
+        """Whether a step has these counts as it should; none is right of itself in a sum."""
+        return self.per_step and all(map(Wanted.holds, self.wanted, counts))
 
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
@@ -140,6 +138,15 @@ class Claim:
         """What is counted in all, on all replicas or on one."""
         measure = of_kinds(self.selection, wanted.kinds)
         return sum(each.total(measure, replica) for each in self.summaries)
+
+    def counted(self, wanted: Wanted, replica: int | None = None) -> int:
+        """What there is of what is expected, in all."""
+        if self.expected.what == "steps":
+            return self.trace.steps
+        if self.expected.what == "calls":
+            only = self.expected.context
+            return sum(n for (_, context), n in self.calls().items() if only in (None, context))
+        return self.total(wanted, replica)
 
     def calls(self) -> Counter[tuple[str, str]]:
         """How often Python called what: the variables of one method or all methods, by context."""

@@ -3,7 +3,7 @@
 `judge` is the one for every expectation; `not_judged` is for what cannot be judged.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,13 +11,20 @@ from tracer.layout import paragraph, shown
 from tracer.model.labels import replica_names
 from tracer.model.records import OBSERVATIONS
 from tracer.model.selection import require_effects
-from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.model.wording import first_of
 from tracer.testing import causes, failure_rows
-from tracer.testing.expected import Claim, Expected, Wanted, claim_of, of_kinds
-from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Judged
+from tracer.testing.expected import Claim, Counted, Expected, Wanted, claim_of
+from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Part
 from tracer.testing.frozen_layers import explaining, names_in, not_handed
+
+_TABLES: Mapping[Counted, Callable[[Claim], list[str]]] = {
+    "steps": lambda claim: [],
+    "calls": failure_rows.table_of_calls,
+    "unchanged": failure_rows.table_of_effects,
+    "not_finite": failure_rows.table_of_effects,
+}
+"""The table of a failure, unless it is about updates or executions."""
 
 
 class Failure(NamedTuple):
@@ -54,25 +61,26 @@ def judge(trace: Trace, expected: Expected) -> Failure | None:
         return _of_targets(claim)
     if expected.what in OBSERVATIONS:
         require_effects(trace.data, expected.what, trace.steps)
-    got = {each: text for each in expected.wanted if (text := _got(claim, each))}
-    if not got:
+    parts = [Part(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
+    got = [_got(claim, parts, number) for number in range(len(expected.wanted))]
+    wrong = {each: text for each, text in zip(expected.wanted, got, strict=True) if text}
+    if not wrong:
         return None
-    claim = replace(claim, failed=tuple(got))
-    heads = _heads(expected, got)
-    if expected.what not in ("updates", "executions"):
-        table = [] if expected.what == "steps" else failure_rows.table_of_effects(claim)
-        if expected.what == "calls":
-            table = failure_rows.table_of_calls(claim)
-        return Failure(heads, table, causes.likely(claim))
-    judged = [Judged(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
-    rows = failure_rows.rows_of_work(judged)
-    if all(row.counts.executed for row in rows) and (layers := explaining(claim)):
+    claim, heads = replace(claim, failed=tuple(wrong)), _heads(expected, wrong)
+    if expected.what in _TABLES:
+        return Failure(heads, _TABLES[expected.what](claim), causes.likely(claim))
+    rows = failure_rows.rows_of(parts)
+    if all(any(counts) for *_, counts, _ in rows) and (layers := explaining(claim)):
         return Failure(heads, causes=[not_handed(trace, names_in(layers))])
     table = failure_rows.table_of_work(claim, rows)
-    known = rows and all(row.variable >= 0 for row in rows)
-    names = {trace.variables[row.variable].name for row in rows} if known else None
-    why = causes.likely(claim, names, any(each.short for each in judged), judged)
-    return Failure(heads, table, why, causes.callers_at_fault(judged))
+    indices = {index for _, index, *_ in rows}
+    names = (
+        {trace.variables[index].name for index in indices}
+        if indices and min(indices) >= 0
+        else None
+    )
+    why = causes.likely(claim, names, any(each.short for each in parts), parts)
+    return Failure(heads, table, why, causes.callers_at_fault(parts))
 
 
 def _heads(expected: Expected, got: Mapping[Wanted, str]) -> list[str]:
@@ -80,55 +88,28 @@ def _heads(expected: Expected, got: Mapping[Wanted, str]) -> list[str]:
     return [f"{each.what}: expected {each}{expected.where}, {got[each]}" for each in got]
 
 
-def _got(claim: Claim, wanted: Wanted) -> str:
-    """What there was instead, with where it was; empty if it was as wanted."""
-    summaries, per_step = claim.summaries, claim.expected.per_step
-    judged = {(s if per_step else None, on): "" for s in summaries for on in claim.replicas(s)}
-    if per_step and not any(summary.steps for summary in summaries):
+def _got(claim: Claim, parts: Iterable[Part], number: int) -> str:
+    """What there was instead, with where it was; empty if it was as wanted.
+
+    `number` is the place of the asserted count.
+    """
+    trace, expected, wanted = claim.trace, claim.expected, claim.expected.wanted[number]
+    if expected.per_step and not any(summary.steps for summary in claim.summaries):
         return "but no step ran"
     got: dict[str, list[str]] = {}
-    for summary, replica in judged or {(None, None)}:
-        names = [shown(summary.optimizers[0].name)] if summary and len(summaries) > 1 else []
-        names += [] if replica is None else [shown(replica_names(claim.trace)[replica])]
-        if summary is None:
-            total = _total(claim, wanted, replica)
+    if expected.per_step:
+        for part in parts:
+            got.setdefault(part.got(number), []).append(part.name)
+    else:
+        for replica in dict.fromkeys(part.replica for part in parts) or [None]:
+            total = claim.counted(wanted, replica)
             text = "" if wanted.holds(total) else f"got {total:,}"
-        else:
-            text = _in_steps(claim, wanted, summary, replica)
-        if text:
-            got.setdefault(text, []).append(" on ".join(names))
-    texts = [f"{each} ({first_of(got[each], 3)})" if any(got[each]) else each for each in got]
-    return first_of(texts, 5, "; ")
-
-
-def _total(claim: Claim, wanted: Wanted, replica: int | None) -> int:
-    context = claim.expected.context
-    if claim.expected.what == "steps":
-        return claim.trace.steps
-    if claim.expected.what == "calls":
-        return sum(n for (_, each), n in claim.calls().items() if context in (None, each))
-    return claim.total(wanted, replica)
-
-
-def _in_steps(claim: Claim, wanted: Wanted, summary: Summary, replica: int | None) -> str:
-    """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`; empty if no step is wrong."""
-    steps = summary.steps if replica is None else summary.steps_on[replica]
-    on = claim.selection.replicas if replica is None else frozenset({replica})
-    measure = replace(of_kinds(claim.selection, wanted.kinds), replicas=on)
-    outside, timeline = summary.outside(measure), summary.timeline(measure, replica=replica)
-    wrong = {values for values in timeline.spread if not wanted.holds(values[0])}
-    number = sum(timeline.spread[values] for values in wrong)
-    texts = [f"{outside:,} outside any step"] if outside else []
-    if wrong:
-        (low,), (high,) = min(wrong), max(wrong)
-        to = "or" if len(wrong) == 2 else "to"
-        which = f"{'each' if number == steps else f'{number:,}'} of {steps:,} steps"
-        if number == 1:
-            which = f"step {next(timeline.spans(wrong.__contains__))[0]:,} of {steps:,}"
-        texts.append(f"{low:,}{'' if low == high else f' {to} {high:,}'} in {which}")
-    if summary.steps and not steps:
-        return "but no step ran"
-    return f"got {' and '.join(texts)}" if texts else ""
+            name = "" if replica is None else shown(replica_names(trace)[replica])
+            got.setdefault(text, []).append(name)
+    texts = (
+        f"{each} ({first_of(got[each], 3)})" if any(got[each]) else each for each in got if each
+    )
+    return first_of([*texts], 5, "; ")
 
 
 def _of_targets(claim: Claim) -> Failure | None:
