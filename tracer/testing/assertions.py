@@ -300,28 +300,28 @@ def _check_of_each(
         )
 
     def check(trace: Trace) -> str:
-        once = Wanted(what, 1, None)
         targets = targets_meant(trace, model_or_variables, "trainable_variables")
+        expected = Expected(what, (Wanted(what, 1, None),), targets=tuple(targets))
         given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
         idle = (each for each in given if not variables_in(each, "trainable_variables"))
         layers = [layer for each in idle for layer in frozen_in(each)]
         if trace.complete and layers:
             cause = f"{are_frozen(layers)}, with {together(names_in(layers))}"
             why = "there is no trainable variable"
-            return failure.not_judged(trace, [once], why, causes=[cause])
-        expected = Expected(what, (once,), targets=tuple(targets))
-        message = _of_unknown(trace, once, targets, model_or_variables)
-        return message or failure.of_expected(trace, expected)
+            return failure.not_judged(trace, expected.wanted, why, causes=[cause])
+        return _of_targets(trace, expected, targets, model_or_variables)
 
     return check
 
 
-def _of_unknown(trace: Trace, wanted: Wanted, targets: Sequence[Target], given: object) -> str:
-    """Why nothing can be said of the targets that are `given`; empty if it can."""
+def _of_targets(trace: Trace, expected: Expected, targets: Sequence[Target], given: object) -> str:
+    """Why the trace is not as `expected` of the targets that are `given`; empty if it is."""
     why, instead = why_unknown(trace, targets, leaves_of(given))
     if trace.complete and not targets:
         why = "there is no variable"
-    return failure.not_judged(trace, [wanted], why, instead) if why else ""
+    if why:
+        return failure.not_judged(trace, expected.wanted, why, instead)
+    return failure.of_expected(trace, expected)
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
@@ -343,14 +343,13 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         targets = targets_meant(trace, variables, "variables")
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
         named = f" of {together(list(dict.fromkeys(names)))}" if names else ""
-        wanted = Wanted(f"updates{named}", 0, 0)
-        expected = Expected("updates", (wanted,), indices=indices(targets))
-        message = _of_unknown(trace, wanted, targets, variables)
-        message = message or failure.of_expected(trace, expected)
-        if not message and not trace.updates():
-            why = "nothing at all was updated, which proves nothing"
-            message = failure.not_judged(trace, [wanted], why)
-        return message
+        wanted = (Wanted(f"updates{named}", 0, 0),)
+        expected = Expected("updates", wanted, indices=indices(targets))
+        message = _of_targets(trace, expected, targets, variables)
+        if message or trace.updates():
+            return message
+        why = "nothing at all was updated, which proves nothing"
+        return failure.not_judged(trace, wanted, why)
 
     return Assertion(optimizer, check)
 
@@ -384,7 +383,7 @@ def expect_updates(
 def incomplete(trace: Trace) -> str:
     """Why nothing can be said with this trace; empty if it is complete."""
     head = "nothing can be said of what was not seen"
-    return "" if trace.complete else failure.text_of(trace, failure.Failure([head]))
+    return "" if trace.complete else failure.text_of(trace, [head])
 
 
 def compare_with_snapshot(
@@ -423,23 +422,20 @@ def _check(expected: Expected) -> Check:
         try:
             return failure.of_expected(trace, expected)
         except UnknownName as error:
-            why, names = "no such variable was handed over", _alive(trace, expected.variable)
-            if names and trace.complete:
-                cause = not_handed(trace, names)
-                return failure.not_judged(trace, expected.wanted, why, causes=[cause])
-            return failure.not_judged(trace, expected.wanted, why, error.instead)
+            why, names = "no such variable was handed over", _alive(expected.variable)
+            known = names and trace.complete
+            causes = [not_handed(trace, names)] if known else []
+            instead = "" if known else error.instead
+            return failure.not_judged(trace, expected.wanted, why, instead, causes)
 
     return check
 
 
-def _alive(trace: Trace, variable: object) -> list[str]:
-    """The names of what the program holds, and was not handed over, that `variable` means."""
-    if trace.objects.index_of is None:  # the trace was loaded
-        return []
+def _alive(variable: object) -> list[str]:
+    """The names of what the program holds that `variable` means."""
     if isinstance(variable, str):
         return sorted(name for name in names_alive() if is_meant(variable, name))
-    own = variables_in(variable, "variables")
-    return names_in(frozen_in(variable)) or [name_of(each) for each in own]
+    return [name_of(each) for each in variables_in(variable, "variables")]
 
 
 def _wanted(

@@ -23,7 +23,7 @@ _MAX_STRETCHES = 20
 """The most stretches of steps in which callers are looked up."""
 
 
-def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> dict[str, str]:
+def found(claim: Claim, names: Set[str] = frozenset(), short: bool = False) -> dict[str, str]:
     """What findings say of these variables, or of all that are meant, each with its code.
 
     Whether it is why too little ran, if that is so, or why too much did. They say what to do, too,
@@ -47,7 +47,7 @@ def found(claim: Claim, names: Set[str] | None = None, short: bool = False) -> d
 
 
 def likely(
-    claim: Claim, names: Set[str] | None = None, short: bool = False, parts: Sequence[Part] = ()
+    claim: Claim, names: Set[str] = frozenset(), short: bool = False, parts: Sequence[Part] = ()
 ) -> Iterator[str]:
     """Why a claim does not hold; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries

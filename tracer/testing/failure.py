@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from tracer.layout import paragraph, shown
 from tracer.model.labels import replica_names
@@ -27,16 +26,6 @@ _TABLES: Mapping[Counted, Callable[[Claim], list[str]]] = {
 """The table of a failure, unless it is about updates or executions."""
 
 
-class Failure(NamedTuple):
-    """What a failure says: which counts are wrong, where, and the likely causes."""
-
-    heads: Sequence[str]
-    table: Sequence[str] = ()
-    causes: Iterable[str] = ()
-    callers: Sequence[str] = ()
-    """The lines of the program that called what was not expected."""
-
-
 def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> str:
     """Why the trace is not as `expected`; empty if it is.
 
@@ -46,46 +35,42 @@ def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> s
     Raises `tracer.UnknownName` for a variable that the trace does not hold, and for effects if it
     has none.
     """
-    failure = judge(trace, expected)
-    if failure is None and (trace.complete or partial):
-        return ""
-    incomplete = dict.fromkeys(expected.wanted, "but the trace is incomplete")
-    failure = failure or Failure(_heads(expected, incomplete))
-    return text_of(trace, failure, notes=not partial)
+    text = judge(trace, expected, notes=not partial)
+    if text or trace.complete or partial:
+        return text
+    return not_judged(trace, expected.wanted, "the trace is incomplete")
 
 
-def judge(trace: Trace, expected: Expected) -> Failure | None:
-    """What is not as expected; None if all is. Raises as `of_expected`."""
+def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
+    """What is not as expected; empty if all is. Raises as `of_expected`."""
     claim = claim_of(trace, expected)
     if expected.targets is not None:
-        return _of_targets(claim)
+        return _of_targets(claim, notes)
     if expected.what in OBSERVATIONS:
         require_effects(trace.data, expected.what, trace.steps)
     parts = [Part(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
-    got = [_got(claim, parts, number) for number in range(len(expected.wanted))]
-    wrong = {each: text for each, text in zip(expected.wanted, got, strict=True) if text}
-    if not wrong:
-        return None
-    claim, heads = replace(claim, failed=tuple(wrong)), _heads(expected, wrong)
+    got = {each: _got(claim, parts, at) for at, each in enumerate(expected.wanted)}
+    claim = replace(claim, failed=tuple(each for each in got if got[each]))
+    heads = [_head(claim, each, got[each]) for each in claim.failed]
+    if not heads:
+        return ""
     if expected.what in _TABLES:
-        return Failure(heads, _TABLES[expected.what](claim), causes.likely(claim))
+        table = _TABLES[expected.what](claim)
+        return text_of(trace, heads, table, causes.likely(claim), notes=notes)
     rows = failure_rows.rows_of(parts)
     if all(any(counts) for *_, counts, _ in rows) and (layers := explaining(claim)):
-        return Failure(heads, causes=[not_handed(trace, names_in(layers))])
+        cause = not_handed(trace, names_in(layers))
+        return text_of(trace, heads, causes=[cause], notes=notes)
     table = failure_rows.table_of_work(claim, rows)
     indices = {index for _, index, *_ in rows}
-    names = (
-        {trace.variables[index].name for index in indices}
-        if indices and min(indices) >= 0
-        else None
-    )
+    names = {trace.variables[index].name for index in indices if -1 not in indices}
     why = causes.likely(claim, names, any(each.short for each in parts), parts)
-    return Failure(heads, table, why, causes.callers_at_fault(parts))
+    return text_of(trace, heads, table, why, causes.callers_at_fault(parts), notes)
 
 
-def _heads(expected: Expected, got: Mapping[Wanted, str]) -> list[str]:
+def _head(claim: Claim, wanted: Wanted, got: str) -> str:
     """`updates: expected 4 in each step, got 3 in each of 8 steps`."""
-    return [f"{each.what}: expected {each}{expected.where}, {got[each]}" for each in got]
+    return f"{wanted.what}: expected {wanted}{claim.expected.where}, {got}"
 
 
 def _got(claim: Claim, parts: Iterable[Part], number: int) -> str:
@@ -112,17 +97,18 @@ def _got(claim: Claim, parts: Iterable[Part], number: int) -> str:
     return first_of([*texts], 5, "; ")
 
 
-def _of_targets(claim: Claim) -> Failure | None:
-    """Why not each of the targets was updated or changed; None if each was."""
+def _of_targets(claim: Claim, notes: bool) -> str:
+    """Why not each of the targets was updated or changed; empty if each was."""
     missed = failure_rows.rows_of_missed(claim)
     if not missed:
-        return None
-    got = dict.fromkeys(claim.expected.wanted, f"got none of {len(missed):,} of them")
+        return ""
+    got = f"got none of {len(missed):,} of them"
     changes = claim.expected.what == "changes"
     columns = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
     table = failure_rows.as_lines("variable", columns, [row for _, row in missed])
     why = causes.likely(claim, {name for name, _ in missed}, short=True)
-    return Failure(_heads(claim.expected, got), table, why)
+    heads = [_head(claim, each, got) for each in claim.expected.wanted]
+    return text_of(claim.trace, heads, table, why, notes=notes)
 
 
 def not_judged(
@@ -135,21 +121,29 @@ def not_judged(
     """That nothing can be said of what is wanted, why, and what the trace holds instead."""
     heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
     lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
-    return text_of(trace, Failure(heads, lines, causes))
+    return text_of(trace, heads, lines, causes)
 
 
-def text_of(trace: Trace, failure: Failure, notes: bool = True) -> str:
-    """The failure as text; with `notes`, those of a trace that is not complete."""
-    lines = list(failure.heads)
+def text_of(
+    trace: Trace,
+    heads: Iterable[str],
+    table: Iterable[str] = (),
+    causes: Iterable[str] = (),
+    callers: Sequence[str] = (),
+    notes: bool = True,
+) -> str:
+    """The text of a failure: which counts are wrong, where, who called, and the likely causes.
+
+    With `notes`, those of a trace that is not complete.
+    """
+    why = list(dict.fromkeys(causes))
+    called = paragraph(f"Called from {first_of(callers, MAX_NAMES)}", WIDTH) if callers else []
+    lines = list(heads)
     if notes and not trace.complete:
         lines += _items('The trace is incomplete, so its counts are "at least":', trace.notes)
-    if failure.table:
-        lines += ["", *failure.table]
-    if failure.callers:
-        called = f"Called from {first_of(failure.callers, MAX_NAMES)}"
-        lines += ["", *(line.plain for line in paragraph(called, WIDTH))]
-    if why := list(dict.fromkeys(failure.causes)):
-        lines += _items("Likely cause:" if len(why) == 1 else "Likely causes:", why)
+    lines += ["", *table] if table else []
+    lines += ["", *(line.plain for line in called)] if called else []
+    lines += _items("Likely cause:" if len(why) == 1 else "Likely causes:", why) if why else []
     return "\n".join(lines)
 
 

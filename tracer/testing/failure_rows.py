@@ -33,13 +33,12 @@ Difference = tuple[int, int, str, tuple[Steps, ...], Values, str]
 a `_Group`, the steps, what each of them counts, and a note."""
 
 
-def why_none(
-    updates: int, none: int, requested: int, ineffective: int, otherwise: str = "not handed over"
-) -> str:
-    """Why there was no update; empty if there was one."""
+def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over") -> str:
+    """Why there was no update, from what `_MISSED` counts; empty if one was `made`."""
+    none, requested, vain = missed
     return first_true(
-        (updates, ""),
-        (ineffective, "nothing was assigned"),
+        (made, ""),
+        (vain, "nothing was assigned"),
         (requested, "not applied"),
         (none, "no gradient"),
         (True, otherwise),
@@ -63,8 +62,7 @@ class Part:
         self.claim, self.summary, self.replica = claim, summary, replica
         self._replicas = summary.replicas if replica is None else (replica,)
         asserted = [of_kinds(claim.selection, each.kinds) for each in claim.expected.wanted]
-        only = claim.selection.variables
-        others = [replace(each, variables=only) for each in (requests, ineffective)]
+        others = (replace(e, variables=claim.selection.variables) for e in (requests, ineffective))
         self._measures = [*asserted, claim.selection, *others]
 
     @property
@@ -98,9 +96,7 @@ class Part:
         wanted = self.claim.expected.wanted
         totals = tuple(self.claim.total(each, self.replica) for each in wanted)
         counts = (self.claim.expected.per_step and self.wrong) or {totals}
-        return any(
-            n < (each.low or 0) for of in counts for each, n in zip(wanted, of, strict=False)
-        )
+        return any(of[at] < (each.low or 0) for of in counts for at, each in enumerate(wanted))
 
     def got(self, number: int) -> str:
         """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`; empty if no step is wrong.
@@ -113,17 +109,16 @@ class Part:
         if self.summary.steps and not steps:
             return "but no step ran"
         measure = replace(self._measures[number], replicas=frozenset(self._replicas))
+        counts = sorted({values[number] for values in wrong}) or [0]
+        text = span((counts[0], counts[-1])).replace("to", "or" if len(counts) == 2 else "to")
+        said = first_true(
+            (not wrong, ""),
+            (times == 1, f"{text} in {in_steps(self.timeline.steps_with(wrong))} of {steps:,}"),
+            (times == steps, f"{text} in each of {steps:,} steps"),
+            (True, f"{text} in {times:,} of {steps:,} steps"),
+        )
         outside = self.summary.outside(measure)
-        texts = [f"{outside:,} outside any step"] if outside else []
-        if wrong:
-            counts = sorted({values[number] for values in wrong})
-            text = span((counts[0], counts[-1]))
-            which = first_true(
-                (times == 1, f"step {self.timeline.steps_with(wrong)[0].first:,} of {steps:,}"),
-                (times == steps, f"each of {steps:,} steps"),
-                (True, f"{times:,} of {steps:,} steps"),
-            )
-            texts.append(f"{text.replace('to', 'or') if len(counts) == 2 else text} in {which}")
+        texts = [f"{outside:,} outside any step"] * (outside > 0) + [said] * bool(wrong)
         return f"got {' and '.join(texts)}" if texts else ""
 
     def rows(self) -> Iterator[tuple[Difference, int]]:
@@ -142,7 +137,7 @@ class Part:
                 work += self._unusual(group, replica, unapplied)
             for group, steps, counts in work:
                 is_noted = claim.selection.methods is None or counts[size]
-                note = why_none(sum(counts[:size]), *counts[size:]) if is_noted else ""
+                note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
                 for index, name in group.items():
                     yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
 
@@ -234,15 +229,15 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
     missed = []
     for target in claim.expected.targets or ():
         patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
-        counts = [sum(each.total(of) for each in patterns) for of in (updates, *_MISSED)]
+        made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *_MISSED))
         if claim.expected.what == "changes":
             note = _why_not_changed(claim, target.index, patterns)
-            cells = [counts[0], *_seen(patterns)[:2]]
+            cells = [made, *_seen(patterns)[:2]]
         else:
             traced = any(each.entries for each in patterns)
             nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
-            note = why_none(*counts, "its graph never ran" if traced else nothing)
-            cells = [counts[2], counts[1]]
+            note = why_none(made, counts, "its graph never ran" if traced else nothing)
+            cells = [counts[1], counts[0]]
         if note:
             missed.append((target.name, row_of(target.name, cells, note)))
     return missed
