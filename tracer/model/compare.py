@@ -7,14 +7,16 @@ snapshots, which compare each method on each variable. Both list `Change`s of wh
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import chain, takewhile
+from functools import cache, partial
+from itertools import chain
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
 from tracer.model.matching import Pair, class_name, kind, matched, short_class
-from tracer.model.records import Block, Entry, Line, Observation
+from tracer.model.measures import Measure
+from tracer.model.records import Block, Entry
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline
@@ -113,24 +115,25 @@ def _difference(pair: Pair) -> Difference:
     before, after = pair.before, pair.after
     of_callers, shifted = _callers(before, after)
     changes = {
-        "steps": list(_changed(pair, _steps(before, after), _steps(after, before))),
-        "updates": list(_by_variable(pair, _updates)),
-        "unchanged": list(_effects(pair, "unchanged")),
-        "not_finite": list(_effects(pair, "not_finite")),
-        "runs": list(_differing(pair, _all_updates(before), _all_updates(after))),
-        "methods": list(_changed(pair, _methods(before, after), _methods(after, before))),
+        "steps": _changed(pair, _steps(before, after), _steps(after, before)),
+        "runs": _differing(pair, _counted(before, _UPDATES), _counted(after, _UPDATES)),
+        "methods": _changed(pair, _methods(pair, before), _methods(pair, after)),
         "callers": of_callers,
     }
+    effects = _EFFECTS if before.effects and after.effects else {}
+    for what, by in {"updates": _UPDATES, **effects}.items():
+        changes[what] = _by_variable(pair, partial(_of_pattern, by))
     several = [replica_noun(e.trace) for e in (before, after) if len(e.replicas) > 1]
     only = [
         f"{name} is only in the {'first' if other is None else 'second'} trace"
         for name, index, other in pair.variables
         if None in (index, other)
     ]
+    found = {what: list(each) for what, each in changes.items()}
     return _of_pair(
         pair,
-        changes,
-        same=list(_same(pair, changes)),
+        found,
+        same=list(_same(pair, found)),
         only=[*_classes(pair, class_name), *only],
         shifted=shifted,
         several=f"{several[0]}s" if several else "",
@@ -176,6 +179,13 @@ class Counted(NamedTuple):
     sparse: Sequence[tuple[Run, int]] = ()
 
 
+_NONE = Counted(0)
+_UPDATES = measures.dense, measures.sparse
+_EFFECTS = {
+    "unchanged": (measures.observing("unchanged"),),
+    "not_finite": (measures.observing("not_finite"),),
+}
+
 Counts = Mapping[str, Counted]
 
 
@@ -187,36 +197,32 @@ def _steps(summary: Summary, other: Summary) -> Counts:
     return {names[index]: Counted(summary.steps_on[index]) for index in summary.replicas}
 
 
-def _methods(summary: Summary, other: Summary) -> Counts:
+def _methods(pair: Pair, summary: Summary) -> Counts:
     """Of each method; of optimizers of two kinds, of those that both have."""
-    others = {other.trace.methods[index].name for index in other.methods}
-    counts: dict[str, Counted] = {}
-    for index in summary.methods:
-        name = summary.trace.methods[index].name
-        if kind(summary) == kind(other) or name in others:
-            eager, tracing = summary.calls(index)
-            executed = summary.total(measures.of_methods([index]))
-            words = {"executions": executed, "eager calls": eager, "calls while tracing": tracing}
-            counts |= {f"{name}: {what}": Counted(number) for what, number in words.items()}
-    return counts
+    both = (
+        {each.trace.methods[index].name for index in each.methods}
+        for each in (pair.before, pair.after)
+    )
+    names = set.union(*both) if kind(pair.before) == kind(pair.after) else set.intersection(*both)
+    return {
+        f"{name}: {what}": Counted(count)
+        for index in summary.methods
+        if (name := summary.trace.methods[index].name) in names
+        for what, count in zip(
+            ("executions", "eager calls", "calls while tracing"),
+            (summary.total(measures.of_methods([index])), *summary.calls(index)),
+            strict=True,
+        )
+    }
 
 
-def _updates(_: Summary, pattern: Pattern) -> Counts:
-    return {"": _all_updates(pattern)}
+def _counted(counts: Summary | Pattern, by: Sequence[Measure]) -> Counted:
+    """What is counted by these measures, in all and in which steps."""
+    return Counted(sum(map(counts.total, by)), *map(counts.runs, by))
 
 
-def _all_updates(counts: Summary | Pattern) -> Counted:
-    kinds = counts.runs(measures.dense), counts.runs(measures.sparse)
-    return Counted(counts.total(measures.updates), *kinds)
-
-
-def _effects(pair: Pair, what: Observation) -> Iterator[Change]:
-    """After which steps `what` was seen of each variable; nothing if a trace does not know it."""
-
-    def seen(_: Summary, pattern: Pattern) -> Counts:
-        return {"": Counted(pattern.observed(what), pattern.runs(measures.observing(what)))}
-
-    return _by_variable(pair, seen) if pair.before.effects and pair.after.effects else iter(())
+def _of_pattern(by: Sequence[Measure], _: Summary, pattern: Pattern) -> Counts:
+    return {"": _counted(pattern, by)}
 
 
 def _executions(pair: Pair) -> Iterator[Change]:
@@ -249,23 +255,23 @@ def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -
 
 
 def _by_variable(
-    pair: Pair, count: Callable[[Summary, Pattern], Counts], alone: bool = False
+    pair: Pair, count: Callable[[Summary, Pattern], Counts], *, alone: bool = False
 ) -> Iterator[Change]:
     """What differs of each variable, of one in one trace only if `alone` is asked for.
 
     It counts once for all variables of two patterns.
     """
     before, after = pair.before, pair.after
-    of_before, of_after = _pattern_of(before), _pattern_of(after)
+    old, new = _pattern_of(before), _pattern_of(after)
 
     @cache
-    def changed(mine: Pattern | None, its: Pattern | None) -> list[Change]:
-        counts = count(before, mine) if mine else {}, count(after, its) if its else {}
+    def changed(one: Pattern | None, other: Pattern | None) -> list[Change]:
+        counts = count(before, one) if one else {}, count(after, other) if other else {}
         return list(_changed(pair, *counts))
 
-    for name, index, other in pair.variables:
-        if alone or None not in (index, other):
-            for change in changed(of_before.get(index), of_after.get(other)):
+    for name, index, place in pair.variables:
+        if alone or None not in (index, place):
+            for change in changed(old.get(index), new.get(place)):
                 yield replace(change, name=", ".join(filter(None, (name, change.name))))
 
 
@@ -275,22 +281,21 @@ def _pattern_of(summary: Summary) -> Mapping[int | None, Pattern]:
 
 def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
     for name in dict.fromkeys((*before, *after)):
-        mine, its = before.get(name), after.get(name)
-        if mine != its:
-            stretches = list(_differing(pair, mine or Counted(0), its or Counted(0)))
-            where = [_words(each) for each in stretches[:_FEW]]
-            if len(stretches) > _FEW:
-                where.append(f"and {len(stretches) - _FEW} more")
-            totals = mine and mine.total, its and its.total
+        one, other = before.get(name), after.get(name)
+        if one != other:
+            stretches = list(_differing(pair, one or _NONE, other or _NONE))
+            rest = len(stretches) - _FEW
+            where = [*map(_words, stretches[:_FEW]), *([f"and {rest} more"] if rest > 0 else [])]
+            totals = one and one.total, other and other.total
             if where or totals[0] != totals[1]:
                 yield Change(name, *totals, "; ".join(where))
 
 
-def _differing(pair: Pair, mine: Counted, its: Counted) -> Iterator[Change]:
+def _differing(pair: Pair, one: Counted, other: Counted) -> Iterator[Change]:
     """The steps in which dense or sparse updates differ."""
     weighted = [
         (run, tuple(times * (place == each) for each in range(4)))
-        for place, runs in enumerate((*mine[1:], *its[1:]))
+        for place, runs in enumerate((one.dense, one.sparse, other.dense, other.sparse))
         for run, times in runs
     ]
     last = pair.before.steps, pair.after.steps
@@ -309,18 +314,20 @@ def _differing(pair: Pair, mine: Counted, its: Counted) -> Iterator[Change]:
 
 def _words(change: Change) -> str:
     """`0 to 2 in step 33`; `2 in steps 34-60, which only the first trace has`."""
-    steps = f"in {'step' if change.name.replace(',', '').isdecimal() else 'steps'} {change.name}"
-    if change.after is None:
-        return f"{change.before:,} {steps}, which only the first trace has"
-    if change.before is None:
-        return f"{change.after:,} {steps}, which only the second trace has"
-    return f"{change.where or f'{change.before:,} to {change.after:,}'} {steps}"
+    where = f"{'step' if change.name.replace(',', '').isdecimal() else 'steps'} {change.name}"
+    if change.before is None or change.after is None:
+        count, which = (
+            (change.before, "first") if change.after is None else (change.after, "second")
+        )
+        return f"{count:,} in {where}, which only the {which} trace has"
+    return f"{change.where or f'{change.before:,} to {change.after:,}'} in {where}"
 
 
 # The lines that lead to it.
 
-Path = tuple[Line, ...]
-"""The lines of the program on a path; none for one that is not known."""
+Path = tuple[tuple[str, str, int], ...]
+"""The lines of the program on a path, whatever their numbers: each with its file, its function and
+its place among the lines of that; none for a path that is not known."""
 
 
 def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[str, str]]]:
@@ -330,41 +337,41 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
     """
     if not (before.trace.data.paths and after.trace.data.paths):
         return [], []
-    counts, counts_after = _updates_by_path(before), _updates_by_path(after)
-    by_functions: dict[tuple[tuple[str, str], ...], list[Path]] = {}
-    for path in dict.fromkeys((*counts, *counts_after)):
-        if counts.get(path) != counts_after.get(path):
-            functions = tuple((line.file, line.function) for line in path)
-            by_functions.setdefault(functions, []).append(path)
-    shifted: dict[tuple[str, str], None] = {}
-    rest: list[Path] = []
-    for paths in by_functions.values():
-        gone = [path for path in paths if path in counts]
-        come = [path for path in paths if path in counts_after]
-        if [counts[path] for path in gone] == [counts_after[path] for path in come]:
-            lines = zip(chain(*gone), chain(*come), strict=True)
-            moved = (tuple(map(callers.label, each)) for each in lines)
-            shifted |= dict.fromkeys((old, new) for old, new in moved if old != new)
-        else:
-            rest += paths
-    names = _without_common([tuple(map(callers.label, path)) for path in rest])
+    (old, names), (new, new_names) = _updates_by_path(before), _updates_by_path(after)
+    moved = chain(
+        *(
+            zip(names[path], new_names[path], strict=True)
+            for path in old
+            if old[path] == new.get(path)
+        )
+    )
+    shifted = dict.fromkeys(each for each in moved if each[0] != each[1])
+    rest = [path for path in dict.fromkeys((*old, *new)) if old.get(path) != new.get(path)]
+    lines = _without_common([(new_names | names)[path] for path in rest])
     changes = [
-        Change(name, counts.get(path), counts_after.get(path))
-        for name, path in zip(names, rest, strict=True)
+        Change(line, old.get(path), new.get(path)) for line, path in zip(lines, rest, strict=True)
     ]
     return changes, list(shifted)
 
 
-def _updates_by_path(summary: Summary) -> dict[Path, int]:
-    """The updates by the lines of the program that lead to them, in the order of the lines."""
+def _updates_by_path(summary: Summary) -> tuple[Counter[Path], dict[Path, tuple[str, ...]]]:
+    """The updates by the lines of the program that lead to them, with the names of these lines."""
     data = summary.trace.data
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for line in sorted(data.lines, key=lambda each: each.number):
+        numbers.setdefault((line.file, line.function), []).append(line.number)
     counts: Counter[Path] = Counter()
+    names: dict[Path, tuple[str, ...]] = {}
     for block in summary.by_path():
         if number := measures.updates(block) * block.total:
-            path = () if block.path is None else data.paths[block.path]
-            counts[tuple(line for index in path if (line := data.lines[index]).file)] += number
-    ordered = sorted(counts, key=lambda path: [(line.file, line.number) for line in path])
-    return {path: counts[path] for path in ordered}
+            lines = [line for line in callers.lines_of(data, block.path) if line.file]
+            path = tuple(
+                (line.file, line.function, numbers[line.file, line.function].index(line.number))
+                for line in lines
+            )
+            counts[path] += number
+            names[path] = tuple(map(callers.label, lines))
+    return counts, names
 
 
 def _without_common(paths: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -378,5 +385,4 @@ def _without_common(paths: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 def _shared(paths: Sequence[tuple[str, ...]]) -> int:
     """With how many lines all paths begin, if there are several."""
-    lines = zip(*paths, strict=False) if len(paths) > 1 else ()
-    return len(list(takewhile(lambda each: len(set(each)) == 1, lines)))
+    return len(commonprefix(paths)) if len(paths) > 1 else 0  # noqa: RUF071  # of lists it is right

@@ -7,6 +7,7 @@ in another run; and a layer may have been added. `matched` finds what is the sam
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice, product
 
 from tracer.model.labels import class_of
 from tracer.model.records import Variable
@@ -40,16 +41,15 @@ def matched(before: Trace, after: Trace) -> tuple[list[Pair], list[tuple[Summary
     different kinds are matched by the ends of names, too. An optimizer that is in one trace only is
     given with which one that is: the `first` or the `second`.
     """
-    ours, theirs = summaries_of(before), summaries_of(after)
+    old, new = summaries_of(before), summaries_of(after)
     pairs = []
     for key in (class_name, short_class, lambda each: ""):
-        for mine in ours.copy():
-            partner = next((each for each in theirs if key(each) == key(mine)), None)
-            if partner is not None:
-                ours.remove(mine)
-                theirs.remove(partner)
-                pairs.append(_pair(mine, partner))
-    return pairs, [*((each, "first") for each in ours), *((each, "second") for each in theirs)]
+        for one in old.copy():
+            for other in [each for each in new if key(each) == key(one)][:1]:
+                old.remove(one)
+                new.remove(other)
+                pairs.append(_pair(one, other))
+    return pairs, [*((each, "first") for each in old), *((each, "second") for each in new)]
 
 
 def class_name(summary: Summary) -> str:
@@ -65,50 +65,63 @@ def kind(summary: Summary) -> str:
 
 
 def _pair(before: Summary, after: Summary) -> Pair:
-    mine, other = _by_name(before), _by_name(after)
-    old, new = before.trace.variables, after.trace.variables
+    one, other = before.trace.variables, after.trace.variables
+    old = {one[index].name: index for index in before.variables}
+    new = {other[index].name: index for index in after.variables}
     names = match(
-        {name: old[index].shape for name, index in mine.items()},
-        {name: new[index].shape for name, index in other.items()},
+        {name: one[index].shape for name, index in old.items()},
+        {name: other[index].shape for name, index in new.items()},
         ends=kind(before) != kind(after),
     )
-    old_names, new_names = {a for a, _ in names}, {b for _, b in names}
-    variables: list[tuple[str, int | None, int | None]] = [(b, mine[a], other[b]) for a, b in names]
-    variables += [(a, mine[a], None) for a in mine if a not in old_names]
-    variables += [(b, None, other[b]) for b in other if b not in new_names]
-    both = [(old[mine[a]], new[other[b]]) for a, b in sorted(names, key=lambda each: mine[each[0]])]
+    gone = old.keys() - names.values()
+    indices = sorted((old[a], new[b]) for b, a in names.items())
+    both = [(one[a], other[b]) for a, b in indices]
     layers = dict.fromkeys((_layer(a.name), _layer(b.name)) for a, b in both)
     return Pair(
         before,
         after,
-        variables,
+        variables=[
+            *((b, old[a], new[b]) for b, a in names.items()),
+            *((a, index, None) for a, index in old.items() if a in gone),
+            *((b, None, index) for b, index in new.items() if b not in names),
+        ],
         renamed=[(a, b) for a, b in layers if a != b],
         reshaped=[(a, b) for a, b in both if not _same_shape(a.shape, b.shape)],
     )
 
 
-def _by_name(summary: Summary) -> dict[str, int]:
-    return {summary.trace.variables[index].name: index for index in summary.variables}
-
-
 def match(
     before: Mapping[str, Shape], after: Mapping[str, Shape], *, ends: bool = False
-) -> list[tuple[str, str]]:
-    """The names that mean the same variable, by the layers that they are of and by their shapes.
+) -> dict[str, str]:
+    """The names in `before` that mean the variables of `after`, as their layers and shapes say.
 
-    If `ends`, a layer may be named by the whole path in one trace only: `sequential/dense`.
+    Layers that differ in their numbers only are alike; if `ends`, those too of which one is named
+    by the end of the other's path: `sequential/dense`.
 
     >>> match({"dense_3/kernel": (4,), "dense_4/kernel": (2,)}, {"dense_1/kernel": (2,)})
-    [('dense_4/kernel', 'dense_1/kernel')]
+    {'dense_1/kernel': 'dense_4/kernel'}
     """
-    layers = _layers(_by_layer(before), _by_layer(after), ends)
-    pairs = []
-    for name in after:
-        layer = _layer(name)
-        if layer in layers and (old := layers[layer] + name[len(layer) :]) in before:
-            pairs.append((old, name))
-    paired = {name for pair in pairs for name in pair}
-    return pairs + [(name, name) for name in after if name in before and name not in paired]
+    old, new = _by_words(before), _by_words(after)
+    alike = [(words, words) for words in old if words in new]
+    if ends:
+        alike += [
+            (a, b)
+            for a, b in product(old, new)
+            if f"/{a}".endswith(f"/{b}") or f"/{b}".endswith(f"/{a}")
+        ]
+    layers: dict[str, str] = {}
+    for a, b in alike:
+        taken = set(layers.values())
+        group = {layer: shapes for layer, shapes in old[a].items() if layer not in taken}
+        layers |= _in_order(group, {e: shapes for e, shapes in new[b].items() if e not in layers})
+    by_layer = (
+        (name, layers[_layer(name)] + name[len(_layer(name)) :])
+        for name in after
+        if _layer(name) in layers
+    )
+    names = {name: other for name, other in by_layer if other in before}
+    paired = {*names, *names.values()}
+    return names | {name: name for name in after if name in before and name not in paired}
 
 
 def _layer(name: str) -> str:
@@ -118,53 +131,24 @@ def _layer(name: str) -> str:
 
 _Layers = dict[str, dict[str, Shape]]
 """The shapes of the variables of each layer, by the rest of their names."""
+_NUMBER = re.compile(r"(?:_(\d+))?(/|$)")
 
 
-def _by_layer(shapes: Mapping[str, Shape]) -> _Layers:
-    layers: _Layers = {}
+def _by_words(shapes: Mapping[str, Shape]) -> dict[str, _Layers]:
+    """The layers by their names without numbers: `dense_2` comes before `dense_10`."""
+    groups: dict[str, _Layers] = {}
     for name, shape in shapes.items():
         layer = _layer(name)
+        layers = groups.setdefault(_NUMBER.sub(r"\2", layer), {})
         layers.setdefault(layer, {})[name[len(layer) :]] = shape
-    return layers
 
+    def numbers(layer: str) -> list[int]:
+        return [int(number or 0) for number, _ in _NUMBER.findall(layer)]
 
-def _layers(before: _Layers, after: _Layers, ends: bool) -> dict[str, str]:
-    """For layers of the second trace their names in the first: see `_in_order`.
-
-    Layers that differ in their numbers only are alike; if `ends`, those too of which one is named
-    by the end of the other's path.
-    """
-    groups, others = _alike(before), _alike(after)
-    pairs = [(words, words) for words in groups if words in others]
-    if ends:
-        pairs += [
-            (one, other)
-            for one in groups
-            for other in others
-            if one.endswith(f"/{other}") or other.endswith(f"/{one}")
-        ]
-    found: dict[str, str] = {}
-    for one, other in pairs:
-        taken = set(found.values())
-        mine = {layer: before[layer] for layer in groups[one] if layer not in taken}
-        found |= _in_order(mine, {e: after[e] for e in others[other] if e not in found})
-    return found
-
-
-_NUMBER = re.compile(r"_(\d+)(?=/|$)")
-
-
-def _alike(layers: _Layers) -> dict[str, list[str]]:
-    """The layers that differ in their numbers only: `dense_2` comes before `dense_10`."""
-    groups: dict[str, list[str]] = {}
-    for layer in layers:
-        groups.setdefault(_NUMBER.sub("", layer), []).append(layer)
-    return {words: sorted(group, key=_numbers) for words, group in groups.items()}
-
-
-def _numbers(layer: str) -> list[int]:
-    matches = (_NUMBER.search(word) for word in layer.split("/"))
-    return [int(match[1]) if match else 0 for match in matches]
+    return {
+        words: {layer: layers[layer] for layer in sorted(layers, key=numbers)}
+        for words, layers in groups.items()
+    }
 
 
 def _in_order(mine: _Layers, others: _Layers) -> dict[str, str]:
@@ -177,7 +161,7 @@ def _in_order(mine: _Layers, others: _Layers) -> dict[str, str]:
         found = {}
         for layer, shapes in mine.items():
             fitting = (e for e in others if e not in found and _fit(shapes, others[e]))
-            found |= {other: layer for other in [next(fitting, None)] if other}
+            found |= dict.fromkeys(islice(fitting, 1), layer)
     return found
 
 
