@@ -278,12 +278,12 @@ def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
     [
         (
             [excerpt(ALL[1], range(3, 8)), ALL[2]],
-            "not the same part of a run: worker:0 holds all of it, worker:1 only steps 3 to 7",
+            r"not the same part of a run: worker:0 \(all of it\), worker:1 \(Only steps 3 to 7\)",
         ),
         (
             [excerpt(ALL[1], range(3, 8)), excerpt(ALL[2], range(4, 9))],
-            "not the same part of a run: worker:0 holds only steps 4 to 8, worker:1 only steps 3 "
-            "to 7",
+            r"not the same part of a run: worker:0 \(Only steps 4 to 8\), worker:1 \(Only steps 3 "
+            r"to 7\)",
         ),
     ],
 )

@@ -1,8 +1,7 @@
 """One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from tracer.errors import MergeError
 from tracer.model.labels import replica_name
-from tracer.model.names import distinct
+from tracer.model.names import distinct, without_number
 from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variable, with_indices
 from tracer.model.trace import Trace
 from tracer.model.wording import first_of, listed
@@ -34,7 +33,7 @@ def merge(traces: Iterable[Trace]) -> Trace:
 
 def of_whole_run(trace: Trace) -> Trace:
     """The trace, incomplete if it knows of workers whose traces are not in it."""
-    data, notes = trace.data, _missing([trace.data])
+    data, notes = trace.data, [*_missing([trace.data])]
     known = {"complete": data.complete and not notes, "notes": (*data.notes, *notes)}
     return Trace(replace(data, **known), trace.objects)
 
@@ -45,7 +44,7 @@ def of_whole_run(trace: Trace) -> Trace:
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """One trace of several workers, whose optimizers and variables are known by their names."""
     parts = [data for data in every if data.optimizers]
-    parts.sort(key=lambda data: [_number(replica.worker) for replica in data.replicas])
+    parts.sort(key=lambda data: [_in_order(replica.worker) for replica in data.replicas])
     for other in parts[1:]:
         if difference := _difference(parts[0], other):
             raise MergeError(f"not one run: {difference}")
@@ -55,7 +54,12 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
         name = replica_name(Replica(*min(twice), ""))
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
     parts += [data for data in every if not data.optimizers]
-    whole = _joined([(data, _names(data.optimizers), _names(data.variables)) for data in parts])
+    whole = _joined(
+        [
+            (data, [each.name for each in data.optimizers], [each.name for each in data.variables])
+            for data in parts
+        ]
+    )
     unknown = [*_missing(every), *_not_together(every)]
     notes = [_of_worker(note, data) for data in every for note in data.notes]
     notes += [note for each in whole.optimizers for note in _seen_by_some(each.name, parts)]
@@ -79,14 +83,13 @@ def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
     Turns, rates and values are compared among the optimizers of one process, so they are those of
     the first worker.
     """
-    own = [each for each, _ in _named(name, parts)]
-    astray = [each for each, data in _named(name, parts) if _is_astray(each, data)]
-    failures: dict[Failure, Failure] = {}
+    every = _named(name, parts)
+    own = [each for each, _ in every]
+    astray_first = sorted(every, key=lambda each: not _is_astray(*each))
+    moved = (each.iterations for each, _ in astray_first if each.iterations is not None)
+    failures: dict[Failure, list[Failure]] = defaultdict(list)
     for failure in chain.from_iterable(each.failures for each in own):
-        known = failures.setdefault(replace(failure, after=0, last=True), failure)
-        failures[replace(failure, after=0, last=True)] = replace(
-            known, after=min(known.after, failure.after), last=known.last or failure.last
-        )
+        failures[replace(failure, after=0, last=True)].append(failure)
     settings = {key: value for each in own[::-1] for key, value in each.settings.items()}
     scales = [each.settings.get("dynamic_scale") for each in own]
     if known_scales := [scale for scale in scales if isinstance(scale, int | float)]:
@@ -95,20 +98,18 @@ def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
         field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in own)))
         for field in ("remarks", "never_handed", "frozen")
     }
-    moved = [each.iterations for each in (*astray, *own) if each.iterations is not None]
     return replace(
         own[0],
         settings=settings,
-        iterations=next(iter(moved), None),
-        failures=tuple(failures.values()),
+        iterations=next(moved, None),
+        failures=tuple(
+            replace(one, after=min(e.after for e in alike), last=any(e.last for e in alike))
+            for one, alike in failures.items()
+        ),
         decay=max((e.decay for e in own if e.decay), key=lambda d: len(d.unmatched), default=None),
         slots=max((each.slots for each in own if each.slots is not None), default=None),
         **seen,
     )
-
-
-def _names(records: Iterable[Optimizer | Variable]) -> list[str]:
-    return [record.name for record in records]
 
 
 def _is_astray(optimizer: Optimizer, data: TraceData) -> bool:
@@ -137,38 +138,33 @@ def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
             yield f"{name}: {said} in {listed(having)} alone"
 
 
-def _number(worker: str) -> tuple[str, int]:
+def _in_order(worker: str) -> tuple[int, str]:
     """What sorts workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    kind, _, number = worker.partition(":")
-    return kind, int(number) if number.isdigit() else 0
+    return len(worker), worker
 
 
-def _missing(parts: Sequence[TraceData]) -> list[str]:
+def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
     """A note for each worker of the cluster of which there is no trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
     replicas = {replica.worker for data in parts for replica in data.replicas}
     programs = {program.worker for data in parts for program in data.programs}
-    missing = sorted(cluster - replicas - programs - {""}, key=_number)
-    notes = [
-        f"{worker}: there is no trace of this worker, so what it ran is not counted"
-        for worker in missing[:_NAMED]
-    ]
+    missing = sorted(cluster - replicas - programs - {""}, key=_in_order)
+    for worker in missing[:_NAMED]:
+        yield f"{worker}: there is no trace of this worker, so what it ran is not counted"
     if more := missing[_NAMED:]:
-        notes.append(f"there is no trace of {len(more):,} more workers: {more[0]} to {more[-1]}")
-    return notes
+        yield f"there is no trace of {len(more):,} more workers: {more[0]} to {more[-1]}"
 
 
-def _not_together(parts: Sequence[TraceData]) -> list[str]:
+def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
     """A note on a program that had ended when another one began: they are of different runs."""
-    programs = [program for data in parts for program in data.programs]
-    programs.sort(key=lambda program: program.started)
+    programs = sorted((p for data in parts for p in data.programs), key=lambda each: each.started)
     ended = [each for each in programs if each.started + each.seconds < programs[-1].started]
-    return [
-        f"the program of {each.worker or 'one'} had ended when that of "
-        f"{programs[-1].worker or 'another'} began: a file is left of an earlier run, so the "
-        "counts are of several"
-        for each in ended[:1]
-    ]
+    for each in ended[:1]:
+        yield (
+            f"the program of {each.worker or 'one'} had ended when that of "
+            f"{programs[-1].worker or 'another'} began: a file is left of an earlier run, so the "
+            "counts are of several"
+        )
 
 
 def _of_worker(note: str, data: TraceData) -> str:
@@ -182,13 +178,15 @@ def _workers_in(data: TraceData) -> str:
 def _difference(first: TraceData, other: TraceData) -> str:
     """What one of them trains and the other does not; empty if they train the same."""
     for table, described in _DESCRIBED.items():
-        both = [getattr(data, table) for data in (first, other)]
-        if both[0] != both[1]:
-            before, after = ([described(each) for each in records] for records in both)
-            own, its = _first_not_in(after, before), _first_not_in(before, after)
-            if own != its:
-                here, there = _workers_in(first), _workers_in(other)
-                return f"{here} has the {table} {own}, {there} has {its}"
+        if getattr(first, table) != getattr(other, table):
+            both = [dict.fromkeys(map(described, getattr(e, table))) for e in (first, other)]
+            if both[0].keys() != both[1].keys():
+                alone = [
+                    first_of([name for name in own if name not in others], _NAMED) or "none"
+                    for own, others in (both, both[::-1])
+                ]
+                here, there = map(_workers_in, (first, other))
+                return f"{here} has the {table} {alone[0]}, {there} has {alone[1]}"
     return ""
 
 
@@ -196,10 +194,6 @@ _DESCRIBED: Mapping[str, Callable[[Any], str]] = {
     "optimizers": lambda optimizer: f"{optimizer.name} ({optimizer.class_name})",
     "variables": lambda variable: f"{variable.name} {variable.dtype}{[*_shape(variable)]}",
 }
-
-
-def _first_not_in(names: Collection[str], others: Iterable[str]) -> str:
-    return first_of([other for other in others if other not in names], _NAMED) or "none"
 
 
 def _shape(variable: Variable) -> tuple[int | None, ...]:
@@ -210,15 +204,12 @@ def _shape(variable: Variable) -> tuple[int | None, ...]:
 def _require_same_part(first: TraceData, other: TraceData) -> None:
     if (first.only, first.first_step) != (other.only, other.first_step):
         raise MergeError(
-            f"not the same part of a run: {_workers_in(first)} holds {_extent(first)}, "
-            f"{_workers_in(other)} {_extent(other)}"
+            "not the same part of a run: "
+            + ", ".join(
+                f"{_workers_in(each)} ({each.only.partition(';')[0].rstrip('.') or 'all of it'})"
+                for each in (first, other)
+            )
         )
-
-
-def _extent(data: TraceData) -> str:
-    """What of its run a trace holds: `only steps 3 to 7`."""
-    only = data.only.partition(";")[0].rstrip(".")
-    return f"{only[0].lower()}{only[1:]}" if only else "all of it"
 
 
 # The processes that one program started.
@@ -278,18 +269,20 @@ def combine(
 
     With each trace come its variables' objects: a variable that several optimizers update is one.
     """
-    reference_of: dict[Hashable, Reference] = {}
-    keyed = []
-    for number, (data, references) in enumerate(parts):
-        # Python has one weak reference to an object, whoever asks for it.
-        keys = [(number, i) if each is None else id(each) for i, each in enumerate(references)]
-        reference_of |= dict(zip(keys, references, strict=True))
-        keyed.append((data, [(number, i) for i in range(len(data.optimizers))], keys))
-    whole = _joined(keyed)
-    whole = replace(
-        whole, complete=whole.complete and not notes, notes=tuple([*whole.notes, *notes])
+    # Python has one weak reference to an object, whoever asks for it.
+    keys = [
+        [(number, i) if each is None else id(each) for i, each in enumerate(references)]
+        for number, (_, references) in enumerate(parts)
+    ]
+    whole = _joined(
+        [
+            (data, [(number, i) for i in range(len(data.optimizers))], keys[number])
+            for number, (data, _) in enumerate(parts)
+        ]
     )
-    return whole, [*reference_of.values()]
+    references = dict(zip(chain(*keys), chain(*(each for _, each in parts)), strict=True))
+    complete, notes = whole.complete and not notes, (*whole.notes, *notes)
+    return replace(whole, complete=complete, notes=notes), [*references.values()]
 
 
 # Putting records together.
@@ -308,35 +301,39 @@ def _joined(
     every = [data for data, _, _ in parts]
     replicas = _all_replicas(every)
     tables: dict[str, list[Any]] = {table: [] for table in _RECORDS}
-    numbers: dict[str, dict[Any, int]] = defaultdict(dict)
+    numbers: defaultdict[str, dict[Any, int]] = defaultdict(dict)
     numbers["replicas"] |= {key: number for number, key in enumerate(replicas)}
     for part, (data, optimizers, variables) in enumerate(parts):
-        keys: dict[str, Iterable[Hashable]] = {
+        keys: dict[str, Sequence[Hashable]] = {
             "optimizers": optimizers,
             "variables": variables,
             "graphs": [(part, number) for number in range(len(data.graphs))],
             "replicas": [(each.worker, each.id) for each in data.replicas],
             "methods": data.methods,
             "lines": data.lines,
-            "paths": (tuple(numbers["lines"][data.lines[i]] for i in path) for path in data.paths),
+            "paths": [tuple(data.lines[index] for index in path) for path in data.paths],
         }
-        new: dict[str, Sequence[Any]] = {table: getattr(data, table) for table in _RECORDS}
-        change: dict[str, Callable[[Any], Any]] = {}
-        for table, own in keys.items():
-            known, before = numbers[table], len(numbers[table])
-            places = [known.setdefault(key, len(known)) for key in own]
-            if places != [*range(len(places))]:
-                several = table == "variables"
-                change[table] = partial(_all_at, places) if several else places.__getitem__
-            if table in new:
-                new[table] = [new[table][i] for i, n in enumerate(places) if n >= before]
-        for table, records in new.items():
-            tables[table] += with_indices(records, change)
+        places = {
+            table: [known.setdefault(key, len(known)) for known in [numbers[table]] for key in own]
+            for table, own in keys.items()
+        }
+        change = {
+            table: partial(_all_at, own) if table == "variables" else own.__getitem__
+            for table, own in places.items()
+            if own != [*range(len(own))]
+        }
+        for table, records in tables.items():
+            before, own = len(records), getattr(data, table)
+            if table in places:
+                own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
+            records += with_indices(own, change)
     tables["graph_tracings"].sort(key=lambda each: each.at)
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
-    tables |= {table: [*numbers[table]] for table in ("methods", "lines", "paths")}
     return TraceData(
         **{table: tuple(records) for table, records in tables.items()},
+        methods=tuple(numbers["methods"]),
+        lines=tuple(numbers["lines"]),
+        paths=tuple(tuple(numbers["lines"][line] for line in path) for path in numbers["paths"]),
         replicas=tuple(replicas.values()),
         complete=all(data.complete for data in every),
         notes=tuple(dict.fromkeys(note for data in every for note in data.notes)),
@@ -354,10 +351,9 @@ def _all_at(places: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
 
 def _all_replicas(parts: Iterable[TraceData]) -> dict[tuple[str, int], Replica]:
     """The replicas by worker and id, in that order; each with its device, if any trace knows it."""
-    every = [replica for data in parts for replica in data.replicas]
-    last = sorted(every[::-1], key=lambda each: each.device != "")
-    replicas = {(each.worker, each.id): each for each in last}
-    return dict(sorted(replicas.items(), key=lambda item: (_number(item[0][0]), item[0][1])))
+    every = sorted(chain(*(data.replicas for data in parts)), key=lambda each: each.device)
+    replicas = {(each.worker, each.id): each for each in every}
+    return dict(sorted(replicas.items(), key=lambda item: (_in_order(item[0][0]), item[0][1])))
 
 
 Named = TypeVar("Named", Optimizer, Variable)
@@ -365,9 +361,7 @@ Named = TypeVar("Named", Optimizer, Variable)
 
 def _numbered(records: Sequence[Named]) -> list[Named]:
     """The records; those of one name, which parts may have numbered, with their number."""
-    names = {record.name for record in records}
-    if len(names) == len(records):
+    if len({record.name for record in records}) == len(records):
         return list(records)
-    plain = [re.sub(r"#\d+$", "", record.name) for record in records]
-    own = [each if each in names else r.name for each, r in zip(plain, records, strict=True)]
-    return [replace(r, name=name) for r, name in zip(records, distinct(own), strict=True)]
+    names = distinct(without_number(record.name) for record in records)
+    return [replace(record, name=name) for record, name in zip(records, names, strict=True)]

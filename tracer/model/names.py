@@ -8,7 +8,7 @@ loaded knows names only.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from itertools import chain, combinations, count
 from typing import Any, NamedTuple
 from weakref import ref
@@ -27,10 +27,15 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 def free_name(name: str, taken: set[str]) -> str:
     """`name`, or `name#2` and so on if it is among `taken`, to which the free name is added."""
-    numbered = chain([name], (f"{name}#{number}" for number in count(2)))
-    free = next(each for each in numbered if each not in taken)
+    numbered = (f"{name}#{number}" for number in count(2))
+    free = next(each for each in chain([name], numbered) if each not in taken)
     taken.add(free)
     return free
+
+
+def without_number(name: str) -> str:
+    """The name without the number that `distinct` gives it."""
+    return re.sub(r"#\d+\Z", "", name)
 
 
 def plain_name(variable: object) -> str:
@@ -118,11 +123,7 @@ def with_namesakes(meant: frozenset[int], variables: Sequence[Variable]) -> froz
     Where two models have a `1.weight`, the name alone does not say of which.
     """
     names = {variables[index].name for index in meant}
-    return meant | {
-        index
-        for index, each in enumerate(variables)
-        if any(_numbered(each.name, name) for name in names)
-    }
+    return meant | {i for i, each in enumerate(variables) if without_number(each.name) in names}
 
 
 def shards_of(variable: object) -> Sequence[object]:
@@ -148,19 +149,13 @@ def named(
 
     Raises `tracer.UnknownName` if there is none; `noun` says what the names are of.
     """
-    wanted, parts = str(wanted), wholes if wanted else ()
-    exact = str.__eq__
-    for same, among in ((exact, [names]), (exact, [parts]), (fnmatchcase, [names, parts])):
-        found = (i for each in among for i, name in enumerate(each) if same(name, wanted))
+    parts = wholes if wanted else ()
+    for same, among in ((str.__eq__, (names,)), (str.__eq__, (parts,)), (is_meant, (names, parts))):
+        found = (i for each in among for i, name in enumerate(each) if same(str(wanted), name))
         if meant := frozenset(found):
             return meant
     known = dict.fromkeys((*names, *filter(None, wholes)))
-    near = near_patterns(wanted, known) if wholes else ()
-    raise unknown_name(noun, wanted, known, meant=near)
-
-
-_NEAR = 0.7
-"""How alike, as `difflib` has it, what was written must be to what was meant."""
+    raise unknown_name(noun, wanted, known, meant=near_patterns(wanted, known) if wholes else ())
 
 
 def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
@@ -177,12 +172,11 @@ def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
     """
     names = list(names)
     parts = dict.fromkeys(part for name in names for part in _parts(name))
-    for written in (wanted, *get_close_matches(wanted, parts, n=1, cutoff=_NEAR)):
+    for written in (wanted, *get_close_matches(wanted, parts, n=1, cutoff=0.7)):
         for end in (written, f"{written}/*"):
-            heads = dict.fromkeys(head for name in names if (head := _head(name, end)) is not None)
-            if heads:
-                head = heads.popitem()[0] if len(heads) == 1 else "*"
-                return [f"{head}/{end}".removeprefix("/")]
+            path = re.compile(f"((?:.+?/)??){translate(end)}")
+            if heads := list(dict.fromkeys(found[1] for found in map(path.match, names) if found)):
+                return [f"{heads[0] if len(heads) == 1 else '*/'}{end}"]
     return []
 
 
@@ -191,16 +185,7 @@ def _parts(name: str) -> Iterator[str]:
     parts = name.split("/")
     for first, last in combinations(range(len(parts) + 1), 2):
         part = "/".join(parts[first:last])
-        yield part
-        if last < len(parts):
-            yield f"{part}/*"
-
-
-def _head(name: str, end: str) -> str | None:
-    """The shortest path after which `end`, a name or a glob, means `name`; None if none does."""
-    parts = name.split("/")
-    heads = ("/".join(parts[:size]) for size in range(len(parts)))
-    return next((head for head in heads if is_meant(f"{head}/{end}".removeprefix("/"), name)), None)
+        yield from (part, f"{part}/*") if last < len(parts) else (part,)
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:
@@ -209,7 +194,7 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
         return index
     name = objects.name_of(wanted)
     names = [variable.name for variable in variables]
-    alike = [index for index, known in enumerate(names) if known == name or _numbered(known, name)]
+    alike = [i for i, known in enumerate(names) if name in (known, without_number(known))]
     if alike and objects.index_of:
         raise UnknownName(
             f"no variable {name!r} that is this object: the one that the trace holds is another; "
@@ -219,9 +204,3 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
         return alike[0]
     by_object = " that can be told by the object alone:" if alike else ""
     raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may hold brackets
-
-
-def _numbered(known: str, name: str) -> bool:
-    """Whether `known` is `name` with a number, as `distinct` gives it."""
-    head, separator, number = known.rpartition("#")
-    return head == name and bool(separator) and number.isdecimal()

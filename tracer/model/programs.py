@@ -1,15 +1,15 @@
 """What is said of the processes of a run: which ran, and how they ended."""
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from tracer.errors import shown
 from tracer.model.records import Program
 from tracer.model.trace import Trace
-from tracer.model.wording import listed
+from tracer.model.wording import first_true, listed
 
-_INTERRUPTED = "KeyboardInterrupt"
 _TOLD = 8  # processes
 _SILENT = 30  # seconds: more than a file is behind while its program runs, as it is written
 
@@ -22,18 +22,17 @@ def has_ended(trace: Trace) -> bool:
 
 def endings(trace: Trace) -> list[str]:
     """A sentence for each way in which processes of the run ended that is no good end."""
-    alike: dict[tuple[str, bool], list[str]] = {}
-    steps_of = _steps_by_worker(trace)
-    for program in trace.programs:
-        said = _ending(program)
-        if said:
-            steps = steps_of[program.worker]
-            when = f"after step {steps:,}" if steps else "before the first step"
-            alike.setdefault((f"{said}, {when}", bool(program.worker)), []).append(program.worker)
-    for program in _silent(trace):
-        steps = steps_of[program.worker]
-        said = f"wrote nothing after {f'step {steps:,}' if steps else 'the start'}"
-        alike.setdefault((said, True), []).append(program.worker)
+    after = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
+    ended = [
+        (program.worker, f"{said}, {after.get(program.worker, 'before the first step')}")
+        for program in trace.programs
+        if (said := _ending(program))
+    ]
+    for each in _silent(trace):
+        ended.append((each.worker, f"wrote nothing {after.get(each.worker, 'after the start')}"))
+    alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
+    for worker, said in ended:
+        alike[said, bool(worker)].append(worker)
     return [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
 
 
@@ -45,13 +44,11 @@ def runs(trace: Trace) -> Iterator[str]:
     steps_of = _steps_by_worker(trace)
     for program in trace.programs[:_TOLD]:
         began = datetime.fromtimestamp(program.started, timezone.utc)
-        steps = steps_of[program.worker]
-        trained = steps and not trace.only and (program.worker or len(trace.workers) == 1)
-        rate = ""
-        if trained and program.timed_seconds:
+        whose, rate = f"{program.worker}: " if program.worker else "", ""
+        trained = steps_of[program.worker] and (program.worker or len(trace.workers) == 1)
+        if trained and program.timed_seconds and not trace.only:
             a_second = program.timed_steps / program.timed_seconds
             rate = f", {a_second:,.3g} steps a second while it trained"
-        whose = f"{program.worker}: " if program.worker else ""
         yield shown(
             f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
             f"for {_seconds(program.seconds)} with its start{rate}"
@@ -61,11 +58,11 @@ def runs(trace: Trace) -> Iterator[str]:
 
 
 def _ending(program: Program) -> str:
-    if program.error == _INTERRUPTED:
-        return "was interrupted (Ctrl-C)"
-    if program.error:
-        return f"ended with {program.error}"
-    return f"ended with status {program.status}" if program.status else ""
+    return first_true(
+        (program.error == "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
+        (program.error, f"ended with {program.error}"),
+        (program.status, f"ended with status {program.status}"),
+    )
 
 
 def _silent(trace: Trace) -> list[Program]:
@@ -80,9 +77,8 @@ def _silent(trace: Trace) -> list[Program]:
     ]
     if trace.finished or len(trace.programs) < 2:
         return []
-    if len(running) < len(trace.programs):
-        return running
-    latest = max(each.started + each.seconds for each in running)
+    others_ended = len(running) < len(trace.programs)
+    latest = math.inf if others_ended else max(each.started + each.seconds for each in running)
     return [each for each in running if latest - each.started - each.seconds > _SILENT]
 
 
@@ -95,15 +91,15 @@ def _steps_by_worker(trace: Trace) -> Counter[str]:
     """The most steps that an optimizer ran on a replica, by worker; for '' on any."""
     most: Counter[str] = Counter()
     for (_, replica), steps in trace.steps_by_replica().items():
-        for worker in {"", trace.replicas[replica].worker}:
-            most[worker] = max(most[worker], steps)
+        most |= Counter({"": steps, trace.replicas[replica].worker: steps})
     return most
 
 
 def _seconds(seconds: float) -> str:
     """`12.3 s`, `4 min 10 s`, `3 h 5 min`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return first_true(
+        (seconds < 60, f"{seconds:.1f} s"),
+        (minutes < 60, f"{minutes} min {rest} s"),
+        (True, f"{minutes // 60:,} h {minutes % 60} min"),
+    )

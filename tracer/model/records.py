@@ -352,6 +352,7 @@ class TraceData(msgspec.Struct, frozen=True):
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {
+    Variable: {},
     Optimizer: {"root": "optimizers"},
     Block: {"root": "optimizers", "replica": "replicas", "path": "paths"},
     Entry: {"optimizer": "optimizers", "method": "methods", "variables": "variables"},
@@ -379,27 +380,15 @@ def with_indices(
     It is called with an index, or with all indices of variables. A record is left out where it
     gives None, or leaves no variable.
     """
-    changes = {
-        kind: [(field, change[table]) for field, table in fields.items() if table in change]
-        for kind, fields in INDICES.items()
-    }
-    return _changed(records, changes)
-
-
-def _changed(
-    records: Iterable[_Record], changes: Mapping[type, Sequence[tuple[str, Callable[[Any], Any]]]]
-) -> Iterator[_Record]:
     for record in records:
-        new: dict[str, Any] = {}
-        for field, change in changes.get(type(record), ()):
-            index = getattr(record, field)
-            if index is not None:
-                new[field] = change(index)
-                if new[field] is None or (new[field] == () != index):
-                    break
-        else:
-            if isinstance(record, Block) and changes[Entry]:
-                new["entries"] = tuple(_changed(record.entries, changes))
+        new = {
+            field: change[table](index)
+            for field, table in INDICES[type(record)].items()
+            if table in change and (index := getattr(record, field)) is not None
+        }
+        if not any(n is None or n == () != getattr(record, field) for field, n in new.items()):
+            if change and isinstance(record, Block):
+                new["entries"] = tuple(with_indices(record.entries, change))
             yield msgspec.structs.replace(record, **new) if new else record
 
 

@@ -107,25 +107,23 @@ def without_paths(trace: Trace) -> Trace:
 
     change = {"file": file, "made": file, "where": file, "error": _error, "command": _program}
     tables = {
-        table: tuple(_changed(record, change) for record in getattr(data, table))
+        table: _changed(getattr(data, table), change)
         for table in ("optimizers", "lines", "programs")
     }
-    notes = []
-    for note in data.notes:
-        for each in sorted(files, key=len, reverse=True):
-            note = note.replace(each, _name(each))
-        notes.append(note)
-    return Trace(replace(data, **tables, notes=tuple(notes)), trace.objects)
+    notes = data.notes
+    for name in sorted(files, key=len, reverse=True):
+        notes = tuple(note.replace(name, _name(name)) for note in notes)
+    return Trace(replace(data, **tables, notes=notes), trace.objects)
 
 
 def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:
-    """A record, and those that it holds, with its fields of these names changed."""
+    """Records, and those that they hold, with their fields of these names changed."""
     if isinstance(value, tuple):
         return tuple(_changed(each, change) for each in value)
-    old = {field: getattr(value, field) for field in getattr(value, "__struct_fields__", ())}
     new = {
         field: change[field](held) if field in change else _changed(held, change)
-        for field, held in old.items()
+        for field in getattr(value, "__struct_fields__", ())
+        for held in [getattr(value, field)]
     }
     return replace(value, **new) if new else value
 
@@ -143,14 +141,9 @@ def _error(text: str) -> str:
 def _program(command: str) -> str:
     """The program of a command, without options of Python and without arguments."""
     try:
-        parts = iter(shlex.split(command))
+        parts = shlex.split(command)
     except ValueError:  # written by another program
         return ""
-    for part in parts:
-        if part in ("-W", "-X"):
-            next(parts, "")
-        elif part == "-m":
-            return shlex.join([part, next(parts, "")])
-        elif part == "-c" or not part.startswith("-"):
-            return shlex.quote(_name(part))
-    return ""
+    while parts and parts[0].startswith("-") and parts[0] not in ("-m", "-c"):
+        del parts[: 2 if parts[0] in ("-W", "-X") else 1]
+    return shlex.join(map(_name, parts[: 2 if parts[:1] == ["-m"] else 1]))
