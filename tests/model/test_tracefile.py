@@ -851,7 +851,7 @@ def test_data_that_could_not_be_loaded_is_not_saved(
     path: Path, data: TraceData, reason: str
 ) -> None:
     tracefile.save(example(), path)
-    with pytest.raises(TraceFileError, match=f"{path}: the trace cannot be written: .*{reason}"):
+    with pytest.raises(TraceFileError, match=f"{path}: cannot be written: .*{reason}"):
         tracefile.save(data, path)
     assert tracefile.load(path) == CallTrace(example())
 

@@ -4,15 +4,17 @@ The records say that it is one (`TraceData.only`), and which step of the run its
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from tracer.errors import UnknownName
 from tracer.model.names import named
-from tracer.model.records import Block, Effect, Entry, Role, TraceData, with_indices
+from tracer.model.records import Block, Effect, Role, TraceData, with_indices
 from tracer.model.selection import Selection
 from tracer.model.trace import Trace
+from tracer.model.wording import plural, some, span
 
 _Ran = TypeVar("_Ran", Block, Effect)
 
@@ -33,19 +35,15 @@ def select(
 
     Raises `tracer.UnknownName` for what the trace does not hold.
     """
-    limits: dict[str, object] = {
-        "optimizer": optimizer,
-        "variable": variable,
-        "steps": steps,
-        "replica": replica,
-        "method": method,
-    }
-    if all(limit is None for limit in limits.values()):
+    if {variable, steps, replica, method, optimizer} == {None}:
         return trace
     if optimizer is not None:
         trace = Trace(_of_optimizers(trace.data, optimizer), trace.objects)
     if steps is not None:
-        steps = limits["steps"] = _known_steps(trace, steps)
+        found = range(max(1, steps.start), min(trace.steps + 1, steps.stop))
+        if not found:
+            raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
+        steps = found
     kept = trace.selection(method=method, variable=variable, replica=replica)
     own = {index: index for index in range(len(trace.replicas)) if kept.holds_replica(index)}
     data = _cut(trace.data, {"replicas": own.get, "variables": kept.kept})
@@ -53,19 +51,16 @@ def select(
         data = _of_methods(data, kept.methods)
     if steps is not None:
         data = _in_steps(data, steps)
-    return Trace(replace(data, only=_sentence(limits)), trace.objects)
-
-
-def _known_steps(trace: Trace, steps: range) -> range:
-    """Those of the steps that the trace holds.
-
-    Raises `tracer.UnknownName` if there is none.
-    """
-    found = range(max(1, steps.start), min(trace.steps + 1, steps.stop))
-    if not found:
-        held = {0: "no step", 1: "step 1 alone"}.get(trace.steps, f"the steps 1 to {trace.steps:,}")
-        raise UnknownName(f"no such step: the trace holds {held}")
-    return found
+    limits = {
+        "optimizer": optimizer,
+        "variable": variable,
+        plural(len(steps or ()), "step"): steps and span((steps[0], steps[-1])),
+        "replica": replica,
+        "method": method,
+    }
+    only = ", ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
+    calls = "; Python calls have no step and are those of the whole run" if steps else ""
+    return Trace(replace(data, only=f"Only {only}{calls}."), trace.objects)
 
 
 def _cut(
@@ -99,25 +94,21 @@ def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
     entries = [entry for block in data.blocks for entry in block.entries if entry.method in methods]
     calls = tuple(each for each in data.calls if each.method in methods)
     updates = any(entry.role in ("update", "vain", "discarded") for entry in entries)
-
-    def role_of(entry: Entry) -> Role:
-        return "update" if entry.role == "apply" and not updates else entry.role
-
+    roles: dict[Role, Role] = {} if updates else {"apply": "update"}
     blocks = tuple(
         replace(
             block,
             entries=tuple(
-                replace(entry, role=role_of(entry))
+                replace(entry, role=roles.get(entry.role, entry.role))
                 for entry in block.entries
                 if entry.role == "request" or entry.method in methods
             ),
         )
         for block in data.blocks
     )
-    variables = {index for entry in entries for index in entry.variables}
-    variables |= {index for each in calls for index in each.variables}
-    got = Selection(variables=frozenset(variables))
-    return _cut(replace(data, blocks=blocks, calls=calls), {"variables": got.kept})
+    lists = (*(each.variables for each in entries), *(each.variables for each in calls))
+    kept = Selection(variables=frozenset(chain(*lists))).kept
+    return _cut(replace(data, blocks=blocks, calls=calls), {"variables": kept})
 
 
 def _in_steps(data: TraceData, steps: range) -> TraceData:
@@ -134,14 +125,3 @@ def _in_steps(data: TraceData, steps: range) -> TraceData:
         effects=tuple(effect for effect in map(within, data.effects) if effect.total),
         first_step=data.first_step + steps.start - 1,
     )
-
-
-def _sentence(limits: Mapping[str, object]) -> str:
-    """What the excerpt is limited to: `Only variable dense/kernel, step 3; ...`."""
-    parts = {name: f"{name} {limit}" for name, limit in limits.items() if limit is not None}
-    calls = ""
-    if isinstance(steps := limits["steps"], range):
-        first, last = steps[0], steps[-1]
-        parts["steps"] = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-        calls = "; Python calls have no step and are those of the whole run"
-    return f"Only {', '.join(parts.values())}{calls}."

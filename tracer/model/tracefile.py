@@ -53,33 +53,29 @@ def save(data: TraceData, path: Path) -> None:
     ...     load(Path(folder, "run.json")).notes
     ('nothing happened',)
     """
-    try:
+    with _refused(path, "written"):
         content = fileformat.encode(data)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _error(path, f"the trace cannot be written: {error}") from error
-    with _errors_of_system(path, "written"):
         # A link stays a link; and a device such as /dev/null must not become a file.
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
-            raise _error(path, f"cannot be written: there is no folder {target.parent}")
+            raise ValueError(f"there is no folder {target.parent}")
         if target.exists():
             _require_file(path, target.stat())
         _replace(target, content)
 
 
 @contextmanager
-def _errors_of_system(path: str | Path, done: str) -> Iterator[None]:
+def _refused(path: str | Path, done: str) -> Iterator[None]:
     """Say in one line why the file at `path` cannot be `done` (read or written)."""
     try:
         yield
     except TraceFileError:
         raise
-    except OSError as error:
-        raise _error(path, f"cannot be {done}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise _error(path, f"cannot be {done}: {error}") from error  # a NUL in the path
+    except (OSError, ValueError, TypeError, OverflowError) as error:  # ValueError: a NUL in a path
+        reason = getattr(error, "strerror", None) or error
+        raise _error(path, f"cannot be {done}: {reason}") from error
 
 
 def load(path: str | Path) -> Trace:
@@ -93,7 +89,7 @@ def load(path: str | Path) -> Trace:
         except MergeError as error:
             one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
             raise MergeError(f"{path}: {error}; {one}") from error
-    with _errors_of_system(path, "read"):
+    with _refused(path, "read"):
         content = _read(Path(path))
     try:
         return Trace(fileformat.decode(content))
