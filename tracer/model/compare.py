@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
-from tracer.model.matching import Pair, class_name, kind, matched, short_class
+from tracer.model.matching import Pair, class_name, matched, short_class
 from tracer.model.measures import Measure
 from tracer.model.records import Block, Entry
 from tracer.model.runs import Run
@@ -203,7 +203,8 @@ def _methods(pair: Pair, summary: Summary) -> Counts:
         {each.trace.methods[index].name for index in each.methods}
         for each in (pair.before, pair.after)
     )
-    names = set.union(*both) if kind(pair.before) == kind(pair.after) else set.intersection(*both)
+    kinds = {each.optimizers[0].kind for each in (pair.before, pair.after)}
+    names = set.union(*both) if len(kinds) == 1 else set.intersection(*both)
     return {
         f"{name}: {what}": Counted(count)
         for index in summary.methods

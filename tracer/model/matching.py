@@ -60,10 +60,6 @@ def short_class(summary: Summary) -> str:
     return class_of(summary.optimizers[0])
 
 
-def kind(summary: Summary) -> str:
-    return summary.optimizers[0].kind
-
-
 def _pair(before: Summary, after: Summary) -> Pair:
     one, other = before.trace.variables, after.trace.variables
     old = {one[index].name: index for index in before.variables}
@@ -71,7 +67,7 @@ def _pair(before: Summary, after: Summary) -> Pair:
     names = match(
         {name: one[index].shape for name, index in old.items()},
         {name: other[index].shape for name, index in new.items()},
-        ends=kind(before) != kind(after),
+        ends=before.optimizers[0].kind != after.optimizers[0].kind,
     )
     gone = old.keys() - names.values()
     indices = sorted((old[a], new[b]) for b, a in names.items())

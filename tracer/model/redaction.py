@@ -23,15 +23,11 @@ _INSIDE = re.compile(
 )
 """`"api_key": "..."` or `?token=...` in an argument."""
 _CREDENTIALS = re.compile(
-    r"(?<=://)[^\s/'\"]+(?=@)|(?<![^\s='\"])[\w.+-]{1,100}:[^\s/'\"@]{1,100}(?=@\w)"
-)
-"""Of a URL, or of `user:password@host` without a scheme."""
-_KNOWN = re.compile(
+    r"(?<=://)[^\s/'\"]+(?=@)|(?<![^\s='\"])[\w.+-]{1,100}:[^\s/'\"@]{1,100}(?=@\w)|"
     r"\b(?:sk-|hf_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)(?=[\w.-]{0,200}\d)[\w.-]{16,}"
 )
-"""What keys of well-known services begin with."""
-
-
+"""Of a URL, or of `user:password@host` without a scheme; and what keys of well-known services
+begin with."""
 _SAID = re.compile(
     r"((?:passw|pwd|secret|credential|api[-_ ]?key|\w[-_]key|\w[-_]token(?!s))[\w.-]{0,40}"
     r"['\"]?\s*[=:]\s*"
@@ -79,7 +75,7 @@ def message(text: str) -> str:
 
 def without_credentials(text: str) -> str:
     """The text without the credentials in URLs and the keys of well-known services."""
-    return _KNOWN.sub(_HIDDEN, _CREDENTIALS.sub(_HIDDEN, text))
+    return _CREDENTIALS.sub(_HIDDEN, text)
 
 
 # A trace without folders and arguments.
@@ -99,19 +95,16 @@ def without_paths(trace: Trace) -> Trace:
     about, for notes, and for errors. Of commands only the program stays, without its arguments.
     Functions, line numbers, variables and counts stay.
     """
-    data, files = trace.data, set[str]()
-
-    def file(name: str) -> str:
-        files.add(name)
-        return _name(name)
-
-    change = {"file": file, "made": file, "where": file, "error": _error, "command": _program}
+    data = trace.data
+    files = {each.file for each in data.lines} | {each.made for each in data.optimizers}
+    files |= {remark.where for each in data.optimizers for remark in each.remarks}
+    change = {"file": _name, "made": _name, "where": _name, "error": _error, "command": _program}
     tables = {
         table: _changed(getattr(data, table), change)
         for table in ("optimizers", "lines", "programs")
     }
     notes = data.notes
-    for name in sorted(files, key=len, reverse=True):
+    for name in sorted(files - {""}, key=len, reverse=True):
         notes = tuple(note.replace(name, _name(name)) for note in notes)
     return Trace(replace(data, **tables, notes=notes), trace.objects)
 
