@@ -60,3 +60,12 @@ def first_true(*cases: tuple[object, str]) -> str:
     'one'
     """
     return next((text for case, text in cases if case), "")
+
+
+def all_true(*cases: tuple[object, str]) -> list[str]:
+    """The texts of all cases that are true.
+
+    >>> all_true((0, "some"), ("x", "one"), (True, "and this"))
+    ['one', 'and this']
+    """
+    return [text for case, text in cases if case]
