@@ -1,9 +1,8 @@
 """The report as text: the answer, then the evidence, in tables that fit the terminal."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import get_args
 
 from rich.console import Console
 from rich.text import Text
@@ -22,7 +21,7 @@ from tracer.model.labels import (
 from tracer.model.programs import endings, runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import some
+from tracer.model.wording import all_true, some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.tables import By
 from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
@@ -30,6 +29,8 @@ from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
 _UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
+
+_FINDINGS = "What looks wrong (tracer explain CODE tells more)"
 
 
 def render(
@@ -49,19 +50,19 @@ def render(
 
     Raises `tracer.UnknownName` for a table that does not exist.
     """
-    if by is not None and by not in get_args(By):
-        raise UnknownName(f"no table {by!r}: by is one of {', '.join(get_args(By))}")
+    if by is not None and by not in TABLES:
+        raise UnknownName(f"no table {by!r}: by is one of {', '.join(TABLES)}")
     width = max(20, width or 80)
     asked = Asked(everything=by is not None, command=command)
     summaries = summaries_of(trace)
     many = len(summaries) > _MANY_OPTIMIZERS
-    lines = [*_head(trace, width, answered=not many), *_findings(trace, width)]
+    lines = _head(trace, width, answered=not many)
     if many:
         lines += [Text(), *overview(summaries, width, asked)]
     for summary in [] if many and by is None else summaries:
         heading = headline(summary, named=len(summaries) > 1)
         lines += [Text(), *paragraph(heading, width, style="bold")]
-        for table in _tables(summary) if by is None else (by,):
+        for table in _tables(summary) if by is None else [by]:
             lines += [Text(), *TABLES[table](summary, width, asked)]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
@@ -86,44 +87,43 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
 # The top of the report.
 
 
-def _head(trace: Trace, width: int, answered: bool) -> Iterator[Text]:
-    if trace.only:
-        yield from paragraph(shown(trace.only), width, style=ODD)
-    yield from paragraph(question(trace), width, style="bold")
+def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
+    """What comes before the tables; without the answer the methods that never ran at most."""
     unreached = (each for summary in summaries_of(trace) for each in never_reached(summary))
     answers = chain.from_iterable(sentences(trace)) if answered else dict.fromkeys(unreached)
-    for sentence in answers:
-        yield from paragraph(sentence, width, "  ")
-    for warning in warnings(trace):
-        yield Text()
-        yield from paragraph(warning, width, style=ODD if warning is _UNFINISHED else WRONG)
-    if trace.complete and trace.notes:
-        yield Text()
-    for note in trace.notes:
-        begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
-        yield from paragraph(begin + shown(note), width, indent, ODD)
+    begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
+    blank, findings = ("", "", ""), to_report(trace)
+    parts = [  # each with its indent and its style
+        *((text, "", ODD) for text in all_true((trace.only, shown(trace.only)))),
+        (question(trace), "", "bold"),
+        *((sentence, "  ", "") for sentence in answers),
+        *chain.from_iterable(
+            (blank, (warning, "", ODD if warning is _UNFINISHED else WRONG))
+            for warning in warnings(trace)
+        ),
+        *([blank] if trace.complete and trace.notes else []),
+        *((begin + shown(note), indent, ODD) for note in trace.notes),
+        *([blank, (_FINDINGS, "", "bold")] if findings else []),
+        *chain.from_iterable(
+            (
+                (
+                    f"{each.severity}[{each.code}]: {each.text}",
+                    "  ",
+                    WRONG if each.severity == "error" else ODD,
+                ),
+                (each.advice, "    ", ""),
+            )
+            for each in findings
+        ),
+    ]
+    return [line for text, *look in parts for line in paragraph(text, width, *look)]
 
 
 def warnings(trace: Trace) -> list[str]:
     """What a reader must know before the counts: the run goes on, failed, or was not all seen."""
     incomplete = 'INCOMPLETE: not everything was seen, so the counts are "at least".'
-    return [
-        *([] if trace.finished else [_UNFINISHED]),
-        *endings(trace),
-        *([] if trace.complete else [incomplete]),
-    ]
-
-
-def _findings(trace: Trace, width: int) -> Iterator[Text]:
-    findings = to_report(trace)
-    if findings:
-        yield Text()
-        yield from paragraph("What looks wrong (tracer explain CODE tells more)", width, "", "bold")
-    for finding in findings:
-        style = WRONG if finding.severity == "error" else ODD
-        sentence = f"{finding.severity}[{finding.code}]: {finding.text}"
-        yield from paragraph(sentence, width, "  ", style)
-        yield from paragraph(finding.advice, width, "    ")
+    unfinished = all_true((not trace.finished, _UNFINISHED))
+    return [*unfinished, *endings(trace), *all_true((not trace.complete, incomplete))]
 
 
 def headline(summary: Summary, named: bool) -> str:
@@ -150,7 +150,7 @@ def headline(summary: Summary, named: bool) -> str:
         (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
         (worker, f", in {worker}"),
     )
-    return cls + "".join(text for said, text in parts if said)
+    return cls + "".join(all_true(*parts))
 
 
 def _tables(summary: Summary) -> list[By]:

@@ -6,6 +6,7 @@ row of `tables`, or what is worked out here because no other format has it.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 from rich.text import Text
@@ -28,9 +29,9 @@ from tracer.model.selection import Selection
 from tracer.model.skipped_steps import Reason, accumulated, reason, reason_for_all, skipper
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps
-from tracer.model.wording import dash, first_true, some
+from tracer.model.wording import all_true, dash, first_true, some
 from tracer.reporters import caller_tree, layer_tree, tables
-from tracer.reporters.tables import By, StepRow
+from tracer.reporters.tables import By, ReplicaRow, StepRow, WorkerRow
 from tracer.reporters.trees import Node, Tree, in_order
 
 ODD = "bold yellow"
@@ -206,20 +207,23 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     odd = {index for index, (_, _, note, _) in enumerate(rows) if note}
     order = sorted(range(len(rows)), key=lambda index: (index not in odd, index))
     kept, rest = sorted(order[: asked.most]), order[asked.most :]
-    below = []
-    if rest:
-        more = some(len(rest), f"more {summary.dialect.variable}")
-        are_odd = f", {len(odd.intersection(rest)):,} of them odd" if odd.intersection(rest) else ""
-        below.append(asked.more(more + are_odd, "variable"))
+    odd_rest = f", {len(odd.intersection(rest)):,} of them odd" if odd.intersection(rest) else ""
+    more = some(len(rest), f"more {summary.dialect.variable}") + odd_rest
     empty = summary.spread(measures.updates)[(0,)]
-    if 0 < empty < summary.steps and not summary.unplaced(measures.updates):
-        heading = _columns("variable", summary)[2].header.replace("\n", " ")
-        below.append(f"({heading}: without the {some(empty, 'step')} that updated nothing)")
-    if summary.effects:
-        below.append(
+    known = not summary.unplaced(measures.updates)
+    heading = _columns("variable", summary)[2].header.replace("\n", " ")
+    below = all_true(
+        (rest, asked.more(more, "variable")),
+        (
+            known and 0 < empty < summary.steps,
+            f"({heading}: without the {some(empty, 'step')} that updated nothing)",
+        ),
+        (
+            summary.effects,
             "(unchanged: after so many steps no bit of it was another one, skipped steps too; "
-            "not finite: after so many it held inf or NaN)"
-        )
+            "not finite: after so many it held inf or NaN)",
+        ),
+    )
     return _table("variable", [summary], [rows[index] for index in kept], below).lines(width)
 
 
@@ -235,9 +239,9 @@ def _variables(summary: Summary) -> list[_Row]:
             "per_step": _per_step(summary, counting(["update"], variable=pattern.variables[0])),
             "by_replica": _split(by_replica) if len(by_replica) > 1 else "",
         }
-        said = ": ".join(filter(None, ("" if row.updates else "never updated", why)))
-        meaning = "stands for each variable passed" if pattern.argument else ""
-        note = "; ".join(filter(None, (meaning, said)))
+        said = ": ".join(all_true((not row.updates, "never updated"), (why, why)))
+        meaning = "stands for each variable passed"
+        note = "; ".join(all_true((pattern.argument, meaning), (said, said)))
         style = WRONG if not row.updates or row.not_finite else ODD if why else ""
         for index in pattern.variables:
             name = shown(summary.trace.variables[index].name) or "''"
@@ -252,10 +256,9 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
     lost = pattern.unplaced(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
-    parts = [
-        *(["nothing was assigned"] if pattern.has(measures.ineffective) else []),
-        *([missing] if steps or lost else []),
-    ]
+    parts = all_true(
+        (pattern.has(measures.ineffective), "nothing was assigned"), (steps or lost, missing)
+    )
     if unapplied and pattern.has(measures.requests):
         parts.append(f"else {unapplied.text}" if parts else unapplied.text)
     return ", ".join(parts)
@@ -283,16 +286,16 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
         counts = {key: count(getattr(measures, key)) for key in _UPDATES}
         if any(counts.values()) or (count == summary.unplaced and count(measures.steps)):
             rows.append((name, counts | unseen, note, ODD))
-    below = []
-    if rest := len(figures) - len(kept):
-        last = summary.steps + summary.trace.first_step - 1
-        below.append(asked.more(f"{some(rest, 'more row')} up to step {last:,}", "step"))
     compared = [row.unchanged is not None for row in kept]
-    if any(compared):
-        copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
-        each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
-        below.append(f"(unchanged, not finite: so many {noun} were so after the step{each})")
-        below += [] if all(compared) else ["(-: none was compared in these steps)"]
+    copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
+    each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
+    more = some(len(figures) - len(kept), "more row")
+    last = summary.steps + summary.trace.first_step - 1
+    below = all_true(
+        (len(kept) < len(figures), asked.more(f"{more} up to step {last:,}", "step")),
+        (any(compared), f"(unchanged, not finite: so many {noun} were so after the step{each})"),
+        (any(compared) and not all(compared), "(-: none was compared in these steps)"),
+    )
     return _table("step", [summary], rows, below).lines(width)
 
 
@@ -314,38 +317,36 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
         (why.text, why.text),
         (True, "gradients came, none was applied"),
     )
-    note = "; ".join(filter(None, (said, f"on {row.on_replicas:,} of {copies}" if on_some else "")))
+    note = "; ".join(all_true((said, said), (on_some, f"on {row.on_replicas:,} of {copies}")))
     expected = not row.updates and why.usual and said in why.text and not on_some
     values = row._asdict() | (dict.fromkeys(_UPDATES, "?") if unknown else {})
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
     return label, values, note, WRONG if row.not_finite else ODD if note and not expected else ""
 
 
-def by_replica(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each replica; one with fewer updates than the others says since when."""
-    names = replica_ids(summary.trace)
-    behind = _behind(summary, [[index] for index in summary.replicas])
+def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each replica or worker; one with fewer updates than others says since when."""
+    trace, noun = summary.trace, replica_noun(summary.trace)
+    ids, workers = replica_ids(trace), tables.workers(summary)
+    figures: Sequence[ReplicaRow | WorkerRow] = tables.by_replica(summary)
+    groups = [(ids[index], [index]) for index in summary.replicas]
+    if by == "worker":
+        figures = tables.by_worker(summary)
+        groups = [(worker or "(local)", indices) for worker, indices in workers.items()]
+    behind = _behind(summary, [group for _, group in groups])
     rows: list[_Row] = []
-    for index, row, late in zip(summary.replicas, tables.by_replica(summary), behind, strict=True):
-        device = shown(row.device.rpartition("device:")[2]) or None
+    for (name, group), row, late in zip(groups, figures, behind, strict=True):
+        extra = {
+            "replicas": None if noun == "rank" else len(group),  # each rank is one
+            "device": shown(trace.replicas[group[0]].device.rpartition("device:")[2]) or None,
+            "behind": late,
+        }
         style = ODD if row.steps < summary.steps or late else ""
-        values = {**row._asdict(), "behind": late, "device": device}
-        rows.append((shown(names[index]), values, "", style))
+        rows.append((shown(name), row._asdict() | extra, "", style))
     rest = len(rows) - asked.most
-    more = some(rest, f"more {replica_noun(summary.trace)}")
-    below = [asked.more(more, "replica")] if rest > 0 else []
-    return _table("replica", [summary], rows[: asked.most], below).lines(width)
-
-
-def by_worker(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each worker, with its replicas together."""
-    ranks = replica_noun(summary.trace) == "rank"  # each is one replica
-    behind = _behind(summary, list(tables.workers(summary).values()))
-    rows: list[_Row] = []
-    for row, late in zip(tables.by_worker(summary), behind, strict=True):
-        values = {**row._asdict(), "replicas": None if ranks else row.replicas, "behind": late}
-        rows.append((shown(row.worker) or "(local)", values, "", ODD if late else ""))
-    return _table("worker", [summary], rows).lines(width)
+    more = some(rest, f"more {noun if by == 'replica' else by}")
+    below = all_true((rest > 0, asked.more(more, by)))
+    return _table(by, [summary], rows[: asked.most], below).lines(width)
 
 
 def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
@@ -368,7 +369,7 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
         for row in tables.by_method(summary)
     ]
     why = why_idle(summary)
-    return _table("method", [summary], rows, [f"({why})"] if why else []).lines(width)
+    return _table("method", [summary], rows, all_true((why, f"({why})"))).lines(width)
 
 
 def by_caller(summary: Summary, width: int, asked: Asked) -> list[Text]:
@@ -386,9 +387,9 @@ def by_layer(summary: Summary, width: int, asked: Asked) -> list[Text]:
 
 def _tree(by: By, summary: Summary, nodes: Sequence[Node], joint: str, width: int) -> list[Text]:
     names, *columns = _columns(by, summary)
-    rest = sum(1 for _ in in_order(nodes)) - MAX_ROWS_IN_FULL
-    below = [Asked(everything=True).more(some(rest, "more row"), by)] if rest > 0 else []
     most = MAX_ROWS_IN_FULL
+    rest = sum(1 for _ in in_order(nodes)) - most
+    below = all_true((rest > 0, Asked(everything=True).more(some(rest, "more row"), by)))
     tree = Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
     return tree.lines(width)
 
@@ -396,8 +397,8 @@ def _tree(by: By, summary: Summary, nodes: Sequence[Node], joint: str, width: in
 TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "variable": by_variable,
     "step": by_step,
-    "replica": by_replica,
-    "worker": by_worker,
+    "replica": partial(by_group, "replica"),
+    "worker": partial(by_group, "worker"),
     "method": by_method,
     "caller": by_caller,
     "layer": by_layer,
