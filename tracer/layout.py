@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -60,62 +61,53 @@ class Table:
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
-        columns, texts = self.columns, [list(map(_written, row.cells)) for row in self.rows]
-        kept, dropped, room = self._fitted(width, texts)
+        kept, dropped, room = self._fitted(width)
         header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
         names = [name.split("\n") for name in self.names(room)]
         longest = _widest(line for lines in (header, *names) for line in lines)
         gap = 3 if longest + len(kept) <= room else 2
         room = max(_widest(header), min(longest, room))
-
-        def line(name: str, cells: Iterable[str], note: str = "") -> str:
-            figures = zip(kept.items(), cells, strict=True)
-            padded = (_pad(text, size, columns[index].left) for (index, size), text in figures)
-            return (" " * gap).join([_pad(name, room), *padded, note]).rstrip()
-
-        headers = [header, *(columns[index].header.split("\n") for index in kept)]
-        height = max(map(len, headers))
-        bottom = ([""] * (height - len(each)) + each for each in headers)
-        out = [Text(line(name, cells), "bold") for name, *cells in zip(*bottom, strict=True)]
-        filled = room + sum(gap + size for size in kept.values())
+        filled = room + sum(gap + size for _, _, size in kept)
         notes_fit = filled + gap + _widest(row.note for row in self.rows) <= width
-        for row, cells, (name, *more) in zip(self.rows, texts, names, strict=True):
+
+        def line(name: str, cells: Iterable[str], note: str, style: str) -> Text:
+            figures = zip(cells, kept, strict=True)
+            padded = (_pad(cell, size, column.left) for cell, (column, _, size) in figures)
+            return Text((" " * gap).join([_pad(name, room), *padded, note]).rstrip(), style)
+
+        headers = [header, *(column.header.split("\n") for column, _, _ in kept)]
+        upwards = [*zip_longest(*(reversed(each) for each in headers), fillvalue="")]
+        out = [line(name, cells, "", "bold") for name, *cells in reversed(upwards)]
+        cells_of = [texts for _, texts, _ in kept]
+        for row, (name, *more), *cells in zip(self.rows, names, *cells_of, strict=True):
             alone = [name] if cell_len(name) > room else []
-            figures = (cells[index] for index in kept)
-            first = line("" if alone else name, figures, row.note if notes_fit else "")
-            out += [Text(each.rstrip(), row.style) for each in (*alone, first, *more)]
-            if row.note and not notes_fit:
-                out += paragraph(row.note, width, "    ", row.style)
-        if not self.rows:
-            out.append(Text("(none)", "dim"))
-        not_shown = ", ".join(columns[index].header.replace("\n", " ").strip() for index in dropped)
-        below = [f"Not shown in {width} columns: {not_shown}."] if dropped else []
-        for text in (*below, *self.below):
+            note, below = (row.note, "") if notes_fit else ("", row.note)
+            out += [Text(each.rstrip(), row.style) for each in alone]
+            out.append(line("" if alone else name, cells, note, row.style))
+            out += [Text(each.rstrip(), row.style) for each in more]
+            out += paragraph(below, width, "    ", row.style) if below else []
+        none = [] if self.rows else ["(none)"]
+        not_shown = [f"Not shown in {width} columns: {', '.join(dropped)}."] if dropped else []
+        for text in (*none, *not_shown, *self.below):
             out += paragraph(text, width, style="dim")
         return out
 
-    def _fitted(
-        self, width: int, texts: Sequence[Sequence[str]]
-    ) -> tuple[dict[int, int], list[int], int]:
-        """The columns that fit with their widths, those that do not, and the room for names."""
-        widths = {}
+    def _fitted(self, width: int) -> tuple[list[tuple[Column, list[str], int]], list[str], int]:
+        """The columns that fit with texts and widths, those that do not, and the room for names."""
+        filled = []
         for index, column in enumerate(self.columns):
-            filled = any(row.cells[index] not in ("", None) for row in self.rows)
-            if filled or not column.optional:
-                cells = (row[index] for row in texts)
-                widths[index] = _widest([*column.header.split("\n"), *cells])
+            texts = [_written(row.cells[index]) for row in self.rows]
+            if not column.optional or set(texts) - {"", "-"}:
+                filled.append((column, texts, _widest([*column.header.split("\n"), *texts])))
         longest = _widest([*self.header.split(), *(row.name for row in self.rows)])
-        ranks = {index: self.columns[index].drop for index in widths}
-        for rank in sorted({0, *ranks.values()}, reverse=True):
-            kept = {index: size for index, size in widths.items() if ranks[index] <= rank}
-            room = width - sum(size + 2 for size in kept.values())
+        for rank in sorted({0, *(column.drop for column, _, _ in filled)}, reverse=True):
+            kept = [each for each in filled if each[0].drop <= rank]
+            room = width - sum(size + 2 for _, _, size in kept)
             if room >= min(longest, self.least):
                 break
-        return (
-            kept,
-            [index for index in widths if index not in kept],
-            max(room, min(longest, _NAME)),
-        )
+        dropped = [column.header for column, _, _ in filled if column.drop > rank]
+        named = [header.replace("\n", " ").strip() for header in dropped]
+        return kept, named, max(room, min(longest, _NAME))
 
 
 def cut(name: str, width: int, tail: int) -> str:
