@@ -9,6 +9,7 @@ A rule is a function that finds its cases, below `@rule(...)` with what is said 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -121,9 +122,7 @@ class _Range(tuple[int, int]):
     """Numbers, from the lowest to the highest: `{n}`, `{n:times}` or `{n:row}` in a template."""
 
     def __format__(self, noun: str) -> str:
-        if noun == "times":
-            return times(self)
-        return some(self, noun) if noun else span(self)
+        return {"": span, "times": times}.get(noun, partial(some, noun=noun))(self)
 
 
 def folded(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:

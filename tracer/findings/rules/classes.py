@@ -57,8 +57,7 @@ def override_unreached(summary: Summary) -> Iterator[Case]:
         base = f"the base class, {KIND_WORDS[kind].optimizer}, calls {calls}"
         if remark.code == "override-unreached":
             signature = _SIGNATURES.get(calls, f"`{calls}`")
-            if kind in _NOT_PASSED:
-                signature = signature.replace(_NOT_PASSED[kind], "")
+            signature = signature.replace(_NOT_PASSED.get(kind, ""), "")
             yield Case(
                 f"{method} overrides nothing: {base}, and no other method of "
                 f"{class_of(optimizer)} calls {remark.method}.",
@@ -75,9 +74,8 @@ def override_unreached(summary: Summary) -> Iterator[Case]:
 
 def _or_derive(method: str) -> str:
     """`, or derive the class from` the optimizers that call a method of this name, if any do."""
-    kinds = {kind.name for kind in KINDS if method in {each.name for each in kind.apply_methods}}
-    bases = (f", or derive the class from {base}" for kind, base in _BASES.items() if kind in kinds)
-    return next(bases, "")
+    kinds = (k.name for k in KINDS if method in {each.name for each in k.apply_methods})
+    return next((f", or derive the class from {_BASES[k]}" for k in kinds if k in _BASES), "")
 
 
 @rule(

@@ -44,21 +44,22 @@ STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
 def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
     """The code of one step calls `apply_gradients` several times."""
     for rows in _by_function(summary):
-        twice = [each for each in rows if each.step_calls > 1]
-        calls = max((each.step_calls for each in twice), default=0)
-        method = f"{summary.dialect.step_method}{of_optimizer(summary)}"
-        parted = any(each.parted for each in twice)
-        if twice:
-            row = "" if parted else ", with all the variables and new gradients in each call"
+        calls = max(each.step_calls for each in rows)
+        parted = any(each.parted for each in rows if each.step_calls > 1)
+        if calls > 1:
             yield Case(
-                f"{rows[0].function} calls {method} {times(calls)}{row}: each time it runs, that "
-                f"is {calls:,} steps.",
+                f"{rows[0].function} calls {summary.dialect.step_method}{of_optimizer(summary)} "
+                f"{times(calls)}{'' if parted else _IN_A_ROW}: each time it runs, that is "
+                f"{calls:,} steps.",
                 ""
                 if parted
                 else "If they are steps in a row, as those of a critic for one of its generator, "
                 "there is nothing to do. If not, call it once, with the sum of the gradients.",
                 "warning" if parted else "info",
             )
+
+
+_IN_A_ROW = ", with all the variables and new gradients in each call"
 
 
 @rule(
@@ -148,8 +149,7 @@ def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
 def retraced(summary: Summary) -> Iterator[Case]:
     """A function was traced for another signature after training had begun."""
     for rows in _by_function(summary):
-        later = [each for each in rows if each.signature][1:]
-        later = [each for each in later if each.after > 0]
+        later = [each for each in [row for row in rows if row.signature][1:] if each.after > 0]
         if not later:
             continue
         tracings, change = sum(each.tracings for each in later), ""

@@ -92,8 +92,8 @@ def _quoted(failure: Failure, said: str) -> str:
     """The first sentence of what the framework said, where it is known what that means."""
     if failure.cause == "other":
         return ""
-    said = re.sub(r": [(\[].*", "", said)  # a list of all variables
-    said = re.sub(r", value=.*", ">", said)  # of the variable, in eager mode
+    # A list of all variables, and the value of the variable, in eager mode.
+    said = re.sub(r", value=.*", ">", re.sub(r": [(\[].*", "", said))
     return f' "{said.partition(". ")[0].rstrip(".")}"'
 
 
@@ -192,15 +192,15 @@ _NO_SCALE = (
 
 def _coming(scale: Optimizer) -> str:
     """What a scale that has fallen too low does next: that of Keras 3 has no lower limit."""
-    now = scale.settings.get("dynamic_scale")
-    if now == 0:
-        return (
-            "; the scale is 0 now, and stays 0: a gradient that is finite is divided by it, which "
-            "makes the weights NaN"
-        )
-    if not isinstance(now, int | float) or now >= 1:
-        return ""
-    return f"; the scale is {now:g} now, and each further step that is skipped halves it, down to 0"
+    match scale.settings.get("dynamic_scale"):
+        case 0:
+            return (
+                "; the scale is 0 now, and stays 0: a gradient that is finite is divided by it, "
+                "which makes the weights NaN"
+            )
+        case int() | float() as now if now < 1:
+            return f"; the scale is {now:g} now, and each further skipped step halves it, down to 0"
+    return ""
 
 
 @rule(
@@ -230,23 +230,26 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
     for index, made in _made(summary, replica).items() if applied else ():
         optimizer = summary.trace.optimizers[index]
-        moved = optimizer.iterations
-        begin = f"{optimizer.name} made {some(made, 'step')}, and its iterations "
-        if moved == 0:
-            yield Case(f"{begin}stayed at 0.")
-        elif moved and moved > made and moved % made == 0:
+        moved = made if optimizer.iterations is None else optimizer.iterations
+        several = moved > made and moved % made == 0
+        of_all = moved == steps and index != summary.root
+        how = first_true(
+            (moved == 0, "stayed at 0"),
+            (several, f"moved by {moved:,}, {moved // made:,} for each step"),
+            (moved == applied, f"moved by {moved:,}, one for each step that updated anything"),
+            (of_all, f"moved by {moved:,}, one for each step, also for those that were skipped"),
+            (
+                True,
+                f"moved by {moved:,} (a step that failed, a checkpoint or an assignment moves "
+                "them too)",
+            ),
+        )
+        if moved != made:
             yield Case(
-                f"{begin}moved by {moved:,}, {moved // made:,} for each step.",
-                "Count iterations in one place: apply_gradients of the base class does it already.",
+                f"{optimizer.name} made {some(made, 'step')}, and its iterations {how}.",
+                first_true((several, _COUNT_ONCE), (moved, _FINE)),
+                None if several or not moved else "info",
             )
-        elif moved not in (None, made):
-            of_all = moved == steps and index != summary.root
-            why = first_true(
-                (moved == applied, ", one for each step that updated anything"),
-                (of_all, ", one for each step, also for those that were skipped"),
-                (True, " (a step that failed, a checkpoint or an assignment moves them too)"),
-            )
-            yield Case(f"{begin}moved by {moved:,}{why}.", _FINE, "info")
     every = accumulated_steps(summary)
     meant = every > 1 or not skipper(summary.optimizers)
     if applied < steps and meant and not summary.total(ineffective):
@@ -265,6 +268,7 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
         )
 
 
+_COUNT_ONCE = "Count iterations in one place: apply_gradients of the base class does it already."
 _FINE = "If that is what you meant, there is nothing to do."
 
 

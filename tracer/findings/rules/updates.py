@@ -5,10 +5,18 @@ from itertools import islice
 
 from tracer.findings.rule import FEW, MANY, MAX_NAMES, Case, Severity, of_optimizer, rule
 from tracer.model.labels import class_of, replica_names, replica_noun
-from tracer.model.measures import counting, dense, missing, requests, sparse, tries, updates
+from tracer.model.measures import (
+    Measure,
+    counting,
+    dense,
+    missing,
+    requests,
+    sparse,
+    tries,
+    updates,
+)
 from tracer.model.skipped_steps import accumulated_steps, skipper
 from tracer.model.summary import Pattern, Summary
-from tracer.model.timeline import Timeline
 from tracer.model.wording import listed, plural, some
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
@@ -79,12 +87,11 @@ _requests_or_tries = counting(["request", "update", "vain"])
 def gradient_missing(summary: Summary) -> Iterator[Case]:
     """A variable had a gradient in some steps and `None` in others."""
     for pattern in summary.asked:
-        sometimes = pattern.total(missing) and pattern.total(requests) and pattern.placed
-        if not sometimes or _is_split(summary, pattern) or _silence(summary, pattern):
-            continue  # of a part without elements it is always None
         none = pattern.timeline(missing, replica=pattern.replicas[0])
         parts = [steps for steps, (number,) in none.parts() if number]
-        if parts:
+        sometimes = parts and pattern.total(requests) and pattern.placed
+        # Of a part without elements it is always None.
+        if sometimes and not _is_split(summary, pattern) and not _silence(summary, pattern):
             yield Case(
                 "{which} had no gradient (None) in {none} of {steps}, first in step {step:,}.",
                 variables=pattern.variables,
@@ -99,7 +106,10 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="gradients came, and no update did",
     why="The variable keeps its first value, although the program asked for its update.",
-    advice="Look for what takes gradients away in the optimizer's own apply_gradients.",
+    advice=(
+        "Look for what takes gradients away in the optimizer's own step method (in Keras "
+        "`apply_gradients`)."
+    ),
     explanation=(
         "apply_gradients got gradients for it that were not None, other variables were updated, "
         "this one never was. Variables that Keras overwrites itself (those of float8 scales) are "
@@ -123,7 +133,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
                 "Look for what makes the gradients infinite or NaN in the steps in which it has "
                 f"one: {summary.dialect.find_nan}."
                 if skipped
-                else _taken_away(summary),
+                else "",
                 variables=pattern.variables,
                 step=1,
                 words={
@@ -132,13 +142,6 @@ def never_updated(summary: Summary) -> Iterator[Case]:
                 },
                 numbers={"times": max(pattern.total(requests, r) for r in pattern.replicas)},
             )
-
-
-def _taken_away(summary: Summary) -> str:
-    """What to look for where a gradient came, and no update did."""
-    method = summary.dialect.step_method
-    own = f"Look for what takes gradients away in the optimizer's own {method}."
-    return summary.dialect.advice("never-updated", own)
 
 
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
@@ -183,7 +186,7 @@ def stopped(summary: Summary) -> Iterator[Case]:
             yield Case(
                 "{which} {were} no longer updated from step {step:,} on{later} (of {steps}): "
                 "{why}.",
-                own(code, advice or _taken_away(summary)),
+                own(code, advice) or own(never_updated.code, never_updated.advice),
                 severity,
                 pattern.variables,
                 last + 1,
@@ -260,7 +263,9 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         timeline = pattern.timeline(updates, replica=pattern.replicas[0])
         parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]
         number = sum(steps.number for steps, _ in parts)
-        if parts and not _uneven(summary, pattern):
+        counts = {pattern.total(updates, each) for each in summary.replicas}
+        copies = not _one_copy(summary) and not _is_split(summary, pattern)
+        if parts and not (copies and len(counts) > 1):
             yield Case(
                 "{which} {were} updated {most:times} in step {step:,}."
                 if number == 1
@@ -300,7 +305,10 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
         if total[most] == total[least] or not pattern.placed or _is_split(summary, pattern):
             continue
-        for step, more, less in islice(_differences(summary, pattern, most, least), 1):
+        last = min(summary.steps_on[most], summary.steps_on[least])
+        parts = pattern.timeline(_updates_on(most), _updates_on(least)).parts()
+        differ = ((at.first, *made) for at, made in parts if at.first <= last and len({*made}) > 1)
+        for step, more, less in islice(differ, 1):
             yield Case(
                 "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
                 "{step:,}, where they first differ; {all_more:times} and {all_less:times} in all.",
@@ -318,19 +326,8 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
             )
 
 
-def _differences(
-    summary: Summary, pattern: Pattern, one: int, other: int
-) -> Iterator[tuple[int, int, int]]:
-    """The steps that both replicas ran and in which their updates differ, and these."""
-    weighted = [
-        (run, (times * (each == one), times * (each == other)))
-        for each in (one, other)
-        for run, times in pattern.runs(updates, each)
-    ]
-    steps = min(summary.steps_on[one], summary.steps_on[other])
-    for at, (updates_of_one, updates_of_other) in Timeline.of(weighted, steps, 2).parts():
-        if updates_of_one != updates_of_other:
-            yield at.first, updates_of_one, updates_of_other
+def _updates_on(replica: int) -> Measure:
+    return lambda block: updates(block) * (block.replica == replica)
 
 
 def _look_for_a_condition(summary: Summary) -> str:
@@ -345,8 +342,8 @@ def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
     behind = {each: steps[each] for each in summary.replicas if steps[each] < steps[most]}
     if behind:
         low, high = min(behind.values()), max(behind.values())
-        few = len(behind) <= MAX_NAMES
-        which = listed([names[each] for each in behind]) if few else some(len(behind), noun)
+        lagging = [names[each] for each in behind]
+        which = listed(lagging) if len(behind) <= MAX_NAMES else some(len(behind), noun)
         workers = {summary.trace.replicas[each].worker for each in (*behind, most)}
         yield Case(
             f"{which}{of_optimizer(summary)} ran {some((low, high), 'step')}, {names[most]} ran "
@@ -418,11 +415,6 @@ def _one_copy(summary: Summary) -> bool:
     """Whether a variable has one copy, or each rank updates its own part and sends it to others."""
     parts = any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers)
     return parts or any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
-
-
-def _uneven(summary: Summary, pattern: Pattern) -> bool:
-    counts = {pattern.total(updates, each) for each in summary.replicas}
-    return len(counts) > 1 and not _one_copy(summary) and not _is_split(summary, pattern)
 
 
 def _is_split(summary: Summary, pattern: Pattern) -> bool:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
+from typing import Any
 
 from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
 from tracer.model.labels import class_of
@@ -18,7 +19,22 @@ _IDENTIFIER = re.compile(
     r"Could not interpret optimizer identifier: "
     r"<(class ')?(([a-zA-Z_0-9]+)[\w.]*)\.(\w+)(?:'| object at)"
 )
-_LIBRARIES = {"keras": "Keras 3", "tf_keras": "tf_keras"}
+_GIVEN = {
+    "a class": ("compile was given the class {}, and takes an optimizer.", "Call it: {}(...)."),
+    "keras": (
+        "A model of tf_keras was given an optimizer of Keras 3, {} of {}.",
+        "Take both from one: tf_keras.optimizers.{} for this model, or build the model with keras.",
+    ),
+    "tf_keras": (
+        "A model of Keras 3 was given an optimizer of tf_keras, {} of {}.",
+        "Take both from one: keras.optimizers.{} for this model, or build the model with tf_keras.",
+    ),
+    "": (
+        "compile was given {} of {}, which is no optimizer of its Keras.",
+        "Derive it from the optimizer of the Keras that the model is of, or from no other.",
+    ),
+}
+"""What is said of what `compile` was given: its name, and the module that it is of."""
 _SCALES = {
     "initial_scale": " by its scale, {:,.0f} at first,",
     "loss_scale_factor": " by its loss_scale_factor, {:,g},",
@@ -48,24 +64,8 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
     errors = dict.fromkeys(program.error for program in trace.programs)
     for found in filter(None, map(_IDENTIFIER.search, errors)):
         is_class, home, library, name = found.groups()
-        if is_class:
-            yield Case(
-                f"compile was given the class {name}, and takes an optimizer.",
-                f"Call it: {name}(...).",
-            )
-        elif library in _LIBRARIES:
-            (other,) = _LIBRARIES.keys() - {library}
-            yield Case(
-                f"A model of {_LIBRARIES[other]} was given an optimizer of {_LIBRARIES[library]}, "
-                f"{name} of {home}.",
-                f"Take both from one: {other}.optimizers.{name} for this model, or build the "
-                f"model with {library}.",
-            )
-        else:
-            yield Case(
-                f"compile was given {name} of {home}, which is no optimizer of its Keras.",
-                "Derive it from the optimizer of the Keras that the model is of, or from no other.",
-            )
+        text, advice = _GIVEN["a class" if is_class else library if library in _GIVEN else ""]
+        yield Case(text.format(name, home), advice.format(name, home))
 
 
 @rule(
@@ -99,30 +99,26 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
     updated = _updated(trace)
     for one, other in combinations(list(updated)[:MAX_COMPARED], 2):
         shared = updated[one] & updated[other]
-        if not shared or not _in_turns(one.optimizers[0].turns, other.optimizers[0].turns):
-            continue
-        small, large = sorted((one, other), key=lambda each: len(updated[each]))
-        inside = updated[small] < updated[large]
-        names = names_of(one, sorted(shared))
-        others = some(len(updated[large] - updated[small]), f"other {one.dialect.variable}")
-        both = (
-            f"{small.optimizers[0].name}, which trains nothing else, and "
-            f"{large.optimizers[0].name}, which also trains {others}"
-            if inside
-            else f"{one.optimizers[0].name} and {other.optimizers[0].name}"
-        )
-        yield Case(
-            f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
-            f"optimizers in turns: {both}.",
-            one.dialect.advice("shared-variable"),
-            "warning" if inside else "info",
-            names=names,
-        )
-
-
-def _in_turns(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether each had a turn before and after one of the other."""
-    return all(a[0] < b[1] for a in (one, other) for b in (one, other))
+        turns = [each.optimizers[0].turns for each in (one, other)]
+        # Each had a turn before and after one of the other.
+        if shared and all(a[0] < b[1] for a, b in product(turns, repeat=2)):
+            small, large = sorted((one, other), key=lambda each: len(updated[each]))
+            inside = updated[small] < updated[large]
+            others = some(len(updated[large] - updated[small]), f"other {one.dialect.variable}")
+            both = (
+                f"{small.optimizers[0].name}, which trains nothing else, and "
+                f"{large.optimizers[0].name}, which also trains {others}"
+                if inside
+                else f"{one.optimizers[0].name} and {other.optimizers[0].name}"
+            )
+            names = names_of(one, sorted(shared))
+            yield Case(
+                f"{names_in_short(names)} {plural(len(names), 'is', 'are')} updated by two "
+                f"optimizers in turns: {both}.",
+                one.dialect.advice("shared-variable"),
+                "warning" if inside else "info",
+                names=names,
+            )
 
 
 def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
@@ -163,26 +159,27 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
     yield from _states_dropped(trace)
-    alike: dict[object, list[Summary]] = {}
-    updated = _updated(trace)
-    for summary, variables in updated.items():
+    alike: dict[tuple[Any, ...], list[Summary]] = {}
+    for summary, variables in _updated(trace).items():
         root = summary.optimizers[0]
         options = frozenset((k, v) for k, v in root.settings.items() if k != "built")
         if root.made and not root.settings.get("state_loaded"):
             key = root.class_name, root.made, root.rate, options, variables
             alike.setdefault(key, []).append(summary)
-    for group in alike.values():
+    for (*_, variables), group in alike.items():
         row = sorted((each.optimizers[0] for each in group), key=lambda each: each.turns)
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
-        every = [each for summary in group for each in summary.optimizers]
-        keep_something = any(each.slots for each in every if not is_loss_scale(each))
+        keep_something = any(
+            each.slots and not is_loss_scale(each)
+            for summary in group
+            for each in summary.optimizers
+        )
         values = [each.values for each in row]
         reset = any(a == b is not None for a, b in pairwise(values))  # folds, or a search
         if len(row) >= MIN_RENEWED and one_after_the_other and keep_something and not reset:
-            names, dialect = names_of(group[0], sorted(updated[group[0]])), group[0].dialect
-            which = f"{row[0].name} to {row[-1].name}"
-            if len(row) <= MIN_RENEWED:
-                which = listed([each.name for each in row])
+            names, dialect = names_of(group[0], sorted(variables)), group[0].dialect
+            known = [each.name for each in row]
+            which = listed(known) if len(row) <= MIN_RENEWED else f"{known[0]} to {known[-1]}"
             yield Case(
                 f"{len(row):,} optimizers of the class {class_of(row[0])} "
                 f"{dialect.advice('optimizer-renewed:made', 'were made')} in {row[0].made}, one "
