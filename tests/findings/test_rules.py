@@ -800,6 +800,119 @@ def test_the_documentation_has_every_rule() -> None:
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", each.code) for each in RULES)
 
 
+# Where a rule begins to speak, and where it becomes a warning: at the number, and one before it.
+
+
+def bad(made: CallTrace, code: str) -> str:
+    """The worst severity with which this is found; empty if it is not."""
+    return next((each.severity for each in made.findings() if each.code == code), "")
+
+
+@pytest.mark.parametrize(("gap", "enough"), [(0, 3), (1, 4), (2, 7), (5, 16)])
+def test_a_silence_is_three_times_as_long_as_any_before(gap: int, enough: int) -> None:
+    def silent(for_steps: int) -> CallTrace:
+        runs = [Run(1, 1, 10), Run(11 + gap, 1, 2)]
+        steps = runs[-1].last + for_steps
+        return trace(
+            block([step(), request(0), update(0)], Run(1, 1, steps), graphs=1),
+            block([update(1)], *runs, is_step=False, graphs=1),
+        )
+
+    assert not bad(silent(enough - 1), "updates-stopped")
+    assert bad(silent(enough), "updates-stopped")
+
+
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_silence_of_what_is_updated_each_nth_step(every: int) -> None:
+    def silent(for_steps: int) -> CallTrace:
+        updates = Run(every, every, 8)
+        return trace(
+            block([step(), request(0), update(0)], Run(1, 1, updates.last + for_steps), graphs=1),
+            block([update(1)], updates, is_step=False, graphs=1),
+        )
+
+    assert not bad(silent(3 * every), "updates-stopped")
+    assert bad(silent(3 * every + 1), "updates-stopped")
+
+
+@pytest.mark.parametrize(
+    ("changing", "enough"), [(0, 3), (1, 5), (15, 5), (16, 6), (30, 10), (33, 11)]
+)
+def test_weights_that_stay_as_they_are(changing: int, enough: int) -> None:
+    """From the start in three steps, or at the end in five and a quarter of all."""
+
+    def still(number: int) -> CallTrace:
+        unchanged = effect("unchanged", (0,), Run(changing + 1, 1, number))
+        return watched(unchanged, steps=changing + number)
+
+    assert not bad(still(enough - 1), "unchanged")
+    assert bad(still(enough), "unchanged") == "warning"
+
+
+EPOCHS = [((0, 1), (n, n)) for n in range(1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("made", "severity"),
+    [
+        (lambda: several(*EPOCHS[:2]), ""),
+        (lambda: several(*EPOCHS[:3]), "warning"),
+        (lambda: several(((0, 1), (1, 2)), ((0, 1), (2, 3)), ((0, 1), (4, 4))), ""),
+        (lambda: several(((0, 1), (1, 2)), ((0, 1), (3, 3)), ((0, 1), (4, 4))), "warning"),
+        (lambda: several(*EPOCHS, values=(7, 8, 8, 9)), ""),
+        (lambda: several(*EPOCHS, values=(7, 8, 7, 8)), "warning"),
+        (lambda: several(*EPOCHS, values=(7, 8, None, None)), "info"),
+        (lambda: several(*EPOCHS, slots=1), "warning"),
+        (lambda: several(*EPOCHS, slots=None), ""),
+        (lambda: several(*EPOCHS, state_loaded=True), ""),
+        (lambda: several(*EPOCHS, rates=(0.1, 0.1, 0.1, 0.2)), "warning"),
+        (lambda: several(*EPOCHS, rates=(0.1, 0.1, 0.2, 0.2)), ""),
+        (lambda: several(*EPOCHS[:3], ((0,), (4, 4))), "warning"),
+        (lambda: several(*EPOCHS[:2], ((0,), (3, 3)), ((0,), (4, 4))), ""),
+    ],
+)
+def test_optimizers_in_a_row(made: Callable[[], CallTrace], severity: str) -> None:
+    assert bad(made(), "optimizer-renewed") == severity
+
+
+@pytest.mark.parametrize(
+    ("initial_scale", "enough"), [(2.0**15, 16), (8.0, 4), (6.0, 4), (2.0, 2), (1.0, 1), (0.5, 16)]
+)
+def test_more_skipped_steps_than_halve_a_scale_to_1(initial_scale: float, enough: int) -> None:
+    def skipped(number: int) -> CallTrace:
+        return skipping(Run(number + 1, 1, 60), steps=number + 60, initial_scale=initial_scale)
+
+    assert bad(skipped(enough - 1), "steps-skipped") == ("info" if enough > 1 else "")
+    assert bad(skipped(enough), "steps-skipped") == "warning"
+
+
+@pytest.mark.parametrize(
+    ("scales", "severity"),
+    [
+        ({"initial_scale": 1.0, "dynamic_scale": 1.0}, ""),
+        ({"initial_scale": 1.0, "dynamic_scale": 2.0}, "warning"),
+        ({"initial_scale": 2.0, "dynamic_scale": 1.0}, "warning"),
+        ({"initial_scale": 1.0}, ""),
+        ({"loss_scale_factor": 8.0}, "warning"),
+    ],
+)
+def test_a_scale_that_changes_anything(scales: dict[str, float], severity: str) -> None:
+    assert bad(told(NOT_SCALED, **scales), "loss-not-scaled") == severity
+
+
+@pytest.mark.parametrize(("steps", "severity"), [(18, "warning"), (22, "info"), (20, "")])
+def test_gradients_that_are_left_are_a_tenth(steps: int, severity: str) -> None:
+    assert bad(accumulated(steps), "gradients-left") == severity
+
+
+@pytest.mark.parametrize(
+    ("tracings", "steps", "severity"), [(5, 100, "warning"), (5, 101, "info"), (4, 80, "info")]
+)
+def test_tracings_that_take_long(tracings: int, steps: int, severity: str) -> None:
+    again = graph("train_step", "x: float32[8]", tracings=tracings, steps=steps)
+    assert bad(trace(healthy(Run(1, 1, steps)), graphs=(again,)), "traced-again") == severity
+
+
 # What must hold of every trace.
 
 RUNS = st.builds(
