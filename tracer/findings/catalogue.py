@@ -64,9 +64,8 @@ def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
     Of a part of a trace there are none, because rules would take for missing what was left out.
     """
     known = {} if trace.only else trace.derived(_found)
-    those = {None, *roots}
     codes = {rule.code for rule in RULES if failed in rule.explains}
-    return [each for each in known if each.code in codes and not those.isdisjoint(known[each])]
+    return [each for each in known if each.code in codes and known[each] & {None, *roots}]
 
 
 def _found(trace: Trace) -> dict[Finding, set[int | None]]:

@@ -62,6 +62,8 @@ _NONE_OUTSIDE_OF_A_TAPE = (
     "of numpy, detach and integers in between."
 )
 
+_TAKEN_AWAY = "Look for what takes gradients away in the optimizer's own {}."
+
 _JAX = Dialect(
     program="program",
     traces_twice=False,
@@ -73,6 +75,7 @@ _JAX = Dialect(
             "on a weight. Look for what makes its list of gradients, or take the variable out of "
             "it."
         ),
+        "never-updated": _TAKEN_AWAY.format("stateless_apply"),
         "apply-gradients-twice": "Call it once, with all gradients.",
         "retraced:roughly": " or so",  # the number of steps that Python knows while tracing
         "retraced": (
@@ -118,6 +121,7 @@ _KERAS_ON_TORCH = Dialect(
             "Look for what cuts the parameter from the loss (detach, torch.no_grad, an output that "
             "is not used, backward that is not called), or set its requires_grad to False."
         ),
+        "never-updated": _TAKEN_AWAY.format("apply"),
         "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
     },
 )
@@ -132,6 +136,7 @@ _TORCH = replace(
     compiled="was called {eager} from Python, and ran in {programs} of torch.compile",
     text={
         **_KERAS_ON_TORCH.text,
+        "never-updated": _TAKEN_AWAY.format("step"),
         "updates-stopped:missing": (
             "Look for what changed at that step: a branch that is no longer taken, a detach, a "
             "layer whose output is no longer used; or other parameters in the model, as after "

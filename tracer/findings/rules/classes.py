@@ -245,17 +245,15 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
 def never_assigned(summary: Summary) -> Iterator[Case]:
     """An apply method ran, and nothing of it writes to the variable."""
     trace = summary.trace
-    called = {method.name for method in trace.methods}
     for optimizer, remark in summary.remarks("no-result"):
-        if remark.method in called:
+        if any(remark.method == method.name for method in trace.methods):
             yield Case(
                 f"{class_of(optimizer)}.{remark.method} returned None while a graph was traced, "
                 "where TensorFlow needs the op that makes the update.",
                 f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
             )
-    idle = [entry for block, entry in summary.entries if entry.role == "vain" and block.total]
-    ran = {(each.optimizer, each.method) for each in idle}
-    for index, method in sorted(ran):
+    idle = (entry for block, entry in summary.entries if entry.role == "vain" and block.total)
+    for index, method in sorted({(each.optimizer, each.method) for each in idle}):
         optimizer = trace.optimizers[index]
         selection = counting(["vain"], None, [method], optimizer=index)
         yield Case(

@@ -90,11 +90,9 @@ def _fix(summary: Summary, failure: Failure) -> str:
 
 def _quoted(failure: Failure, said: str) -> str:
     """The first sentence of what the framework said, where it is known what that means."""
-    if failure.cause == "other":
-        return ""
-    # A list of all variables, and the value of the variable, in eager mode.
-    said = re.sub(r", value=.*", ">", re.sub(r": [(\[].*", "", said))
-    return f' "{said.partition(". ")[0].rstrip(".")}"'
+    # Without a list of all variables, and the value of the variable, in eager mode.
+    plain = re.sub(r", value=.*", ">", re.sub(r": [(\[].*", "", said))
+    return "" if failure.cause == "other" else f' "{plain.partition(". ")[0].rstrip(".")}"'
 
 
 def _because(failure: Failure, said: str) -> str:
@@ -160,12 +158,11 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
         (True, begin),
     )
     lost = skips.by.settings.get("dynamic_scale") == 0
-    advice = _NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)
     yield Case(
         f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
         f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}, {which}"
         f"{_coming(skips.by) if skips.hopeless else ''}.",
-        advice.format(summary.dialect.find_nan),
+        (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
         "warning" if skips.hopeless else "info",
         step=skips.first,
     )
@@ -199,7 +196,10 @@ def _coming(scale: Optimizer) -> str:
                 "which makes the weights NaN"
             )
         case int() | float() as now if now < 1:
-            return f"; the scale is {now:g} now, and each further skipped step halves it, down to 0"
+            return (
+                f"; the scale is {now:g} now, and each further step that is skipped halves it, "
+                "down to 0"
+            )
     return ""
 
 

@@ -106,10 +106,7 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="gradients came, and no update did",
     why="The variable keeps its first value, although the program asked for its update.",
-    advice=(
-        "Look for what takes gradients away in the optimizer's own step method (in Keras "
-        "`apply_gradients`)."
-    ),
+    advice="Look for what takes gradients away in the optimizer's own apply_gradients.",
     explanation=(
         "apply_gradients got gradients for it that were not None, other variables were updated, "
         "this one never was. Variables that Keras overwrites itself (those of float8 scales) are "
@@ -146,13 +143,10 @@ def never_updated(summary: Summary) -> Iterator[Case]:
 
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     """Whether a loss scale skipped each step in which these variables had a gradient."""
-    scaled = skipper(summary.optimizers) and accumulated_steps(summary) == 1
+    scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary) == 1
     asked = counting(["request"], variable=pattern.variables[0])
-    return (
-        bool(scaled)
-        and not summary.unplaced(tries)
-        and not any(made and came for made, came in summary.spread(tries, asked))
-    )
+    in_steps = summary.spread(tries, asked)
+    return scaled and not summary.unplaced(tries) and not any(map(all, in_steps))
 
 
 @rule(

@@ -55,8 +55,7 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         (first > 1, ", the first one that was looked at, or before it"),
         (True, ", the first one, or before it"),
     )
-    compared = some(len(_variables(looked)), "variable")
-    more = f", and {len(everyone):,} of {compared} did so in the end"
+    more = f" of {some(len(_variables(looked)), 'variable')} did so in the end"
     yield Case(
         "{which} held infinite or NaN values after {when}{start}{more}.",
         "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
@@ -72,7 +71,7 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         words={
             "when": f"step {first:,}" if first else "some steps",
             "start": start,
-            "more": more if len(everyone) > len(beginning) else "",
+            "more": f", and {len(everyone):,}{more}" if len(everyone) > len(beginning) else "",
         },
         names=names_of(summary, everyone),
     )
@@ -113,9 +112,9 @@ def unchanged(summary: Summary) -> Iterator[Case]:
     end = _first_step([each for each in summary.effects if each.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
-    never = [(each, since) for each, _, last, since in moves if not last and since >= MIN_UPDATES]
-    if never and not any(last for _, _, last, _ in moves):
-        dead = [index for variables, _ in never for index in variables]
+    learns = any(last for _, _, last, _ in moves)
+    dead = [i for variables, _, _, since in moves if since >= MIN_UPDATES for i in variables]
+    if dead and not learns:
         yield Case(
             "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
             "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
@@ -125,17 +124,16 @@ def unchanged(summary: Summary) -> Iterator[Case]:
             words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
             numbers={"steps": max(updated for _, updated, _, _ in moves)},
         )
-        return
-    for variables, since in never:
-        yield Case(
-            "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
-            severity="warning",
-            variables=variables,
-            words={"before": before},
-            numbers={"steps": since},
-        )
-    for variables, updated, last, since in moves:
-        if last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
+    for variables, updated, last, since in moves if learns else ():
+        if not last and since >= MIN_UPDATES:
+            yield Case(
+                "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
+                severity="warning",
+                variables=variables,
+                words={"before": before},
+                numbers={"steps": since},
+            )
+        elif last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
             yield Case(
                 "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
                 "nothing.",
