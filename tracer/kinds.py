@@ -36,6 +36,8 @@ class OptimizerKind:
     """The methods in which the apply methods are called one after the other. They are not counted;
     they gather what one branch of a graph holds when the branch is inside a step method."""
     apply_methods: tuple[ApplyMethod, ...]
+    backend: str = "tensorflow"
+    """What runs it: a name in `recorder.backends.BACKENDS`, or `keras` for what Keras 3 runs on."""
     on: str = ""
     """The name of another class that must be among the bases; none if it is empty."""
 
@@ -87,6 +89,7 @@ KINDS = (
         ("apply_gradients", "apply", "stateless_apply"),
         ("_backend_apply_gradients",),
         (ApplyMethod("update_step", None),),
+        backend="keras",
         on="JaxOptimizer",
     ),
     OptimizerKind(
@@ -101,6 +104,7 @@ KINDS = (
             # it and not `update_step`, but those of a program call `update_step` there, too.
             ApplyMethod("_parallel_update_step", None, many=True),
         ),
+        backend="keras",
     ),
     OptimizerKind(
         "v1",
@@ -122,6 +126,7 @@ KINDS = (
         ("step", "GradScaler.step"),
         (),
         (ApplyMethod("update", None),),  # no method, but what `step` does with one parameter
+        backend="torch_optim",
     ),
     OptimizerKind(
         OPTAX,
@@ -130,6 +135,7 @@ KINDS = (
         ("update",),
         (),
         (ApplyMethod("leaf update", None),),  # no method, but one leaf of what `update` returns
+        backend="optax",
     ),
 )
 
@@ -162,7 +168,8 @@ moving averages into the model, and `fit` calls at its end; what the loss scales
 Keras 3 are used by; and what loads its state from a file, of which it is known if it is left out.
 """
 
-_WITH_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
+BY_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
+"""The kinds by the name of their base class."""
 
 MAKERS = (
     *dict.fromkeys(
@@ -182,7 +189,7 @@ def kind_of(cls: type) -> OptimizerKind | None:
     """
     names = {base.__name__ for base in cls.__mro__}
     for base in cls.__mro__:
-        for kind in _WITH_BASE.get(base.__name__, ()):
+        for kind in BY_BASE.get(base.__name__, ()):
             if base.__module__ in kind.homes and (not kind.on or kind.on in names):
                 return kind
     return None

@@ -23,7 +23,7 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 import tracer
 from tracer.api import CallTrace
 from tracer.model.records import Program
-from tracer.recorder.tensorflow.own_variables import values_of
+from tracer.recorder.tensorflow.backend import TensorFlowBackend
 
 PAINS = Path(__file__).parent / "pains"
 
@@ -311,7 +311,7 @@ def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() ->
 
     def numbered(bias: float) -> int | None:
         kernel = tf.Variable(random.normal(size=(3, 2)))
-        return values_of([kernel, tf.Variable([bias, 2 * bias])])
+        return TensorFlowBackend().values_of([kernel, tf.Variable([bias, 2 * bias])])
 
     assert numbered(0.0) == numbered(0.0)
     assert len({numbered(0.0), numbered(0.5), numbered(0.5)}) == 3

@@ -19,6 +19,9 @@ from support.code_blocks import ROOT, BadPage, Page
 from support.libraries import needs_keras3
 from sybil.example import SybilFailure
 
+from tracer.kinds import BY_BASE
+from tracer.recorder.backends import BACKENDS
+
 OF_PYTORCH = ROOT / "docs" / "how-to" / "pytorch.md"
 """Is run by `tests/backends/torch_optim/test_page.py`, where there is PyTorch."""
 
@@ -54,11 +57,15 @@ def cases() -> Iterator[object]:
 @pytest.fixture
 def tidy() -> Iterator[None]:
     """Put back what a page may set for the whole process."""
+    kinds, backends = dict(BY_BASE), dict(BACKENDS)
     policy, old_policy = keras.config.dtype_policy(), tf_keras.mixed_precision.global_policy()
     yield
     keras.config.set_dtype_policy(policy)
     tf_keras.mixed_precision.set_global_policy(old_policy)
     keras.config.enable_interactive_logging()  # as it is at first
+    for table, before in ((BY_BASE, kinds), (BACKENDS, backends)):
+        for name in table.keys() - before.keys():
+            del table[name]
 
 
 @needs_keras3

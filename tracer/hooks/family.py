@@ -72,7 +72,7 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
     if kind is None:
         raise UnsupportedOptimizer(f"cannot trace {described(optimizer)}: {_instead(optimizer)}")
     name = backends.name_of(kind)
-    if name not in backends.SUPPORTED:
+    if name not in backends.BACKENDS:
         raise UnsupportedOptimizer(
             f"cannot trace {described(optimizer)}: Keras runs on the {name} backend; "
             "set KERAS_BACKEND to tensorflow, jax or torch before keras is imported"

@@ -509,7 +509,7 @@ class Watch:
             return
         if not self._located:
             self._located = True
-            recorder.reader.where = recorder.backend.surroundings()
+            recorder.where = recorder.backend.surroundings()
         frame = Frame()
         frame.recorder, frame.python = recorder, None
         recorder.enter(frame, self.index, step.method, "step")

@@ -36,24 +36,13 @@ from tracer.model.records import (
 from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.recorder import effects as of_effects, readout
-from tracer.recorder.backend import (
-    Backend,
-    Blocks,
-    Handing,
-    Iterations,
-    Surroundings,
-    Variables,
-)
+from tracer.recorder.backend import Iterations, Root, Surroundings
 from tracer.recorder.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
-from tracer.recorder.failures import Failures
 from tracer.recorder.figures import OTHERS, Figures, Key
-from tracer.recorder.frames import CallsUnderWay
 from tracer.recorder.older import SESSION_GRAPH, Older
 from tracer.recorder.optimizers import OfRoot, Optimizers
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import BlockKey, Reading, Site
-from tracer.recorder.sites import SiteTable
-from tracer.recorder.turns import Turns
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
 """By the number of a site, and that of a path of calls: how often the site was called by it [in
@@ -118,43 +107,13 @@ class _Ran(NamedTuple):
 class Reader:
     """Puts together what a recorder knows; thread-safe."""
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        optimizers: Optimizers,
-        variables: Variables,
-        sites: SiteTable,
-        calls_under_way: CallsUnderWay,
-        blocks: Blocks,
-        handing: Handing,
-        failures: Failures,
-        turns: Turns,
-        devices: Mapping[int, str],
-        notes: Mapping[str, None],
-    ) -> None:
-        """All of these are the recorder's, and go on changing.
-
-        `devices` says where the variables of each replica are, and `notes` what was not seen, in
-        the order it was noted.
-        """
-        self.where = Surroundings("", "", ())
-        """The strategy, as the first step that ran under one found it."""
+    def __init__(self, root: Root) -> None:
         self._wrapped_at: Baseline | None = None
         self._until_block: tuple[Baseline, Trace] | None = None
         """What was counted when a block began to count what the program had unwrapped."""
         self._counted_unwrapped = False
-        self._backend = backend
-        self._optimizers = optimizers
-        self._variables = variables
-        self._sites = sites
-        self._calls_under_way = calls_under_way
-        self._blocks = blocks
-        self._handing = handing
-        self._failures = failures
-        self._turns = turns
-        self._devices = devices
-        self._notes = notes
+        self._root = root
+        self._optimizers: Optimizers = root.optimizers
 
     def trace(self) -> Trace:
         """A frozen trace since it was wrapped, up to the last complete step of each replica."""
@@ -165,20 +124,20 @@ class Reader:
         data, objects = counted
         if self._counted_unwrapped:
             data = replace(data, complete=False, notes=(*data.notes, _UNWRAPPED))
-        return Trace(data, Objects(index_of=finder(objects, self._backend.canonical)))
+        return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> Counted | None:
         """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
 
         None if there is nothing to say of that, unless an `empty` one is wanted.
         """
-        self._blocks.wait()
-        with self._blocks.counters.lock:
+        self._root.blocks.wait()
+        with self._root.blocks.counters.lock:
             since = _THE_BEGINNING if baseline is None else baseline
             counts = self._counted()
             if not empty and self._nothing_since(since, counts):
                 return None
-            return self._data(counts, since), list(self._variables.objects)
+            return self._data(counts, since), list(self._root.variables.objects)
 
     def wrapped(self, new: bool) -> None:
         """The program wraps the optimizer: what was only recorded before is not part of `trace`.
@@ -202,16 +161,16 @@ class Reader:
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
-        self._blocks.wait()
-        with self._blocks.counters.lock:
+        self._root.blocks.wait()
+        with self._root.blocks.counters.lock:
             counts = self._counted()
             calls = self._called_so_far()
-            graphs = self._blocks.tracings.figures(_totals(counts))
+            graphs = self._root.blocks.tracings.figures(_totals(counts))
             ran = self._ran(counts, _THE_BEGINNING)
-            said = frozenset([*_remarks(self.where), *self._notes, *ran.notes])
+            said = frozenset([*_remarks(self._root.where), *self._root.notes, *ran.notes])
             iterations = self._optimizers.iterations()
             older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
-            events = len(self._blocks.tracings.events.kept)
+            events = len(self._root.blocks.tracings.kept)
             beside = self._optimizers.calls_beside
             return Baseline(counts, calls, graphs, events, older, anew, iterations, beside, said)
 
@@ -227,24 +186,26 @@ class Reader:
             or older.traced_anew() != since.anew
             or older.in_pipelines()
             or self._optimizers.calls_beside != since.calls_beside
-            or self._notes.keys() - since.notes
+            or self._root.notes.keys() - since.notes
         )
 
     def _counted(self) -> Counts:
         """What was counted so far."""
-        calm = self._blocks.threads <= {threading.get_ident()}
-        under_way = [step.numbers for step in list(self._calls_under_way.steps) if step.numbers]
-        return self._blocks.counters.read(under_way, calm)
+        calm = self._root.blocks.threads <= {threading.get_ident()}
+        under_way = [
+            step.numbers for step in list(self._root.calls_under_way.steps) if step.numbers
+        ]
+        return self._root.blocks.counters.read(under_way, calm)
 
     def _called_so_far(self) -> _Called:
         """How often each site was called [in eager mode, while tracing] by each path."""
         calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-        for number, (failed, traced) in enumerate(self._sites.calls):
+        for number, (failed, traced) in enumerate(self._root.sites.calls):
             calls[number, UNKNOWN] = [failed, traced]
-        for (number, path), traced in list(self._blocks.callers.traced.items()):
+        for (number, path), traced in list(self._root.blocks.callers.traced.items()):
             calls[number, UNKNOWN][1] -= traced
             calls[number, path][1] += traced
-        for block, log in self._blocks.counters.logs.items():
+        for block, log in self._root.blocks.counters.logs.items():
             if not block.function:
                 for number in block.sites:
                     calls[number, block.path][0] += log.total
@@ -259,24 +220,24 @@ class Reader:
             old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
             new = eager - old_eager, tracing - old_tracing
             if any(new) or (path == UNKNOWN and number not in known):
-                rows = self._blocks.callers.lines(path)
+                rows = self._root.blocks.callers.lines(path)
                 count = calls[ran.sites[number], ran.paths.index(rows)]
                 count[0] += new[0]
                 count[1] += new[1]
                 known.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
-        variables = tuple(self._variables.rows)
-        optimizers.look_at_state(variables, self._variables.objects)
+        variables = tuple(self._root.variables.rows)
+        optimizers.look_at_state(variables, self._root.variables.objects)
         notes = self._all_notes(ran, names, baseline)
-        where, devices = self.where, self._devices
+        where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
         events = tuple(self._events(list(graphs), baseline, ran.paths))
         called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
                 optimizers.records(
-                    names, baseline.iterations, self._of_root(variables), self._blocks
+                    names, baseline.iterations, self._of_root(variables), self._root.blocks
                 )
             ),
             variables=variables,
@@ -287,7 +248,7 @@ class Reader:
             graphs=tuple(graphs.values()),
             complete=not notes,
             notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
-            environment=self._backend.versions()
+            environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),
             paths=tuple(ran.paths.rows),
@@ -297,17 +258,17 @@ class Reader:
 
     def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
         return OfRoot(
-            self._handing.never_handed(),
-            self._handing.frozen(),
-            self._failures.records(
-                [each.name for each in variables], self._blocks.counters.steps()
+            self._root.handing.never_handed(),
+            self._root.handing.frozen(),
+            self._root.failures.records(
+                [each.name for each in variables], self._root.blocks.counters.steps()
             ),
-            (self._turns.first, self._turns.last),
+            (self._root.turns.first, self._root.turns.last),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """What of `counts` came after the baseline."""
-        sites, callers, paths = self._sites_as_seen(), self._blocks.callers, _PathsOfTrace()
+        sites, callers, paths = self._sites_as_seen(), self._root.blocks.callers, _PathsOfTrace()
         ended: dict[int, readout.Ended] = {}
         not_compared = 0
         for replica, counted in counts.items():
@@ -335,7 +296,7 @@ class Reader:
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
-        nested = self._blocks.called_by_apply_methods
+        nested = self._root.blocks.called_by_apply_methods
         ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
         effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
         notes += of_effects.effects_lost(ended)
@@ -345,20 +306,20 @@ class Reader:
 
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
-        sites = list(self._sites.sites)
+        sites = list(self._root.sites.sites)
         straight = {
             number
             for number, site in enumerate(sites)
             if site.role == "update" and self._optimizers.is_straight(site.optimizer, site.method)
         }
-        for number in self._blocks.assigning.idle(straight):
+        for number in self._root.blocks.assigning.idle(straight):
             sites[number] = sites[number]._replace(role="vain")
         return sites
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
-        notes = [*self._notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
-        notes += self._blocks.missed(self._optimizers.stepped(names))
+        notes = [*self._root.notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        notes += self._root.blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         stepped = {
@@ -374,7 +335,7 @@ class Reader:
         self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
     ) -> dict[Key, Graph]:
         records = {}
-        for key, figures in self._blocks.tracings.figures(_totals(counts)).items():
+        for key, figures in self._root.blocks.tracings.figures(_totals(counts)).items():
             old = baseline.graphs.get(key, Figures())
             past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
             new = Figures(
@@ -395,14 +356,14 @@ class Reader:
     ) -> Iterator[GraphTracing]:
         """The graph tracings that came after the baseline, of those that are kept."""
         indices = {key: index for index, key in enumerate(graphs)}
-        for event in self._blocks.tracings.events.kept[baseline.events :]:
+        for event in self._root.blocks.tracings.kept[baseline.events :]:
             key = Key(event.function, event.signature, event.replica)
             graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
             if graph is not None:
                 past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
                 yield GraphTracing(
                     graph,
-                    paths.index(self._blocks.callers.lines(event.path)),
+                    paths.index(self._root.blocks.callers.lines(event.path)),
                     event.cause,
                     event.detail,
                     max(0, event.after - past),

@@ -29,64 +29,40 @@ from weakref import ref
 
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
-from tracer.recorder.backend import Backend, Handing, Variables
-from tracer.recorder.failures import Failures
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, FrameRole, applying, outermost
+from tracer.recorder.backend import Backend, Root
+from tracer.recorder.frames import EAGER, Frame, FrameRole, applying, outermost
 from tracer.recorder.interrupts import interrupt_in
 from tracer.recorder.optimizers import Optimizers
 from tracer.recorder.reader import Reader
-from tracer.recorder.sites import NOT_REQUESTED, Requested, SiteTable, object_key
-from tracer.recorder.turns import Turns
+from tracer.recorder.sites import NOT_REQUESTED, Requested, object_key
 
 
-class Recorder:
+class Recorder(Root):
     """Everything that is known of one root optimizer; thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.optimizers = Optimizers(backend)
-        self._variables = backend.new_variables(self.note)
-        self._sites = SiteTable()
-        self._devices: dict[int, str] = {}
-        self._calls_under_way = CallsUnderWay()
-        self._handing = backend.new_handing(self._variables, self.optimizers.iterations)
-        self._failures = Failures()
-        self._raised_in_apply: set[int] = set()
-        self._turns = Turns()
-        self._blocks = backend.new_blocks(
-            sites=self._sites,
-            calls_under_way=self._calls_under_way,
-            devices=self._devices,
-            kinds=self.optimizers.kinds,
-            note=self.note,
-            fault=self.fault,
-            called=self._called,
-        )
-        self._blocks.counters.stepped = self._turns.step
-        self._notes: dict[str, None] = {}
+        super().__init__(backend)
+        self.optimizers: Optimizers = Optimizers(backend)
+        self.variables = backend.new_variables(self)
+        self.handing = backend.new_handing(self)
+        self.blocks = backend.new_blocks(self)
+        self.blocks.counters.stepped = self.turns.step
         self.broken = False
         self.compares_for_program = False
         """Whether the program asked for effects, not only a block of `record`."""
         self.awaited: Callable[[Recorder], None] | None = None
         """Called with this recorder before a function runs that counts."""
-        self.reader = Reader(
-            backend=backend,
-            optimizers=self.optimizers,
-            variables=self._variables,
-            sites=self._sites,
-            calls_under_way=self._calls_under_way,
-            blocks=self._blocks,
-            handing=self._handing,
-            failures=self._failures,
-            turns=self._turns,
-            devices=self._devices,
-            notes=self._notes,
-        )
+        self.reader = Reader(self)
+        self._raised_in_apply: set[int] = set()
+        # Asked at each call of an apply method.
+        self._in_eager = backend.in_eager
+        self._update_replica_id = backend.update_replica_id
+        self._kind_of = backend.kind_of_gradient
 
     @property
     def used(self) -> bool:
         """Whether any call was seen."""
-        return bool(self._sites.calls)
+        return bool(self.sites.calls)
 
     def begin(self, optimizer: int, retrace: bool, since: int | None = None) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
@@ -99,37 +75,37 @@ class Recorder:
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
         self.optimizers.end(optimizer)
-        self._blocks.end()
+        self.blocks.end()
 
     @property
     def counts_in_graphs(self) -> bool:
         """Whether there are counters in graphs, that move without Python."""
-        return self._blocks.counters.in_programs
+        return self.blocks.counters.in_programs
 
     @property
     def is_told(self) -> bool:
-        """Whether each execution, that is not under way now, comes after a call of `_called`, or
+        """Whether each execution, that is not under way now, comes after a call of `called`, or
         of a traced method.
 
         A dataset is not asked for, nor a Session; who runs under a strategy may run it later.
         """
         return not (
             self.optimizers.older.watching
-            or self.reader.where.strategy
-            or self._blocks.callers.in_datasets
-            or not self._blocks.counters.ask
+            or self.where.strategy
+            or self.blocks.callers.in_datasets
+            or not self.blocks.counters.ask
         )
 
     def forget_graphs(self) -> None:
         """Let each function with a counter in its graph be traced anew."""
-        self._blocks.forget_graphs()
+        self.blocks.forget_graphs()
 
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on, or no more.
 
         If `retrace`, functions that were traced before are traced anew at their next call.
         """
-        if self._blocks.compare(wanted) and retrace and self.counts_in_graphs:
+        if self.blocks.compare(wanted) and retrace and self.counts_in_graphs:
             self.forget_graphs()
 
     @property
@@ -140,12 +116,12 @@ class Recorder:
     @property
     def counters(self) -> Any:
         """Where executions are counted."""
-        return self._blocks.counters
+        return self.blocks.counters
 
     @property
     def effects(self) -> Any:
         """What compares the variables of each step now: see `counters.Effects`; None if nothing."""
-        return self._blocks.counters.effects
+        return self.blocks.counters.effects
 
     # Calls.
 
@@ -156,22 +132,22 @@ class Recorder:
 
         `caller` is Python's frame that makes it, if it is not that which called the method.
         """
-        stack = self._calls_under_way.stack()
+        stack = self.calls_under_way.stack()
         if stack and role == "step":
             self._drop_interrupted()
-        self.backend.locate(frame, role, stack, self._calls_under_way)
+        self.backend.locate(frame, role, stack, self.calls_under_way)
         if role == "step":
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
-            frame.site = self._sites.number(optimizer, method, "step", None, None, frame.replica)
+            frame.site = self.sites.number(optimizer, method, "step", None, None, frame.replica)
             if frame.place is not EAGER:
-                self._sites.traced(frame.site)
+                self.sites.traced(frame.site)
             elif frame.parent is None:
-                self._turns.step()
-                self._blocks.find_path(frame, caller or sys._getframe(2))
-            self._calls_under_way.steps.append(frame)
-            if frame.distributed and not self.reader.where.strategy:
-                self.reader.where = self.backend.surroundings()
+                self.turns.step()
+                self.blocks.find_path(frame, caller or sys._getframe(2))
+            self.calls_under_way.steps.append(frame)
+            if frame.distributed and not self.where.strategy:
+                self.where = self.backend.surroundings()
         stack.append(frame)
 
     def enter_apply(
@@ -186,38 +162,33 @@ class Recorder:
         after the first step, has no frame of its own. Its site is left in the frame of its step, as
         `pending`, and that frame is what is returned; `leave_apply` knows it by its role.
         """
-        stack = self._calls_under_way.stack()
+        stack = self.calls_under_way.stack()
         top = stack[-1] if stack else None
-        if (
-            top is not None
-            and top.place is EAGER
-            and not top.distributed
-            and self.backend.in_eager()
-        ):
+        if top is not None and top.place is EAGER and not top.distributed and self._in_eager():
             step = top.parent if top.gathers and top.parent is not None else top
             if not step.applying:
-                number = self.backend.update_replica_id()
-                kind = apply.kind or self.backend.kind_of_gradient(gradient)
+                number = self._update_replica_id()
+                kind = apply.kind or self._kind_of(gradient)
                 replica = top.replica if number is None else number
                 key = object_key(variable, apply.name, "update", kind, replica, optimizer)
-                known = self._sites.of_objects.get(key)
+                known = self.sites.of_objects.get(key)
                 if known is not None and known[0]() is variable:
                     step.applying = True
                     step.pending = known[1]
                     return step
         frame = self._apply_frame(stack, sys._getframe(1))
         role = _role_in(frame.parent)
-        kind = apply.kind or self.backend.kind_of_gradient(gradient)
+        kind = apply.kind or self._kind_of(gradient)
         site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
         if site is None:
             return None
         frame.site = site
         if frame.place is not EAGER:
-            self._sites.traced(site)
+            self.sites.traced(site)
             frame.variable = variable
         elif role == "update":
             frame.variable = variable
-            frame.held = self._blocks.assigning.look(site, variable)
+            frame.held = self.blocks.assigning.look(site, variable)
         stack.append(frame)
         return frame
 
@@ -231,10 +202,10 @@ class Recorder:
         """
         if not (isinstance(gradients, Sequence) and isinstance(variables, Sequence)):
             return None
-        stack = self._calls_under_way.stack()
+        stack = self.calls_under_way.stack()
         frame = self._apply_frame(stack, sys._getframe(1))
         role, name, replica = _role_in(frame.parent), apply.name, frame.replica
-        kind_of, known_ones = self.backend.kind_of_gradient, self._sites.of_objects
+        kind_of, known_ones = self._kind_of, self.sites.of_objects
         frame.many = many = []
         for gradient, variable in zip(gradients, variables, strict=False):
             kind = kind_of(gradient)
@@ -257,12 +228,12 @@ class Recorder:
         """
         sites = []
         for gradient, variable in pairs:
-            kind = self.backend.kind_of_gradient(gradient)
+            kind = self._kind_of(gradient)
             site = self._site_of(frame, optimizer, apply.name, "update", kind, variable)
             if site is not None:
                 sites.append(site)
                 if frame.place is not EAGER:
-                    self._sites.traced(site)
+                    self.sites.traced(site)
         frame.sites += sites
         return sites
 
@@ -272,7 +243,7 @@ class Recorder:
         frame.recorder = self
         frame.python = _method_running(helper)
         frame.result = None
-        self.backend.locate(frame, "apply", stack, self._calls_under_way)
+        self.backend.locate(frame, "apply", stack, self.calls_under_way)
         return frame
 
     def _leave_many(self, frame: Frame, failed: bool) -> None:
@@ -282,7 +253,7 @@ class Recorder:
         """
         if failed:
             for site in frame.many:
-                self._sites.failed(site)
+                self.sites.failed(site)
         else:
             frame.sites += frame.many
         self.leave(frame, failed)
@@ -302,7 +273,7 @@ class Recorder:
             return
         frame.applying = False
         if failed:
-            self._sites.failed(frame.pending)
+            self.sites.failed(frame.pending)
         else:
             frame.sites.append(frame.pending)
 
@@ -314,15 +285,15 @@ class Recorder:
             for each in frame.many if number is None else [number]:
                 self._note_raised_in_apply(each)
         if number is not None and step.failing is None:
-            step.failing = self._sites.sites[number].variable
+            step.failing = self.sites.sites[number].variable
 
     def _note_raised_in_apply(self, number: int) -> None:
         """Say that nobody knows what the call had written; once for each site."""
         if number not in self._raised_in_apply:
             self._raised_in_apply.add(number)
-            site = self._sites.sites[number]
+            site = self.sites.sites[number]
             index = site.variable
-            name = "a variable" if index is None else self._variables.plain[index].name
+            name = "a variable" if index is None else self.variables.plain[index].name
             self.note(
                 f"{site.method} raised on {name}, first in step {self._step_count() + 1}: whether "
                 "it had updated the variable is not known, and such calls are not counted"
@@ -336,7 +307,7 @@ class Recorder:
         """
         around = outermost(frame)
         if around.called and around.numbers and self.backend.may_have_run(error):
-            self._blocks.counters.tear(around.numbers)
+            self.blocks.counters.tear(around.numbers)
         if around is not frame:
             if around.error is None:
                 around.error = error
@@ -352,7 +323,7 @@ class Recorder:
         function = "" if graph is None else self.backend.function_around(graph)
         begun = self._step_count()
         own = min(frame.numbers.values()) if frame.numbers else begun + 1
-        self._failures.add(
+        self.failures.add(
             method,
             error,
             self.optimizers.alive(),
@@ -367,22 +338,22 @@ class Recorder:
         """A method was called that makes no step, and that a step may need: see `tracer.kinds`."""
         self.optimizers.called_beside(optimizer, method)
 
-    def _called(self) -> None:
+    def called(self) -> None:
         """A function with a step in it is called."""
         if self.awaited is not None:
             self.awaited(self)
-        self._turns.step()
-        self._handing.called()
+        self.turns.step()
+        self.handing.called()
 
     def _note_writing(self, frame: Frame, number: int) -> None:
         """Find out whether an apply method has written to its variable; in a graph, by and by."""
-        site = self._sites.sites[number]
+        site = self.sites.sites[number]
         if site.role != "update":
             return
-        assigning = self._blocks.assigning
+        assigning = self.blocks.assigning
         if frame.held is not None:
             if not assigning.look_again(number, frame.variable, frame.held):
-                self._sites.forget_object(frame.variable, site)  # so that it comes here again
+                self.sites.forget_object(frame.variable, site)  # so that it comes here again
         elif frame.place.graph is not None and self.backend.counts_in_functions():
             assigning.traced(number, frame.variable, frame.place.graph, frame.start)
             if frame.result is None:
@@ -390,7 +361,7 @@ class Recorder:
 
     def _drop_interrupted(self) -> None:
         """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
-        ended = self._calls_under_way.interrupted()
+        ended = self.calls_under_way.interrupted()
         if ended:
             self.note("a call was interrupted, and what it had run until then is not counted")
             for frame in ended:
@@ -399,9 +370,9 @@ class Recorder:
     def _ended(self, frame: Frame, ran: bool) -> None:
         """A step is under way no more. Threads share the list: each change to it is atomic."""
         if not ran and frame.numbers:
-            self._blocks.counters.give_up(frame.numbers)
-        if frame in self._calls_under_way.steps:
-            self._calls_under_way.steps.remove(frame)
+            self.blocks.counters.give_up(frame.numbers)
+        if frame in self.calls_under_way.steps:
+            self.calls_under_way.steps.remove(frame)
 
     def _site_of(
         self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
@@ -411,17 +382,17 @@ class Recorder:
         eager = frame.place is EAGER
         if eager:
             key = object_key(variable, method, role, kind, replica, optimizer)
-            known = self._sites.of_objects.get(key)
+            known = self.sites.of_objects.get(key)
             if known is not None and known[0]() is variable:
                 return known[1]
         if not (hasattr(variable, "name") and hasattr(variable, "dtype")):
             return None
-        index = self._variables.index(variable, frame.place.graph)
-        if replica not in self._devices:
-            self._devices[replica] = self.backend.device_of(variable)
-        site = self._sites.number(optimizer, method, role, kind, index, replica)
+        index = self.variables.index(variable, frame.place.graph)
+        if replica not in self.devices:
+            self.devices[replica] = self.backend.device_of(variable)
+        site = self.sites.number(optimizer, method, role, kind, index, replica)
         if eager:
-            self._sites.of_objects[key] = (ref(variable), site)
+            self.sites.of_objects[key] = (ref(variable), site)
         return site
 
     def requests(
@@ -439,10 +410,10 @@ class Recorder:
         In eager mode each step usually has the pairs of the one before, in their order.
         """
         key = optimizer, method, frame.replica
-        order = self._sites.orders.get(key, ()) if frame.place is EAGER else ()
+        order = self.sites.orders.get(key, ()) if frame.place is EAGER else ()
         changed: list[Requested] | None = None
         effects = self.effects if compared else None
-        by_type, kind_of = self.backend.KIND_BY_TYPE, self.backend.kind_of_gradient
+        by_type, kind_of = self.backend.kind_by_type, self._kind_of
         for index, pair in enumerate(pairs):
             before = len(frame.sites)
             known = order[index] if index < len(order) else NOT_REQUESTED
@@ -451,7 +422,7 @@ class Recorder:
                 and len(pair) == 2
                 and type(pair[0]) is known[0]
                 and known[1]() is pair[1]
-                and (by_type or kind_of(pair[0]) == self._sites.sites[known[2]].kind)
+                and (by_type or kind_of(pair[0]) == self.sites.sites[known[2]].kind)
             ):
                 frame.sites.append(known[2])
             else:
@@ -465,7 +436,7 @@ class Recorder:
             if changed is not None:
                 changed.append(known)
             if effects is not None and len(frame.sites) > before:
-                handed = self._sites.sites[frame.sites[-1]].variable
+                handed = self.sites.sites[frame.sites[-1]].variable
                 try:
                     if handed is not None:
                         effects.hold(frame, handed, pair[1])
@@ -473,7 +444,7 @@ class Recorder:
                     self.fault(error)
             yield pair
         if changed is not None:
-            self._sites.orders[key] = tuple(changed)
+            self.sites.orders[key] = tuple(changed)
 
     def look_before(self, frame: Frame) -> None:
         """Note what the variables hold that the first step is handed, which begins now."""
@@ -488,7 +459,7 @@ class Recorder:
         gradient, variable = pair
         if getattr(variable, "overwrite_with_gradient", False):
             return NOT_REQUESTED  # Keras assigns the gradient to it, as to the scales of float8
-        kind = self.backend.kind_of_gradient(gradient)
+        kind = self._kind_of(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
         if site is None:
             return NOT_REQUESTED
@@ -501,36 +472,26 @@ class Recorder:
 
     # Of a step that is counted at once, when it has ended.
 
-    @property
-    def variables(self) -> Variables:
-        """The variables that were met."""
-        return self._variables
-
-    @property
-    def handing(self) -> Handing:
-        """What compares models with what is handed over."""
-        return self._handing
-
     def site_of(
         self, optimizer: int, method: str, role: Role, kind: Kind | None, variable: Any
     ) -> int:
         """The number of the site of a variable, in eager mode."""
-        index = self._variables.index(variable, None)
-        if 0 not in self._devices:
-            self._devices[0] = self.backend.device_of(variable)
-        return self._sites.number(optimizer, method, role, kind, index, 0)
+        index = self.variables.index(variable, None)
+        if 0 not in self.devices:
+            self.devices[0] = self.backend.device_of(variable)
+        return self.sites.number(optimizer, method, role, kind, index, 0)
 
     def step_site(self, optimizer: int, method: str) -> int:
         """The number of the site of a step method, in eager mode."""
-        return self._sites.number(optimizer, method, "step", None, None, 0)
+        return self.sites.number(optimizer, method, "step", None, None, 0)
 
     def variables_of(self, sites: Iterable[int]) -> dict[int, Any]:
         """The variables that these sites update: the index of each; None if it is gone."""
         found = {}
         for number in sites:
-            site = self._sites.sites[number]
+            site = self.sites.sites[number]
             if site.role == "update" and site.variable is not None:
-                variable = self._variables.objects[site.variable]
+                variable = self.variables.objects[site.variable]
                 found[site.variable] = None if variable is None else variable()
         return found
 
@@ -538,47 +499,47 @@ class Recorder:
         """A step method was called to build a program, with the sites of its updates."""
         frame = Frame()
         frame.site = self.step_site(optimizer, method)
-        self._blocks.find_path(frame, sys._getframe(1))
+        self.blocks.find_path(frame, sys._getframe(1))
         for site in (frame.site, *updates):
-            self._sites.traced(site)
-            self._blocks.callers.traced[site, frame.path] += 1
+            self.sites.traced(site)
+            self.blocks.callers.traced[site, frame.path] += 1
 
     def step_raised(self, optimizer: int, method: str) -> None:
         """A call of a step method was ended by an exception."""
-        self._sites.failed(self.step_site(optimizer, method))
+        self.sites.failed(self.step_site(optimizer, method))
 
     def leave(self, frame: Frame, failed: bool) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
-        stack = self._calls_under_way.stack()
+        stack = self.calls_under_way.stack()
         if stack and stack[-1] is frame:
             stack.pop()
         else:  # something between entered and left out of order
             stack[:] = [other for other in stack if other is not frame]
         sites, site, parent = frame.sites, frame.site, frame.parent
         if site is not None and parent is None and frame.place is not EAGER and not failed:
-            self._handing.traced(variable for _, variable in self.handed(sites))
+            self.handing.traced(variable for _, variable in self.handed(sites))
         if frame.role == "group" and sites:
-            self._blocks.gathered(frame)
-        ran = not failed or any(self._sites.sites[number].role != "request" for number in sites)
+            self.blocks.gathered(frame)
+        ran = not failed or any(self.sites.sites[number].role != "request" for number in sites)
         called = failed and frame.called  # what ran in there the counters tell
         if site is not None:
             if ran or called:  # what raises after a part of its work ran was executed, so far
                 sites.append(site)
             elif frame.place is EAGER:
-                self._sites.failed(site)
+                self.sites.failed(site)
         if (ran or called) and sites:
             if frame.variable is not None and not self.backend.counts_in_functions():
-                self._blocks.note_update(frame)
+                self.blocks.note_update(frame)
             if parent is not None and (parent.place is frame.place or parent.place == frame.place):
                 parent.sites += sites
                 parent.updates += frame.updates
             else:
-                self._blocks.close(frame, failed)
+                self.blocks.close(frame, failed)
         if frame.role == "step":  # until now, for who reads meanwhile
             self._ended(frame, ran)
             if self.optimizers.stateless and parent is None and not failed:
                 self.optimizers.first_step_ended(
-                    self._variables.plain, self._variables.objects, frame.place is not EAGER
+                    self.variables.plain, self.variables.objects, frame.place is not EAGER
                 )
         frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
         frame.begun = None
@@ -586,16 +547,12 @@ class Recorder:
     def handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """The variables of which a step got a gradient: the index of each, and it or None."""
         for number in sites:
-            site = self._sites.sites[number]
+            site = self.sites.sites[number]
             if site.role == "request" and site.variable is not None:
-                variable = self._variables.objects[site.variable]
+                variable = self.variables.objects[site.variable]
                 yield site.variable, None if variable is None else variable()
 
     # Faults and notes.
-
-    def note(self, text: str) -> None:
-        """Say in the trace that something was not seen."""
-        self._notes.setdefault(text)
 
     def fault(self, error: BaseException) -> None:
         """Something failed in the tracer itself: say so once, and let training go on untraced.
@@ -628,7 +585,7 @@ class Recorder:
 
     def _step_count(self) -> int:
         try:
-            return self._blocks.counters.steps()
+            return self.blocks.counters.steps()
         except Exception:
             return 0  # asked after a fault too, and the ledger may be what is broken
 
@@ -636,7 +593,7 @@ class Recorder:
 
     def children(self) -> dict[str, Any]:
         """The counters' variables, for an exported function that captures them."""
-        return self._blocks.counters.variables()
+        return self.blocks.counters.variables()
 
 
 def _role_in(parent: Frame | None) -> Role:

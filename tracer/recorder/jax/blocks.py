@@ -14,7 +14,7 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -23,7 +23,7 @@ import jax
 
 from tracer.model.records import Remark
 from tracer.model.wording import some
-from tracer.recorder import host
+from tracer.recorder import backend
 from tracer.recorder.backend import Stepped
 from tracer.recorder.frames import (
     EAGER,
@@ -35,13 +35,11 @@ from tracer.recorder.frames import (
     start_frame,
 )
 from tracer.recorder.jax import compat, primitive
-from tracer.recorder.jax.arrays import number_in
 from tracer.recorder.jax.effects import Effects
 from tracer.recorder.jax.older import forget, functions_with
 from tracer.recorder.jax.programs import DOUBTS, Program, Programs, Work
 from tracer.recorder.jax.tracings import Tracings
 from tracer.recorder.paths import UNKNOWN
-from tracer.recorder.sites import SiteTable
 
 _ANEW = 5
 """Fewer steps that begin anew may be the first ones of so many models."""
@@ -137,34 +135,16 @@ def _whether_kept(frame: Any) -> Any:
     return (optimizer._iterations.value + 1) % every == 0
 
 
-class Blocks(host.Blocks):
+class Blocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
+    new_effects: type[Effects] | None = Effects
     steps_models = False
     """Whether a step has all variables of a model at once, each with a state of its own."""
 
-    def __init__(
-        self,
-        *,
-        sites: SiteTable,
-        calls_under_way: CallsUnderWay,
-        devices: Mapping[int, str],
-        kinds: Callable[[], set[str]],
-        note: Callable[[str], None],
-        fault: Callable[[BaseException], None],
-        called: Callable[[], None],
-    ) -> None:
-        """See `tracer.recorder.backend.Backend.new_blocks`."""
-        super().__init__(
-            sites=sites,
-            calls_under_way=calls_under_way,
-            devices=devices,
-            kinds=kinds,
-            note=note,
-            fault=fault,
-            called=called,
-        )
-        self.programs = self.counters = Programs(sites, note, fault)
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self.programs = self.counters = Programs(root.sites, root.note, root.fault)
         self.tracings = self._tracings = Tracings()
         self._alone: dict[Program, Callable[..., Any]] = {}
         self._latest: Any = None
@@ -276,10 +256,6 @@ class Blocks(host.Blocks):
         primitive.count_on_each_device(program, mesh, *numbers)
         return program
 
-    def compare(self, wanted: bool) -> bool:
-        """Compare the variables of each step, or no more; returns whether that is new."""
-        return self.programs.compare(wanted, lambda: Effects(self._note))
-
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""
         for optimizer in list(self._stepping):
@@ -309,7 +285,7 @@ class Blocks(host.Blocks):
         """
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
-            now = number_in(clock)
+            now = self._root.backend.number_in(clock)
             counted = self.programs.latest.get(id(clock))
             if counted is None and started is not None:
                 counted = started + self.counters.steps()
@@ -343,7 +319,7 @@ class Blocks(host.Blocks):
         """
         stepping = [*self._stepping, *([] if optimizer is None else [optimizer])]
         for clock in {id(each): each for each in map(clock_of, stepping)}.values():
-            now, told = number_in(clock), self.programs.latest.get(id(clock))
+            now, told = self._root.backend.number_in(clock), self.programs.latest.get(id(clock))
             if now is not None and told is not None and now < told:
                 return True
         return False

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import jax
 
 from tracer.kinds import OptimizerKind
-from tracer.recorder import host
+from tracer.recorder import backend
 from tracer.recorder.jax import compat
 from tracer.recorder.older import KEPT, Older
 
@@ -38,7 +38,7 @@ _of_recorders: "WeakSet[OlderFunctions]" = WeakSet()
 """Those of all recorders: each knows which functions were traced while its optimizers were."""
 
 
-class OlderFunctions(host.OlderFunctions):
+class OlderFunctions(backend.OlderFunctions):
     """The functions that were traced with an optimizer before it was wrapped."""
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from tracer.recorder import backend
 from tracer.recorder.figures import OTHERS, Cause, Event, Figures, Key, TotalOf
 from tracer.recorder.jax import compat
 from tracer.recorder.jax.programs import Program
@@ -83,31 +84,12 @@ class _Handed:
         return self.variables != other.variables or (mine is not None and mine is its)
 
 
-class _Events:
-    """The tracings, one by one."""
-
-    def __init__(self) -> None:
-        self.kept: list[Event] = []
-        self._known: dict[str, list[Leaves]] = {}
-
-    def begin(self, function: str, place: str, leaves: Leaves, path: int, after: int) -> None:
-        """A function that is defined at a `place` is traced."""
-        if len(self.kept) >= _EVENTS:
-            return
-        known = self._known.setdefault(place, [])
-        cause, detail = _why(leaves, known)
-        known.append(leaves)
-        signature = signature_of(leaves)
-        self.kept.append(
-            Event(function, signature, 0, path, cause, detail, after, time.time(), None)
-        )
-
-
-class Tracings:
+class Tracings(backend.Tracings):
     """The tracings of one root optimizer; whoever adds holds the lock of its counters."""
 
     def __init__(self) -> None:
-        self.events = _Events()
+        super().__init__()
+        self._known: dict[str, list[Leaves]] = {}
         self._all: list[_Tracing] = []
         self._now: WeakKeyDictionary[Any, _Tracing] = WeakKeyDictionary()
 
@@ -119,8 +101,19 @@ class Tracings:
             function, leaves = compat.function_name(outermost), compat.arguments_of(outermost)
             tracing = self._now[outermost] = _Tracing(function, leaves, after)
             self._all.append(tracing)
-            self.events.begin(function, compat.function_place(outermost), leaves, path, after)
+            if len(self.kept) < _EVENTS:
+                self._keep(function, compat.function_place(outermost), leaves, path, after)
         return tracing
+
+    def _keep(self, function: str, place: str, leaves: Leaves, path: int, after: int) -> None:
+        """Keep the event that a function, which is defined at a `place`, is traced."""
+        known = self._known.setdefault(place, [])
+        cause, detail = _why(leaves, known)
+        known.append(leaves)
+        signature = signature_of(leaves)
+        self.kept.append(
+            Event(function, signature, 0, path, cause, detail, after, time.time(), None)
+        )
 
     def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
         """The figures now, in the order of the first tracing of each."""

@@ -16,6 +16,11 @@ LOOKS = 100
 class Blocks(blocks.Blocks):
     """The blocks of one transformation; thread-safe."""
 
+    new_effects = None
+    no_effects = (
+        "effects are not known with optax: a transformation returns what is to be added to "
+        "the weights, and never sees them after it"
+    )
     _looks = 0
     steps_models = True
 
@@ -42,15 +47,6 @@ class Blocks(blocks.Blocks):
     def beside(self, frame: Frame) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""
         return frame.result or ()
-
-    def compare(self, wanted: bool) -> bool:
-        """Say that it cannot be done here."""
-        if wanted:
-            self._note(
-                "effects are not known with optax: a transformation returns what is to be added to "
-                "the weights, and never sees them after it"
-            )
-        return False
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on other processes: there is no count of steps to compare with."""

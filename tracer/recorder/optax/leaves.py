@@ -4,17 +4,16 @@ They have no identity: a step is given arrays and gives others. So a leaf is kno
 the tree, its shape and its dtype.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from weakref import ref
 
 import jax
 import numpy as np
 
 from tracer.model.names import distinct
 from tracer.model.records import Variable
+from tracer.recorder import backend
 
 ALONE = "parameter"
 """What parameters are called that are one array, which has no path."""
@@ -31,33 +30,18 @@ class Leaf:
         self.name, self.shape, self.dtype = name, shape, dtype
 
 
-class Leaves:
-    """The leaves that were met, each with its index: see `tracer.recorder.backend.Variables`."""
+class Leaves(backend.Variables):
+    """The leaves that were met, each with its index."""
 
-    def __init__(self) -> None:
-        self.objects: list[ref[Any] | None] = []
-        self._lock = threading.Lock()
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
         self._all: list[Leaf] = []
-        self._index: dict[tuple[str, tuple[int, ...], str], int] = {}
+        self._of_leaf: dict[tuple[str, tuple[int, ...], str], int] = {}
         self._names: dict[Any, list[str]] = {}
 
     def index(self, variable: Leaf, graph: Any) -> int:
         """The index of a leaf."""
-        return self._index[variable.name, variable.shape, variable.dtype]
-
-    @property
-    def rows(self) -> list[Variable]:
-        """What a trace says of each leaf; a name that repeats has its number: `kernel#2`."""
-        names = distinct(each.name for each in self.plain)
-        return [
-            Variable(name, each.shape, each.dtype)
-            for name, each in zip(names, self.plain, strict=True)
-        ]
-
-    @property
-    def plain(self) -> list[Variable]:
-        """The same with the names that they came with."""
-        return [Variable(each.name, each.shape, each.dtype) for each in list(self._all)]
+        return self._of_leaf[variable.name, variable.shape, variable.dtype]
 
     def handed(self, gradients: Any, params: Any) -> Iterator[tuple[Any, Leaf]]:
         """Each gradient, which may be None, with the leaf that it is of.
@@ -91,15 +75,16 @@ class Leaves:
     def _leaf(self, name: str, array: Any) -> Leaf:
         shape = tuple(map(int, getattr(array, "shape", ())))
         key = name, shape, _dtype_of(array)
-        index = self._index.get(key)
+        index = self._of_leaf.get(key)
         if index is None:
             with self._lock:
-                index = self._index.get(key)
+                index = self._of_leaf.get(key)
                 if index is None:
                     index = len(self._all)
                     self._all.append(Leaf(*key))
+                    self._plain.append(Variable(*key))
                     self.objects.append(None)
-                    self._index[key] = index
+                    self._of_leaf[key] = index
         return self._all[index]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from tracer.recorder import backend
 from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.tensorflow import compat, writes
 from tracer.recorder.tensorflow.variables import canonical
@@ -27,7 +28,7 @@ class _Traced(NamedTuple):
     end: int
 
 
-class Assigning:
+class Assigning(backend.Assigning):
     """Which sites of updates were seen to write to their variable, and which not to."""
 
     def __init__(self) -> None:

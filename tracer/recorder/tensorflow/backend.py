@@ -1,83 +1,47 @@
-"""TensorFlow's answers: see `tracer.recorder.backend.Backend`, which this module is."""
+"""TensorFlow's answers: see `tracer.recorder.backend.Backend`."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracer.model.records import Kind
-from tracer.recorder.backend import Iterations
-from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.blocks import Blocks as new_blocks
+from tracer.recorder import backend
+from tracer.recorder.tensorflow import compat, own_variables, places, variables
+from tracer.recorder.tensorflow.blocks import Blocks
 from tracer.recorder.tensorflow.handing import Handing
-from tracer.recorder.tensorflow.older_functions import OlderFunctions as new_older
-from tracer.recorder.tensorflow.own_variables import (
-    is_restored,
-    iterations_of,
-    number_in,
-    values_of,
-)
-from tracer.recorder.tensorflow.places import locate
-from tracer.recorder.tensorflow.variables import (
-    VariableTable as new_variables,
-    canonical,
-    device_of,
-)
-
-__all__ = [
-    "KIND_BY_TYPE",
-    "canonical",
-    "counts_in_functions",
-    "device_of",
-    "function_around",
-    "in_eager",
-    "is_restored",
-    "iterations_of",
-    "kind_of_gradient",
-    "locate",
-    "may_have_run",
-    "new_blocks",
-    "new_handing",
-    "new_older",
-    "new_variables",
-    "number_in",
-    "surroundings",
-    "tensor_of",
-    "update_replica_id",
-    "values_of",
-    "versions",
-]
-
-counts_in_functions = compat.eager_outside_functions
-in_eager = compat.in_eager
-surroundings = compat.surroundings
-tensor_of = compat.tensor_of
-update_replica_id = compat.update_replica_id
-versions = compat.versions
+from tracer.recorder.tensorflow.older_functions import OlderFunctions
 
 
-def new_handing(
-    variables: new_variables, iterations: Callable[[], Mapping[int, Iterations]]
-) -> Handing:
-    """What compares models with what is handed over."""
-    return Handing(variables, iterations)
+class TensorFlowBackend(backend.Backend):
+    """TensorFlow, with each Keras on it."""
 
+    packages = ("tensorflow", "keras", "tf_keras")
+    new_variables = variables.VariableTable
+    new_blocks = Blocks
+    new_handing = Handing
+    new_older = OlderFunctions
+    locate = staticmethod(places.locate)
+    in_eager = staticmethod(compat.in_eager)
+    update_replica_id = staticmethod(compat.update_replica_id)
+    tensor_of = staticmethod(compat.tensor_of)
+    device_of = staticmethod(variables.device_of)
+    surroundings = staticmethod(compat.surroundings)
+    counts_in_functions = staticmethod(compat.eager_outside_functions)
+    canonical = staticmethod(variables.canonical)
+    value_of = staticmethod(own_variables.value_of)
+    iterations_of = staticmethod(own_variables.iterations_of)
+    is_restored = staticmethod(own_variables.is_restored)
 
-KIND_BY_TYPE = True
+    def kind_of_gradient(self, gradient: Any) -> Kind:
+        """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
+        if type(gradient) is compat.EagerTensor:
+            return "dense"  # the others are slow to find out
+        if gradient is None:
+            return "none"
+        return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
 
+    def function_around(self, graph: Any) -> str:
+        """The name of the outermost function whose graph `graph` is in."""
+        return compat.function_name(compat.graphs_around(graph)[-1])
 
-def kind_of_gradient(gradient: Any) -> Kind:
-    """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
-    if type(gradient) is compat.EagerTensor:
-        return "dense"  # the others are slow to find out
-    if gradient is None:
-        return "none"
-    return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
-
-
-def function_around(graph: Any) -> str:
-    """The name of the outermost function whose graph `graph` is in."""
-    return compat.function_name(compat.graphs_around(graph)[-1])
-
-
-def may_have_run(error: BaseException) -> bool:
-    """Whether an error may have ended a function after a part of its work had been done."""
-    return isinstance(error, compat.OpError)
+    def may_have_run(self, error: BaseException) -> bool:
+        """Whether an error may have ended a function after a part of its work had been done."""
+        return isinstance(error, compat.OpError)

@@ -22,18 +22,15 @@ none of it. No other lock of the recorder is held while it is asked for.
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from tracer.model.records import Remark
-from tracer.recorder.backend import Stepped
+from tracer.recorder import backend
 from tracer.recorder.counters import CountedBlock, Counters
 from tracer.recorder.effects import UNHANDED
-from tracer.recorder.frames import EAGER, CallsUnderWay, Frame, Place, applying, outermost
+from tracer.recorder.frames import EAGER, Frame, Place, applying, outermost
 from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN
-from tracer.recorder.sites import SiteTable
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
@@ -46,40 +43,25 @@ from tracer.recorder.tensorflow.places import current_place, parent_of
 from tracer.recorder.tensorflow.sessions import PartsOfSteps
 
 
-class Blocks:
+class Blocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
-    def __init__(
-        self,
-        *,
-        sites: SiteTable,
-        calls_under_way: CallsUnderWay,
-        devices: Mapping[int, str],
-        kinds: Callable[[], set[str]],
-        note: Callable[[str], None],
-        fault: Callable[[BaseException], None],
-        called: Callable[[], None],
-    ) -> None:
-        """The first four are the recorder's and go on changing: `devices` says where the variables
-        of each replica are, `kinds` gives those of the optimizers. `note` and `fault` are called
-        with what could not be counted, `called` each time a function with a block in it is called.
-        """
-        self.counters: Counters[Ledger, Effects] = Counters(Ledger)
+    new_effects = Effects
+    counters: Counters[Ledger, Effects]
+    callers: Callers
+    tracings: Tracings
+    assigning: Assigning
+
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self.counters = Counters(Ledger)
         self.tracings = Tracings()
         self.assigning = Assigning()
-        self.threads: set[int] = set()
-        """The threads that called a function with a block in it."""
         self.callers = Callers(self.threads)
-        self.called_by_apply_methods = False
-        """Whether an apply method called such a function, ever."""
         self._parts = PartsOfSteps(self._ran_without_step)
-        self._sites = sites
-        self._calls_under_way = calls_under_way
-        self._devices = devices
-        self._kinds = kinds
-        self._note = note
-        self._fault = fault
-        self._called = called
+        self._calls_under_way = root.calls_under_way
+        self._devices = root.devices
+        self._called = root.called
 
     def forget_graphs(self) -> None:
         """Let each function with a counter in its graph be traced anew."""
@@ -88,10 +70,6 @@ class Blocks:
     def end(self) -> None:
         """Look at no more Sessions; what was traced goes on counting."""
         self._parts.stop()
-
-    def compare(self, wanted: bool) -> bool:
-        """Compare the variables of each step, or no more; returns whether that is new."""
-        return self.counters.compare(wanted, lambda: Effects(self._note))
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it.
@@ -200,7 +178,7 @@ class Blocks:
         """
         self.counters.session_graphs[block] += 1
         inside = frame.parent is not None
-        if self._kinds() & {"keras2", "keras3"}:
+        if self._root.optimizers.kinds() & {"keras2", "keras3"}:
             self._note(
                 "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
                 "does not run its updates, so a Session that runs it updates nothing, and nothing "
@@ -220,24 +198,6 @@ class Blocks:
         result._add_control_input(getattr(callback, "op", callback))
         if block.step and frame.updates:
             self._parts.add(frame.place.region, result, frame.updates)
-
-    def gathered(self, frame: Frame) -> None:
-        """What it has is a part of its step, or a block of its own."""
-
-    def wait(self) -> None:
-        """TensorFlow waits by itself for what a reading needs."""
-
-    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """What is older than the tracer says by itself that it is called."""
-        return iter(())
-
-    def is_behind(self, optimizer: Any) -> bool:
-        """No: it counts in its variable."""
-        return False
-
-    def remarks(self) -> tuple[Remark, ...]:
-        """None."""
-        return ()
 
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
@@ -304,7 +264,7 @@ class Blocks:
                 stamp |= APPLYING
             return compat.constant(stamp) if stamp else ledger.alone
         except BaseException as error:
-            self._fault(error)
+            self._root.fault(error)
             return ledger.alone
 
     def _number_of(self, step: Frame, replica: int) -> int:

@@ -16,7 +16,7 @@ together.
 
 import sys
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,9 +24,10 @@ from weakref import WeakKeyDictionary
 
 from tracer.model.records import Line
 from tracer.model.runs import Run, layers
+from tracer.recorder import backend
 from tracer.recorder.counters import CountedBlock
 from tracer.recorder.older import SESSION_GRAPH
-from tracer.recorder.paths import UNKNOWN, Paths
+from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import Reading
 from tracer.recorder.spans import Spans, Stretch, of_caller, without
 from tracer.recorder.tensorflow import compat, functions
@@ -55,15 +56,13 @@ class Inside(NamedTuple):
     """The path from the call by which it was traced."""
 
 
-class Callers:
+class Callers(backend.Callers):
     """The callers of one root optimizer and of the functions with its blocks; thread-safe."""
 
     def __init__(self, threads: Set[int]) -> None:
         """`threads` are those that ever called a function; it goes on growing."""
+        super().__init__(functions.author_of)
         self._threads = threads
-        self.paths = Paths(functions.author_of)
-        self.traced: Counter[tuple[int, int]] = Counter()
-        """How often each site was called while tracing, by the path of the call."""
         self._regions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._begins: dict[int, Line] = {}
         self._names: dict[str, int] = {}
@@ -84,7 +83,7 @@ class Callers:
         self._lock = threading.RLock()
 
     @property
-    def in_datasets(self) -> bool:
+    def in_datasets(self) -> bool:  # type: ignore[override]
         """Whether a dataset runs a function, and whenever it is asked for an element."""
         return bool(self._at_any_time)
 
@@ -234,10 +233,6 @@ class Callers:
             self._together = True
 
     # Reading.
-
-    def lines(self, path: int) -> Lines:
-        """The lines of a path; none if it is not known."""
-        return () if path == UNKNOWN else self.paths.rows[path]
 
     def parts(
         self, block: CountedBlock, key: Hashable, reading: Reading, steps: int, past: int

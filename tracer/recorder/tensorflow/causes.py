@@ -24,8 +24,9 @@ _FEW = 3
 class Events:
     """The tracings for one root optimizer; whoever calls holds the lock of its counters."""
 
-    def __init__(self) -> None:
-        self.kept: list[Event] = []
+    def __init__(self, kept: list[Event]) -> None:
+        """`kept` takes the first ones."""
+        self.kept = kept
         self._functions: dict[CodeType, ref[Any]] = {}
 
     def begin(

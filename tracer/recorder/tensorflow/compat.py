@@ -6,7 +6,6 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import functools
-import platform
 import re
 import sys
 import threading
@@ -456,13 +455,3 @@ def needed_by(fetched: Iterable[Any]) -> set[str]:
             needed.add(op.name)
             todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
     return needed
-
-
-def versions() -> dict[str, str]:
-    """The versions of Python, TensorFlow and each Keras that the program imported."""
-    versions_by_name = {"python": platform.python_version()}
-    for name in ("tensorflow", "keras", "tf_keras"):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if isinstance(version, str):
-            versions_by_name[name] = version
-    return versions_by_name

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+from tracer.recorder import backend
 from tracer.recorder.figures import OTHERS, Event, Figures, Key, TotalOf
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.causes import Events
@@ -103,14 +104,15 @@ class _Tracing:
         return idle if idle < len(runs_of) else 0
 
 
-class Tracings:
+class Tracings(backend.Tracings):
     """The graph tracings of one root optimizer; those whose graph is gone are only added up."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._alive: dict[int, _Tracing] = {}
         self._gone: deque[_Tracing] = deque()
         self._sums: dict[Key, Figures] = {}
-        self.events = Events()
+        self._events = Events(self.kept)
 
     def add(
         self,
@@ -133,7 +135,7 @@ class Tracings:
         if tracing is None or tracing.root is None or tracing.root() is not root:
             self._settle()
             steps = steps_so_far()
-            event = self.events.begin(root, replica, *caused_by(), steps)
+            event = self._events.begin(root, replica, *caused_by(), steps)
             tracing = self._alive[id(root)] = _Tracing(root, steps, event)
             tracing.follow(root, self._gone)
         tracing.add(graph, replica, step, use)

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet, getweakrefs, ref
 
 from tracer.kinds import kind_of
 from tracer.model.names import tensorflow_name
+from tracer.recorder import backend
 from tracer.recorder.backend import Iterations
 from tracer.recorder.instances import instances
 from tracer.recorder.interrupts import suppress_faults
@@ -98,16 +99,14 @@ class _Frozen(NamedTuple):
     """Whether another model with an optimizer holds it."""
 
 
-class Handing:
+class Handing(backend.Handing):
     """The models that the optimizers of one recorder train, and what became trainable since."""
 
-    def __init__(
-        self, variables: VariableTable, iterations: Callable[[], Mapping[int, Iterations]]
-    ) -> None:
-        """`iterations` gives how far the optimizers of the recorder are."""
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
         _all.add(self)
-        self._variables = variables
-        self._iterations = iterations
+        self._variables: VariableTable = root.variables
+        self._iterations: Callable[[], Mapping[int, Iterations]] = root.optimizers.iterations
         self._models: list[_Model] = []
         self._late: dict[int, _Late] = {}
         self._frozen: dict[int, _Frozen] = {}

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tracer.kinds import OptimizerKind
+from tracer.recorder import backend
 from tracer.recorder.older import PIPELINE, SESSION_GRAPH, Older
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.functions import (
@@ -45,13 +46,13 @@ _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable, and do not set it, as an initializer does."""
 
 
-class OlderFunctions:
-    """How often functions that were traced before were called while their optimizer was traced."""
+class OlderFunctions(backend.OlderFunctions):
+    """Functions of TensorFlow that were traced before, and graphs of Sessions."""
 
     begins_anew = "; stateful random ops in there began their sequence anew"
 
     def __init__(self) -> None:
-        self.calls: Counter[Older] = Counter()
+        super().__init__()
         self._forgetful: list[_Forgetful] = []
         self._watched: list[tuple[int, ref[Any], _Question]] = []
         self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
@@ -61,8 +62,6 @@ class OlderFunctions:
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._in_pipelines: list[tuple[Older, ref[Any]]] = []
-        self.unsettled: set[int] = set()
-        """The optimizers that are used in graphs that were not finished when they were found."""
 
     def begin(self, index: int, since: int | None = None) -> None:
         """What is traced from now on with an optimizer, or `since` then, is counted.
@@ -72,7 +71,7 @@ class OlderFunctions:
         self._since.setdefault(index, compat.unique_number() if since is None else since)
 
     @property
-    def watching(self) -> bool:
+    def watching(self) -> bool:  # type: ignore[override]
         """Whether there is any function, or graph of a Session, of which calls are counted here."""
         watched = self._watched or self._in_pipelines or self.unsettled
         return bool(watched or (self._in_sessions and any(self._in_sessions.values())))

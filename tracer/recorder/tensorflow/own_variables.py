@@ -1,18 +1,16 @@
 """The variables that an optimizer keeps for itself, as TensorFlow has them, and what they hold."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from tracer.recorder.backend import ENOUGH, SMALL, number_of
-from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.variables import canonical
 
 
 def iterations_of(optimizer: Any) -> int | None:
     """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
-    number = number_in(getattr(optimizer, "_iterations", None))
-    return None if number is None else int(number)
+    count = value_of(getattr(optimizer, "_iterations", None), 1)
+    return None if count is None else int(count)
 
 
 def is_restored(optimizer: Any) -> bool:
@@ -20,27 +18,16 @@ def is_restored(optimizer: Any) -> bool:
     return getattr(canonical(optimizer._iterations), "_update_uid", -1) >= 0
 
 
-def number_in(variable: Any) -> float | None:
-    """What a variable of an optimizer holds; None if there is none, or it cannot be read now."""
+def value_of(variable: Any, most: int) -> Any:
+    """What a variable of 1 to `most` elements holds; None if it is none, or cannot be read now."""
     whole = canonical(variable)
     handle = getattr(getattr(whole, "_primary", whole), "handle", None)
     if not isinstance(handle, compat.EagerTensor):
         return None  # there is none, or one in a v1 graph
+    if not 0 < (whole.shape.num_elements() or 0) <= most:
+        return None
     with compat.outside_of_graphs():
-        number: float = whole.numpy().item()
-        return number
-
-
-def values_of(variables: Sequence[Any]) -> int | None:
-    """A number made of the values of the first small variables; None if they cannot be read."""
-    values: list[Any] = []
-    with suppress_faults(), compat.outside_of_graphs():
-        for variable in variables:
-            size = variable.shape.num_elements()
-            if size is not None and 0 < size <= SMALL and len(values) < ENOUGH:
-                values.append(variable.numpy())
-        return number_of(values)
-    return None
+        return whole.numpy()
 
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")

@@ -2,8 +2,6 @@
 
 import gc
 import sys
-import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -11,6 +9,7 @@ import msgspec
 
 from tracer.model.names import free_name, plain_name, tensorflow_name
 from tracer.model.records import Variable
+from tracer.recorder import backend
 from tracer.recorder.instances import instances
 from tracer.recorder.tensorflow import compat
 
@@ -21,16 +20,13 @@ _TRACED_PER_VARIABLE = "_update_step_xla"
 """tf_keras gives this function the variable and its id, so it is traced anew for each variable."""
 
 
-class VariableTable:
-    """The variables that were met, each with its index; held weakly, told apart by identity."""
+class VariableTable(backend.Variables):
+    """The variables of TensorFlow; those that Keras 3 holds have its names."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self.objects: list[ref[Any] | None] = []  # for each row its variable; None for an argument
-        self._note = note
-        self._lock = threading.RLock()
-        self._index: dict[int, tuple[ref[Any], int]] = {}
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self._note = root.note
         self._arguments: dict[str, int] = {}
-        self._plain: list[Variable] = []  # their names may repeat
         self._rows: list[Variable] = []  # of the first of them, with distinct names
         self._names: set[str] = set()
         self._raw: set[int] = set()  # those of which no Keras variable is known
@@ -85,11 +81,6 @@ class VariableTable:
                 unique = free_name(plain.name, self._names)
                 self._rows.append(msgspec.structs.replace(plain, name=unique))
             return list(self._rows)
-
-    @property
-    def plain(self) -> list[Variable]:
-        """The same with the names that they came with: nothing is searched, so a step may ask."""
-        return list(self._plain)
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tracer.recorder import backend
 from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
-from tracer.recorder.host import Blocks as HostBlocks
 from tracer.recorder.stamps import UNIT
 from tracer.recorder.torch.effects import Effects, Seen
 from tracer.recorder.torch_optim import compat
@@ -52,13 +52,14 @@ class _Counters(Counters[Any, Any]):
         return super().read(under_way, calm)
 
 
-class Blocks(HostBlocks):
+class Blocks(backend.Blocks):
     """The blocks of one root optimizer; thread-safe."""
 
-    def __init__(self, **of_recorder: Any) -> None:
-        """See `tracer.recorder.backend.Backend.new_blocks`."""
-        super().__init__(**of_recorder)
-        self.counters: Counters[Any, Any] = _Counters(self)
+    new_effects = Effects
+
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self.counters = _Counters(self)
         self._waiting: list[_Waiting] = []
         self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
 
@@ -87,7 +88,7 @@ class Blocks(HostBlocks):
         """Compare the parameters of each step, or no more; returns whether that is new."""
         with self.counters.lock:
             self.settle()  # the steps so far, of which the other was wanted, have their numbers
-            return self.counters.compare(wanted, lambda: Effects(self._note))
+            return super().compare(wanted)
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Say of one that has a `step` of its own, and never called the hooks, that it has."""

@@ -10,12 +10,11 @@ first hundred, and then for a thousandth of the time.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
-from tracer.recorder import host
-from tracer.recorder.backend import Iterations
+from tracer.recorder import backend
 from tracer.recorder.instances import instances
 from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.torch_optim import compat
@@ -46,15 +45,14 @@ class _Gradient(NamedTuple):
     of_parameter: int
 
 
-class Handing(host.Handing):
+class Handing(backend.Handing):
     """The parameters that the optimizers of one recorder are handed, and those that they are not.
 
     Nothing of them is kept alive.
     """
 
-    def __init__(self, variables: Any, iterations: Callable[[], Mapping[int, Iterations]]) -> None:
-        """See `tracer.recorder.backend.Backend.new_handing`."""
-        super().__init__(variables, iterations)
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
         _all.add(self)
         self._trained: dict[int, tuple[ref[Any], str]] = {}
         self._left: dict[int, _Left] = {}

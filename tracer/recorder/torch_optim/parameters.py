@@ -13,24 +13,29 @@ from weakref import ref
 import msgspec
 
 from tracer.model.records import Variable
-from tracer.recorder.host import Variables
+from tracer.recorder import backend
 from tracer.recorder.instances import instances
 from tracer.recorder.interrupts import suppress_faults
 from tracer.recorder.torch_optim import compat
 
 
-class Parameters(Variables):
+class Parameters(backend.Variables):
     """The parameters of the optimizers of one recorder."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda parameter: parameter, self._record)
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self._row = self._record
         self._names: dict[int, str] = {}
         self._unsearched: dict[int, _Unsearched] = {}  # by index
 
     def meet(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, which will be asked for next."""
-        if not all(map(self.knows, parameters_of(optimizer.param_groups))):
+        if not all(map(self._knows, parameters_of(optimizer.param_groups))):
             self._names = names_in(optimizer)
+
+    def _knows(self, parameter: Any) -> bool:
+        known = self._index.get(id(parameter))
+        return known is not None and known[0]() is parameter
 
     def _record(self, parameter: Any) -> Variable:
         dtype = str(parameter.dtype).removeprefix("torch.")
