@@ -85,7 +85,7 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
             if name == "load_own_variables":
                 binding.recorder.optimizers.loads(binding.index)
             if _matters(name, optimizer, given):
-                binding.recorder.called_beside(binding.index, name)
+                binding.recorder.optimizers.called_beside(binding.index, name)
         except BaseException as error:
             binding.recorder.fault(error)
     return original

@@ -125,7 +125,7 @@ def go_on(update: TracedUpdate, *, retrace: bool = True) -> Recorder:
     """Count the calls of `update` from now on."""
     binding = bindings[id(update)]
     if binding.watch is None:
-        binding.recorder.begin(binding.index, retrace)
+        binding.recorder.optimizers.begin(binding.index, retrace)
         binding.watch = _SEEN
     return binding.recorder
 

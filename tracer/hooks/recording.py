@@ -132,7 +132,7 @@ class Recording:
         if known is not None and not wrapping.is_wrapped(known):
             known.reader.unwrapped()
         missed = {} if known is None else dict(known.optimizers.older.calls)
-        compared = known is not None and known.comparing
+        compared = known is not None and known.effects is not None
         if making:
             recorder = wrapping.adopt(optimizer, effects=effects)
         else:
@@ -191,7 +191,7 @@ class Recording:
         for optimizer in optimizers:
             self._waiting[id(optimizer)] = ref(optimizer)
             recorder = registry.recorder_of(optimizer)
-            if recorder is not None and recorder.used and recorder.counts_in_graphs:
+            if recorder is not None and recorder.used and recorder.blocks.counters.in_programs:
                 self._quiet.add(recorder)
                 self._places.setdefault(recorder, self._order[id(optimizer)])
                 recorder.awaited = _graph_called

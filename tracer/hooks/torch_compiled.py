@@ -270,7 +270,7 @@ def _number(
             binding.bring_in_nested(alive, binding)
         gradients = tuple(None if each is None else _Gradient(each) for each in sparse)
         key = optimizer, base, name, sparse, variables
-        setattr(_counters, _name_of(optimizer), binding.recorder.counters)
+        setattr(_counters, _name_of(optimizer), binding.recorder.blocks.counters)
         with _making:
             call = _calls.get(key)
             if call is None or call.optimizer() is not alive:
@@ -293,7 +293,7 @@ def _note_beside(optimizer: int, base: int, name: str) -> int:
     """Note that such a method is called of the object with this id; returns 0."""
     binding = bindings.get(optimizer)
     if binding is not None and type(binding.optimizer()) is traced_classes[base]:
-        binding.recorder.called_beside(binding.index, name)
+        binding.recorder.optimizers.called_beside(binding.index, name)
     return 0
 
 

@@ -23,7 +23,7 @@ class Before:
         """`watch` counts the steps: a `Watch` of `tracer.hooks.torch_steps`."""
         self.watch = watch
         self.number = watch.number
-        self.counters = watch.recorder.counters
+        self.counters = watch.recorder.blocks.counters
         self.handed: Handed | None = None
         """In a program: the gradients as the step began; None if they come until its end."""
 
@@ -50,7 +50,7 @@ class After:
     def __init__(self, watch: Any, before: Before) -> None:
         self.watch = watch
         self.number = watch.number
-        self.counters = watch.recorder.counters
+        self.counters = watch.recorder.blocks.counters
         self.before = before
 
     def __call__(self, optimizer: Any, given: Any, named: Any) -> None:

@@ -154,7 +154,7 @@ def _transparency(base: Any) -> dict[str, Any]:
             from tracer.recorder.tensorflow import compat  # it asked: there is TensorFlow
 
             counters = compat.AutoTrackable()
-            for name, variable in binding.recorder.children().items():
+            for name, variable in binding.recorder.blocks.counters.variables().items():
                 setattr(counters, name, variable)
             return {**saved, "_optimizer_tracer": counters}
 

@@ -104,7 +104,7 @@ def _is_told(binding: Binding, effects: bool) -> bool:
     recorder = binding.recorder
     if not (binding.traced or recorder.used):
         return True  # as nearly all; it takes a third of the time
-    return recorder.is_told and not (effects and recorder.counts_in_graphs)
+    return recorder.is_told and not (effects and recorder.blocks.counters.in_programs)
 
 
 def _look_at_new_functions(alive: Sequence[Any]) -> None:

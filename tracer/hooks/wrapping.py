@@ -120,7 +120,7 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
         bindings[id(member)].by_program = False
     release(update)
     if retrace:
-        bindings[id(update)].recorder.forget_graphs()
+        bindings[id(update)].recorder.blocks.forget_graphs()
     return update.given if isinstance(update, TracedUpdate) else optimizer
 
 
@@ -208,7 +208,9 @@ def _trace(
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
             known = waiting.get(id(member))
-            recorder.begin(binding.index, retrace, None if known is None else known.since)
+            recorder.optimizers.begin(
+                binding.index, retrace, None if known is None else known.since
+            )
             if kind.name == TORCH:
                 from tracer.hooks import torch_optim
 

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, NoReturn
 from weakref import ref
 
@@ -426,6 +426,14 @@ class Backend:
         """Whether an error may have ended a function after a part of its work had been done."""
         return False
 
+    def is_told_to_stop(self, error: BaseException) -> bool:
+        """Whether an error only says that the thread failed for which this one waited."""
+        return False
+
+    def caller_of(self, helper: FrameType) -> FrameType | None:
+        """Python's frame of the apply method that calls `helper`, another such frame."""
+        return helper.f_back
+
     # Of variables and optimizers.
 
     def canonical(self, variable: Any) -> Any:
@@ -447,6 +455,27 @@ class Backend:
         """The optimizer's own count of its steps; None if it has none or it cannot be read now."""
         number = self.number_in(getattr(optimizer, "_iterations", None))
         return None if number is None else int(number)
+
+    def rate_of(self, optimizer: Any) -> Any:
+        """Its learning rate: a number, a variable, or a schedule."""
+        own = object.__getattribute__(optimizer, "__dict__")
+        hyper = own.get("_hyper")  # of legacy optimizers
+        return own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+
+    def slots_of(self, optimizer: Any) -> int | None:
+        """How many variables it keeps and uses for those that it updates; None if not known."""
+        own = object.__getattribute__(optimizer, "__dict__")
+        by_variable = own.get("_slots")
+        if isinstance(by_variable, dict):  # legacy and v1: each is made when it is needed
+            return sum(len(each) for each in by_variable.values())
+        every = own.get("_variables")
+        if not isinstance(every, list):
+            return None
+        if own.get("momentum") == 0 and type(optimizer).__name__ == "SGD":
+            return 0  # that of tf_keras makes them, and does not use them
+        names = ("_iterations", "_learning_rate", "_current_learning_rate")
+        others = {id(own.get(name)) for name in names}
+        return sum(id(each) not in others for each in every)
 
     def is_restored(self, optimizer: Any) -> bool:
         """Whether a checkpoint has set that count, as it does when it is made after it."""

@@ -20,7 +20,6 @@ from tracer.recorder.state import (
     decay_of,
     files_around,
     objects_of,
-    slots_of,
     unused,
 )
 
@@ -208,7 +207,7 @@ class Optimizers:
             with suppress_faults():  # of an optimizer that is made otherwise
                 called, files = self._called.get(index, ()), self._files.get(index, ())
                 self._states[index] = self._states.get(index, _State())._replace(
-                    slots=slots_of(optimizer),
+                    slots=self._backend.slots_of(optimizer),
                     decay=decay_of(optimizer, updated),
                     unused=tuple(unused(optimizer, each.kind, called, files)) if files else (),
                 )
@@ -408,12 +407,7 @@ class Optimizers:
 
     def _rate_of(self, optimizer: Any) -> float | None:
         """Its learning rate; None for a schedule, and if it cannot be read now."""
-        own = object.__getattribute__(optimizer, "__dict__")
-        hyper = own.get("_hyper")  # of legacy optimizers
-        rate = own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
-        groups = own.get("param_groups")  # of PyTorch
-        if isinstance(groups, list) and groups:
-            rate = groups[0].get("lr")
+        rate = self._backend.rate_of(optimizer)
         with suppress_faults():  # made in the graph that is being traced, say
             if isinstance(rate, float | int):
                 return float(rate)

@@ -64,23 +64,10 @@ class Recorder(Root):
         """Whether any call was seen."""
         return bool(self.sites.calls)
 
-    def begin(self, optimizer: int, retrace: bool, since: int | None = None) -> None:
-        """Tracing begins, or goes on, with an optimizer that may have been used before.
-
-        If `retrace`, the functions that use it are traced anew at their next call. If it is known
-        that there is none that is not counted, it is traced `since` that `unique_number`.
-        """
-        self.optimizers.begin(optimizer, retrace, since)
-
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
         self.optimizers.end(optimizer)
         self.blocks.end()
-
-    @property
-    def counts_in_graphs(self) -> bool:
-        """Whether there are counters in graphs, that move without Python."""
-        return self.blocks.counters.in_programs
 
     @property
     def is_told(self) -> bool:
@@ -96,27 +83,13 @@ class Recorder(Root):
             or not self.blocks.counters.ask
         )
 
-    def forget_graphs(self) -> None:
-        """Let each function with a counter in its graph be traced anew."""
-        self.blocks.forget_graphs()
-
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on, or no more.
 
         If `retrace`, functions that were traced before are traced anew at their next call.
         """
-        if self.blocks.compare(wanted) and retrace and self.counts_in_graphs:
-            self.forget_graphs()
-
-    @property
-    def comparing(self) -> bool:
-        """Whether the variables are compared before and after each step."""
-        return self.effects is not None
-
-    @property
-    def counters(self) -> Any:
-        """Where executions are counted."""
-        return self.blocks.counters
+        if self.blocks.compare(wanted) and retrace and self.blocks.counters.in_programs:
+            self.blocks.forget_graphs()
 
     @property
     def effects(self) -> Any:
@@ -241,7 +214,7 @@ class Recorder(Root):
         """The new frame of the call of an apply method, which calls `helper`, a frame of Python."""
         frame = Frame()
         frame.recorder = self
-        frame.python = _method_running(helper)
+        frame.python = self.backend.caller_of(helper)
         frame.result = None
         self.backend.locate(frame, "apply", stack, self.calls_under_way)
         return frame
@@ -302,8 +275,7 @@ class Recorder(Root):
     def raised(self, frame: Frame, method: str, error: BaseException) -> None:
         """A step or group method was ended by an exception, and `leave` has been told.
 
-        A replica that waits for what another thread does is only told to stop (`_RequestedStop` of
-        `distribute/mirrored_run.py`), and not why.
+        A replica that waits for what another thread does may only be told to stop, and not why.
         """
         around = outermost(frame)
         if around.called and around.numbers and self.backend.may_have_run(error):
@@ -312,7 +284,7 @@ class Recorder(Root):
             if around.error is None:
                 around.error = error
             return
-        if type(error).__name__ == "_RequestedStop":
+        if self.backend.is_told_to_stop(error):
             if frame.error is None:
                 return  # that replica says it for which the other thread worked
             error = frame.error
@@ -333,10 +305,6 @@ class Recorder(Root):
             own - 1,
             begun,
         )
-
-    def called_beside(self, optimizer: int, method: str) -> None:
-        """A method was called that makes no step, and that a step may need: see `tracer.kinds`."""
-        self.optimizers.called_beside(optimizer, method)
 
     def called(self) -> None:
         """A function with a step in it is called."""
@@ -589,21 +557,7 @@ class Recorder(Root):
         except Exception:
             return 0  # asked after a fault too, and the ledger may be what is broken
 
-    # Reading.
-
-    def children(self) -> dict[str, Any]:
-        """The counters' variables, for an exported function that captures them."""
-        return self.blocks.counters.variables()
-
 
 def _role_in(parent: Frame | None) -> Role:
     """What a call of an apply method is that is made from `parent`."""
     return "apply" if parent is not None and applying(parent) else "update"
-
-
-def _method_running(helper: Any) -> Any:
-    """Python's frame of the apply method that calls `helper`, another such frame."""
-    python = helper.f_back
-    while python.f_globals.get("__name__", "").startswith("tensorflow.python.autograph."):
-        python = python.f_back  # of AutoGraph, which makes the calls of a method that it converted
-    return python

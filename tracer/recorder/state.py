@@ -36,26 +36,6 @@ _NOT_THE_PROGRAM = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch", 
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-def slots_of(optimizer: Any) -> int | None:
-    """How many variables it keeps and uses for those that it updates; None if not known."""
-    own = object.__getattribute__(optimizer, "__dict__")
-    by_variable = own.get("_slots")
-    if isinstance(by_variable, dict):  # legacy and v1, of which none is made before it is needed
-        return sum(len(each) for each in by_variable.values())
-    of_parameters = own.get("state")
-    if isinstance(of_parameters, dict) and "param_groups" in own:  # PyTorch
-        kept = (held for state in of_parameters.values() for held in state.items())
-        return len([name for name, each in kept if name != "step" and each is not None])
-    every = own.get("_variables")
-    if not isinstance(every, list):
-        return None
-    if own.get("momentum") == 0 and type(optimizer).__name__ == "SGD":
-        return 0  # that of tf_keras makes them, and does not use them
-    others = {id(own.get(name)) for name in ("_iterations", "_learning_rate")}
-    others.add(id(own.get("_current_learning_rate")))
-    return sum(id(each) not in others for each in every)
-
-
 def decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None:
     """Which of the variables that it updates decay; None if it was told of no exceptions.
 

@@ -279,7 +279,7 @@ def test_what_was_counted_goes_with_the_optimizer() -> None:
     optimizer = tracer.wrap(ParallelOdometer())
     variables = model(optimizer).trainable_variables
     compiled_step(optimizer, variables)(ones(variables))
-    counted = weakref.ref(bindings[id(optimizer)].recorder.counters)
+    counted = weakref.ref(bindings[id(optimizer)].recorder.blocks.counters)
     del optimizer, variables
     keras.utils.clear_session()
     torch._dynamo.reset()

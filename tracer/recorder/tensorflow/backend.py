@@ -1,5 +1,6 @@
 """TensorFlow's answers: see `tracer.recorder.backend.Backend`."""
 
+from types import FrameType
 from typing import Any
 
 from tracer.model.records import Kind
@@ -8,6 +9,8 @@ from tracer.recorder.tensorflow import compat, own_variables, places, variables
 from tracer.recorder.tensorflow.blocks import Blocks
 from tracer.recorder.tensorflow.handing import Handing
 from tracer.recorder.tensorflow.older_functions import OlderFunctions
+
+_AUTOGRAPH = "tensorflow.python.autograph."
 
 
 class TensorFlowBackend(backend.Backend):
@@ -45,3 +48,14 @@ class TensorFlowBackend(backend.Backend):
     def may_have_run(self, error: BaseException) -> bool:
         """Whether an error may have ended a function after a part of its work had been done."""
         return isinstance(error, compat.OpError)
+
+    def is_told_to_stop(self, error: BaseException) -> bool:
+        """Whether it is what `distribute/mirrored_run.py` raises on the threads of replicas."""
+        return type(error).__name__ == "_RequestedStop"
+
+    def caller_of(self, helper: FrameType) -> FrameType | None:
+        """The frame around `helper`, past AutoGraph: it makes the calls that it has converted."""
+        frame = helper.f_back
+        while frame and frame.f_globals.get("__name__", "").startswith(_AUTOGRAPH):
+            frame = frame.f_back
+        return frame

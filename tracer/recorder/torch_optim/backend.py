@@ -20,3 +20,16 @@ class TorchOptimBackend(TorchBackend):
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it has no count of its steps but for each parameter."""
+
+    def rate_of(self, optimizer: Any) -> Any:
+        """The learning rate of its first group."""
+        groups = object.__getattribute__(optimizer, "__dict__").get("param_groups")
+        return groups[0].get("lr") if isinstance(groups, list) and groups else None
+
+    def slots_of(self, optimizer: Any) -> int | None:
+        """How many tensors it keeps for its parameters."""
+        states = object.__getattribute__(optimizer, "__dict__").get("state")
+        if not isinstance(states, dict):
+            return None
+        kept = (each for state in states.values() for each in state.items())
+        return len([name for name, value in kept if name != "step" and value is not None])
