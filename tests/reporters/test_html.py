@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,8 +39,14 @@ cycles = st.lists(
 )
 
 
-def added(stretches: Iterable[Stretch], first: int, last: int) -> Cell:
-    return heatmap.added_up(Timeline(stretches).within(first, last))
+def added(timeline: Timeline, first: int, last: int) -> Cell:
+    return heatmap.added_up(timeline.within(first, last))
+
+
+def lane_of(updates: Timeline) -> Lane:
+    """The lane of one variable with these dense and sparse updates, while others are updated."""
+    busy = Timeline([Stretch(1, ((updates.stretches[-1].last, (1,)),))])
+    return heatmap.lane(updates.map(lambda values: (*values, 0, 0, 0)), busy)
 
 
 @given(
@@ -54,23 +60,24 @@ def test_a_lane_sums_up_any_steps(parts: list[tuple[list[Any], int]], sizes: lis
     for cycle, turns in parts:
         stretches.append(Stretch(len(steps) + 1, tuple(cycle), turns))
         steps += [values for length, values in cycle for _ in range(length)] * turns
-    made: Iterable[Stretch] = Lane(Timeline(stretches)).timeline.stretches
+    made = lane_of(Timeline(stretches)).timeline
     for size in sizes:
         made = heatmap.coarser(made, size)
-    found = [cell for each in made for n, cell in each.cycle * each.turns for _ in range(n)]
+    cells = (cell for each in made.stretches for cell in each.cycle * each.turns)
+    found = [cell for n, cell in cells for _ in range(n)]
     size = math.prod(sizes)
     assert len(found) == -(-len(steps) // size)
     for at, cell in enumerate(found):
         chosen = steps[at * size : (at + 1) * size]
         counts = [sum(each) for each in chosen]
         assert cell == (
-            len(chosen),
-            counts.count(0),
-            sum(dense for dense, _ in chosen),
-            sum(sparse for _, sparse in chosen),
             min(counts),
             max(counts),
-            *(0, 0, 0, 0, 0),
+            len(chosen),
+            sum(dense for dense, _ in chosen),
+            sum(sparse for _, sparse in chosen),
+            counts.count(0),
+            *(0, 0, 0, 0, 0, 0 if any(dense or sparse for dense, sparse in steps) else len(chosen)),
         )
 
 
@@ -107,11 +114,11 @@ def test_a_lane_sums_up_effects(of_variables: list[Any], data: st.DataObject) ->
         assert lane.not_finite_since == min(not_finite & {*range(1, steps + 1)}, default=0)
         chosen = {*range(first, last + 1)}
         updated = chosen & ({*range(2, steps + 1, 2)} if variable == 0 else set())
-        assert added(lane.timeline.stretches, first, last)[6:10] == (
+        assert added(lane.timeline, first, last)[6:10] == (
             len(compared & chosen),
             len(unchanged & chosen),
-            len(unchanged & updated),
             len(not_finite & chosen),
+            len(unchanged & updated),
         )
 
 
@@ -174,15 +181,15 @@ def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, g
     class Kept:
         cells: ClassVar[list[Cell]] = []
 
-        def number(self, cell: Cell, never: bool) -> int:
-            assert never == (not any(steps))
+        def number(self, cell: Cell) -> int:
+            assert cell.never == (0 if any(steps) else cell.steps)
             if cell not in self.cells:
                 self.cells.append(cell)
             return self.cells.index(cell)
 
     kept: Any = Kept()
     kept.cells = []
-    track = tracks.track(lane, len(steps), kept, grain)
+    track = tracks.track(lane.timeline, kept, grain)
     widest = []
     for size, found in unfolded(track, len(steps)):
         assert [first for first, _, _ in found] == [1, *(last + 1 for _, last, _ in found[:-1])]
@@ -190,14 +197,9 @@ def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, g
         for first, last, number in found:
             chosen, cell = steps[first - 1 : last], kept.cells[number]
             idle = both[first - 1 : last].count(0) if any(steps) else cell.idle
-            assert cell[:6] == (
-                len(chosen),
-                chosen.count(0),
-                sum(chosen),
-                0,
-                min(chosen),
-                max(chosen),
-            )
+            counts = (min(chosen), max(chosen), len(chosen), sum(chosen), 0)
+            assert cell[:5] == counts
+            assert cell.without == chosen.count(0)
             assert cell.idle == idle
             assert size or len(set(chosen)) == 1
         widest = found
@@ -210,12 +212,11 @@ def test_marks_of_what_updates_did_to_the_weights() -> None:
     (view,) = heat.views
     kernel, bias = (heat.lanes[view.lanes[heat.patterns[each]]] for each in (0, 1))
     marks = [
-        [cells.mark_of(added(lane.timeline.stretches, n, n)) for n in range(1, 11)]
-        for lane in (kernel, bias)
+        [cells.mark_of(added(lane.timeline, n, n)) for n in range(1, 11)] for lane in (kernel, bias)
     ]
     unchanged, not_finite = [cells.UNCHANGED], [cells.NOT_FINITE]
     assert marks == [[""] * 3 + unchanged * 3 + [""] * 4, [""] * 7 + not_finite * 3]
-    assert cells.mark_of(added(kernel.timeline.stretches, 3, 4)) == cells.PARTLY
+    assert cells.mark_of(added(kernel.timeline, 3, 4)) == cells.PARTLY
     assert (kernel.not_finite_since, bias.not_finite_since) == (0, 8)
     for first, since in ((7, 2), (8, 0)):  # of what was before its first step a part knows nothing
         part = HeatMap(summaries_of(select(traces.with_effects(), steps=range(first, 11)))[0])
@@ -234,8 +235,8 @@ def test_the_heat_map_has_what_the_trace_counts(name: str) -> None:
             lane = heat.lanes[together[0].lanes[pattern]]
             counted = trace.per_step("updates", variable=trace.variables[variable].name)
             for first, last, count in counted:
-                inside = added(lane.timeline.stretches, first, min(last, found.steps))
-                if inside.steps:
+                if first <= found.steps:
+                    inside = added(lane.timeline, first, min(last, found.steps))
                     assert (inside.least, inside.most) == (count, count)
 
 
@@ -325,7 +326,7 @@ def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     regular = Timeline([Stretch(1, ((3, (0, 0)), (1, (1, 0))), turns=25_000)])
     irregular = Timeline(Stretch(n, ((1, each),)) for n, each in enumerate(counts, 1))
     heat: Any = HeatMap(summaries_of(traces.eager())[0])
-    heat.lanes = [Lane(each) for each in (irregular, regular, irregular)]
+    heat.lanes = [lane_of(each) for each in (irregular, regular, irregular)]
     heat.levels = [(1, 1), (2, 2)]
     (summary,) = summaries_of(traces.eager())
     summary.steps_on = {0: 100_000}

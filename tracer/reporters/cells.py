@@ -4,7 +4,7 @@ from functools import cache
 
 from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary
-from tracer.model.wording import some, span
+from tracer.model.wording import first_true, some, span
 from tracer.reporters.heatmap import Cell, HeatMap
 
 NEVER = "never updated"
@@ -37,15 +37,14 @@ class Cells:
         self.rows: dict[tuple[str, str, str, str], int] = {}
         """The colours of state and mark, and the words on both, with the number that they have."""
         self.number = cache(self._number)
-        """The number of a cell of a variable, which perhaps was never updated."""
+        """The number of a cell."""
 
-    def _number(self, cell: Cell, never: bool) -> int:
-        state = self._state(cell, never)
-        color, mark = self.states[state], MARKS.get(mark_of(cell), "")
+    def _number(self, cell: Cell) -> int:
+        state = self._state(cell)
+        colors = self.states[state], MARKS.get(mark_of(cell), "")
         weights = _weights(cell) if self._summary.effects else ""
-        return self.rows.setdefault(
-            (color, mark, self._updates(cell, state), weights), len(self.rows)
-        )
+        row = (*colors, self._updates(cell, state), weights)
+        return self.rows.setdefault(row, len(self.rows))
 
     def legend(self) -> tuple[list[tuple[str, str]], ...]:
         """The states and the marks that there are, with their colours."""
@@ -55,69 +54,64 @@ class Cells:
             for each in (self.states, MARKS)
         )
 
-    def _state(self, cell: Cell, never: bool) -> str:
+    def _state(self, cell: Cell) -> str:
         """Which of the states the steps are in."""
-        if never:
-            return NEVER
-        if cell.without == cell.steps:
-            return (self.expected or SKIPPED) if cell.idle == cell.steps else OTHERS
-        if cell.without:
-            return PART if self.expected and cell.without == cell.idle else SOME
-        mean = -(-(cell.dense + cell.sparse) // cell.steps)
-        return next(span(each) for each in self._levels if mean <= each[1])
+        mean, all_without = (cell.dense + cell.sparse) / cell.steps, cell.without == cell.steps
+        return first_true(
+            (cell.never, NEVER),
+            (all_without and cell.idle == cell.steps, self.expected or SKIPPED),
+            (all_without, OTHERS),
+            (self.expected and 0 < cell.without == cell.idle, PART),
+            (cell.without, SOME),
+            *((mean <= most, span((least, most))) for least, most in self._levels),
+        )
 
     def _updates(self, cell: Cell, state: str) -> str:
         """How many updates there were, or why there were none."""
         total, noun, why = cell.dense + cell.sparse, self._summary.dialect.variable, self._cause
-        if state == NEVER:
-            known = f", {why}" if why and not self._levels else ""
-            return f"none: the {noun} was never updated{known}"
-        if state == SKIPPED:
-            nothing = "the step" if cell.steps == 1 else "these steps"
-            return f"none: {why or f'{nothing} updated nothing'}"
-        if not total:
-            others = f", while other {noun}s were updated"
-            return f"none{f': {state}' if state == self.expected else others}"
-        kinds = f"{cell.dense:,} dense, {cell.sparse:,} sparse"
-        if not (cell.dense and cell.sparse):
-            kinds = "dense" if cell.dense else "sparse"
-        steps = (
-            f"{span((cell.least, cell.most))} in {'each' if cell.least == cell.most else 'a'} step"
-        )
+        nothing = f"{'the step' if cell.steps == 1 else 'these steps'} updated nothing"
+        steps = f"in {'each' if cell.least == cell.most else 'a'} step"
+        steps = f"{span((cell.least, cell.most))} {steps}"
         if cell.without:
             steps = f"in {cell.steps - cell.without:,} of the {cell.steps:,} steps"
-        return f"{steps}: {total:,} in all, {kinds}"
+        both = f"{cell.dense:,} dense, {cell.sparse:,} sparse"
+        kinds = first_true((not cell.sparse, "dense"), (not cell.dense, "sparse"), (True, both))
+        known = f", {why}" if why and not self._levels else ""
+        return first_true(
+            (state == NEVER, f"none: the {noun} was never updated{known}"),
+            (state == SKIPPED, f"none: {why or nothing}"),
+            (state == self.expected, f"none: {state}"),
+            (state == OTHERS, f"none, while other {noun}s were updated"),
+            (True, f"{steps}: {total:,} in all, {kinds}"),
+        )
 
 
 def mark_of(cell: Cell) -> str:
     """Which of `MARKS` the steps have; empty if the updates changed the variable."""
-    if cell.not_finite or not cell.ineffective:
-        return NOT_FINITE if cell.not_finite else ""
-    return UNCHANGED if cell.ineffective == cell.steps - cell.without else PARTLY
+    return first_true(
+        (cell.not_finite, NOT_FINITE),
+        (not cell.ineffective, ""),
+        (cell.ineffective == cell.steps - cell.without, UNCHANGED),
+        (True, PARTLY),
+    )
 
 
 def _weights(cell: Cell) -> str:
     """What the steps did to the weights."""
-    if not cell.compared:
-        return "not compared"
+    each = "" if cell.compared == 1 else " in each step"
 
     def among(number: int) -> str:
         part = f" in {number:,} of the {some(cell.compared, 'step')}"
-        each = "" if cell.compared == 1 else " in each step"
         return each if number == cell.compared else part
 
-    text = f"changed{among(cell.compared)}"
-    if cell.unchanged:
-        text = f"unchanged{among(cell.unchanged)}"
-        if not cell.ineffective:
-            text += (
-                ", as nothing updated it" if cell.compared == 1 else ", none of which updated it"
-            )
-    if cell.not_finite:
-        text += f"; not finite{among(cell.not_finite)}"
-    if cell.compared < cell.steps:
-        text += f"; {some(cell.steps - cell.compared, 'step')} not compared"
-    return text
+    why = ", as nothing updated it" if cell.compared == 1 else ", none of which updated it"
+    said = (
+        (not cell.unchanged, f"changed{each}"),
+        (cell.unchanged, f"unchanged{among(cell.unchanged)}{'' if cell.ineffective else why}"),
+        (cell.not_finite, f"not finite{among(cell.not_finite)}"),
+        (cell.compared < cell.steps, f"{some(cell.steps - cell.compared, 'step')} not compared"),
+    )
+    return "; ".join(text for true, text in said if true) if cell.compared else "not compared"
 
 
 def states(levels: list[tuple[int, int]], expected: str = "") -> dict[str, str]:

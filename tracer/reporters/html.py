@@ -135,9 +135,8 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
         if most < 0:
             break
         table.append([values[0] or "(no name)", *values[1:], heat.patterns[index]])
-    odd = {cells.SKIPPED, cells.OTHERS}
-    if max((lane.whole.idle for lane in heat.lanes), default=0) * 2 < summary.steps:
-        odd.add(described.expected)
+    usual = summary.spread(measures.updates)[(0,)] * 2 >= summary.steps
+    odd = {cells.SKIPPED, cells.OTHERS, "" if usual else described.expected}
     return {
         "views": [view._asdict() for view in heat.views],
         "odd": [color for state, color in described.states.items() if state in odd],

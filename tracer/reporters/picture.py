@@ -14,7 +14,7 @@ from tracer.model.wording import some
 from tracer.reporters import template
 from tracer.reporters.cells import FIRST, Cells
 from tracer.reporters.colors import LIGHT
-from tracer.reporters.heatmap import Cell, HeatMap, coarser
+from tracer.reporters.heatmap import HeatMap, coarser
 
 _COLUMNS = 120
 _ROWS = 20
@@ -37,8 +37,8 @@ def picture(summary: Summary) -> bytes | None:
     for label, pattern in zip(labels, kept, strict=True):
         lane = heat.lanes[view.lanes[pattern]]
         columns = [
-            cells.number(Cell(*cell), lane.never)
-            for stretch in coarser(lane.timeline.stretches, size)
+            cells.number(cell)
+            for stretch in coarser(lane.timeline, size).stretches
             for _, cell in stretch.cycle * stretch.turns
         ]
         table = list(cells.rows)
