@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tracer.model.records import Block, Entry, contribution
-from tracer.model.runs import Run, fold, join, segments
+from tracer.model.runs import Run, fold, join
+from tracer.model.timeline import segments
 
 # A busy machine is no failure.
 
@@ -113,7 +114,7 @@ def test_segments_cover_all_steps_with_their_counts(
 ) -> None:
     counts: Counter[int] = Counter()
     for run, weight in weighted:
-        for step in set(steps_of(run)):
+        for step in steps_of(run):
             counts[step] += weight
     found = list(segments(weighted, steps))
     assert [(step, count) for first, last, count in found for step in range(first, last + 1)] == [

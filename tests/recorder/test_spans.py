@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from tracer.model.runs import Run, layers, union, woven
+from tracer.model.runs import Run, layers
+from tracer.model.timeline import union
 from tracer.recorder.spans import MOST, Spans, of_caller, without
 
 RUNS = st.lists(
@@ -54,13 +55,6 @@ def test_layers_have_the_same_steps_and_each_rises(runs: list[Run]) -> None:
     found = layers(runs)
     assert steps_of([run for layer in found for run in layer]) == steps_of(runs)
     assert all(map(rises, found))
-
-
-@given(RUNS)
-def test_what_is_woven_has_the_same_steps(runs: list[Run]) -> None:
-    """In no more runs than before."""
-    assert steps_of(woven(runs)) == steps_of(runs)
-    assert len(woven(runs)) <= len(runs)
 
 
 @given(st.integers(2, 12), st.integers(2, 9), st.integers(1, 50))

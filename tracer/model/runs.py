@@ -5,11 +5,9 @@ from 1, and a run is never empty. A list of runs says how often something ran in
 stand for the same step add up.
 """
 
-import heapq
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, pairwise
+from collections.abc import Iterable
+from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
@@ -118,27 +116,8 @@ Run(first=47, stride=1, count=1, times=1))
     return tuple(chain.from_iterable(parts))
 
 
-def union(runs: Iterable[Run]) -> list[Run]:
-    """The same steps in runs that rise: those of each run come after those of the run before.
-
-    What executed several times in a step adds up. Runs that take turns become one; else, where they
-    overlap, each of their steps is looked at.
-
-    >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
-    [Run(first=1, stride=1, count=1000000, times=1)]
-    """
-    ordered = woven(runs)
-    if any(later.first <= run.last for run, later in pairwise(ordered)):
-        times: Counter[int] = Counter()
-        for run in ordered:
-            for step in range(run.first, run.last + 1, run.stride):
-                times[step] += run.times
-        ordered = fold(sorted(times.items()))
-    return join(ordered)
-
-
 def layers(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs in as few lists as it takes for those of each list to rise, as `union` says.
+    """The runs in as few lists as it takes for the runs of each list to come one after the other.
 
     >>> layers([Run(1, 4, 9), Run(2, 4, 9), Run(40, 1, 2)])
     [[Run(first=1, stride=4, count=9, times=1), Run(first=40, stride=1, count=2, times=1)], \
@@ -153,57 +132,3 @@ def layers(runs: Iterable[Run]) -> list[list[Run]]:
         else:
             found.append([run])
     return [join(layer) for layer in found]
-
-
-def woven(runs: Iterable[Run]) -> list[Run]:
-    """The runs in the order of their first steps, those as one that take turns.
-
-    >>> woven([Run(2, 2, 500_000), Run(7, 5, 3), Run(1, 2, 500_000)])
-    [Run(first=1, stride=1, count=1000000, times=1), Run(first=7, stride=5, count=3, times=1)]
-    """
-    found: list[Run] = []
-    of_one_stride: dict[tuple[int, int], list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.first):
-        of_one_stride.setdefault((run.stride, run.times), []).append(run)
-    for (stride, times), alike in of_one_stride.items():
-        at = 0
-        while at < len(alike):
-            first = alike[at]
-            gap = alike[at + 1].first - first.first if at + 1 < len(alike) else 0
-            turns = stride // gap if gap > 0 and stride % gap == 0 else 1
-            group = alike[at : at + turns]
-            if turns == 1 or not _take_turns(group, turns, gap):
-                group, gap = [first], stride
-            found.append(Run(first.first, gap, sum(run.count for run in group), times))
-            at += len(group)
-    return sorted(found, key=lambda run: run.first)
-
-
-def _take_turns(runs: Sequence[Run], turns: int, gap: int) -> bool:
-    """Whether so many runs come one after the other, every `gap`, up to the last step of all."""
-    gaps = {later.first - run.first for run, later in pairwise(runs)}
-    counts = [run.count for run in runs]
-    fall = counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
-    return len(runs) == turns and gaps == {gap} and fall
-
-
-def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
-    """Runs of equal counts over the steps 1 to `steps`, from runs with what each adds to a step."""
-    changes = heapq.merge(*(_changes(run, weight) for run, weight in weighted))
-    start, count = 1, 0
-    for step, group in groupby(changes, key=lambda change: change[0]):
-        difference = sum(change for _, change in group)
-        if difference and step <= steps:
-            if step > start:
-                yield start, step - 1, count
-            start, count = step, count + difference
-    if start <= steps:
-        yield start, steps, count
-
-
-def _changes(run: Run, weight: int) -> Iterator[tuple[int, int]]:
-    """The steps at which the count changes because of `run`, with the change, in rising order."""
-    stride, length = (run.count, run.count) if run.stride == 1 else (run.stride, 1)
-    for step in range(run.first, run.last + 1, stride):
-        yield step, weight
-        yield step + length, -weight

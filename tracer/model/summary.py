@@ -23,9 +23,9 @@ from tracer.model.records import (
     Optimizer,
     Remark,
 )
-from tracer.model.runs import Run, union
+from tracer.model.runs import Run
 from tracer.model.selection import Selection, as_block
-from tracer.model.timeline import Timeline, Values, added
+from tracer.model.timeline import Timeline, Values, added, union
 from tracer.model.trace import Trace
 
 

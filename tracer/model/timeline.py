@@ -1,19 +1,19 @@
 """`Timeline`: what was counted in each step of a run, with equal steps together.
 
-No step is looked at on its own. Between the steps at which a run starts or ends what goes on
-repeats, so it is worked out for one period, and neighbours that are equal are put together. Those
-that come again in the same order become one cycle. No TensorFlow.
+No step is looked at on its own. Between the steps at which anything starts or ends what goes on
+repeats, so it is worked out for one period, and neighbours that are equal are put together. Runs
+that come at equal distances, as one in each epoch does, are one thing that goes on. No TensorFlow.
 """
 
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, groupby, pairwise, repeat
 from typing import NamedTuple
 
-from tracer.model.runs import Run, join
+from tracer.model.runs import Run, fold, join
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]
@@ -56,6 +56,18 @@ class Steps(NamedTuple):
         begin = self.first + (end - 1 - self.first) // every * every
         return min(begin + self.length - 1, end - 1, self.last)
 
+    def rows(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Those from `begin` to before `end`: of each in a row the first, and the step after them.
+
+        >>> list(Steps(1, 63, 3, 4).rows(6, 10))
+        [(6, 8), (9, 10)]
+        """
+        every = self.every or self.length
+        start = self.first + max(0, (begin - self.first) // every) * every
+        for first in range(start, min(end, self.last + 1), every):
+            if begin < first + self.length:
+                yield max(first, begin), min(first + self.length, end)
+
 
 class Stretch(NamedTuple):
     """Steps that repeat `cycle`, `turns` times, from step `first` on."""
@@ -87,18 +99,19 @@ class Stretch(NamedTuple):
 
     def within(self, start: int, length: int) -> Iterator[tuple[int, Values]]:
         """How many of `length` steps from `start` (from 0) on have which counts."""
-        if len(self.cycle) == 1:
-            yield length, self.cycle[0][1]
-            return
-        turns, rest = divmod(length, self.period)
-        if turns:
-            yield from ((number * turns, values) for number, values in self.cycle)
-        start %= self.period
-        for number, values in (*self.cycle, *self.cycle):
-            taken = min(max(0, number - start), rest)
-            if taken:
-                yield taken, values
-            start, rest = max(0, start - number), rest - taken
+        period, begin = self.period, 0
+        for size, values in self.cycle:
+            before, until = (
+                step // period * size + min(max(step % period - begin, 0), size)
+                for step in (start, start + length)
+            )
+            if until > before:
+                yield until - before, values
+            begin += size
+
+
+_Active = tuple[Steps, Values]
+"""Steps, and what each of them counts."""
 
 
 class Timeline:
@@ -114,23 +127,13 @@ class Timeline:
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
         """
-        zero = (0,) * size
-        sums: dict[Run, Values] = {}
-        for run, weights in weighted:
-            steps_of = Run(run.first, run.stride if run.count > 1 else 1, run.count)
-            values = tuple(weight * run.times for weight in weights)
-            sums[steps_of] = added(sums.get(steps_of, zero), values)
-        return cls(_cycles(merged(_regions(sums, steps, zero))))
+        return cls(_cycles(_merged(_regions(_recurring(weighted), 1, steps + 1, (0,) * size))))
 
     def map(self, change: Callable[[Values], Values]) -> "Timeline":
         """The same steps with other counts: those that `change` makes of each step's."""
         changed = {values: change(values) for values in self.spread}
         return Timeline(
-            Stretch(
-                each.first,
-                tuple((length, changed[values]) for length, values in each.cycle),
-                each.turns,
-            )
+            each._replace(cycle=tuple((length, changed[values]) for length, values in each.cycle))
             for each in self.stretches
         )
 
@@ -141,9 +144,10 @@ class Timeline:
         Counter({(7, 0): 4})
         """
         width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
-        weighted = [(run, (*values, *(0,) * more)) for run, values in self.runs()]
-        weighted += [(run, ((0,) * width + values)) for run, values in other.runs()]
-        return Timeline.of(weighted, self.stretches[-1].last, width + more)
+        active = [(steps, (*values, *(0,) * more)) for steps, values in self.parts()]
+        active += [(steps, (*(0,) * width, *values)) for steps, values in other.parts()]
+        end = self.stretches[-1].last + 1
+        return Timeline(_cycles(_merged(_regions(active, 1, end, (0,) * (width + more)))))
 
     def runs(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[Run, Values]]:
         """The steps that count anything, or those of which `keep` says so, with their counts."""
@@ -192,26 +196,24 @@ class Timeline:
 
         A cycle is written out, turn after turn; one with nothing in it to keep is passed over.
         """
-        first, last, before = 1, 0, None
+        end = 1
+        for values, parts in groupby(self._written_out(keep), key=lambda part: part[1]):
+            begin, end = end, end + sum(length for length, _ in parts)
+            if keep(values):
+                yield begin, end - 1, values
+
+    def _written_out(self, keep: Callable[[Values], object]) -> Iterator[Part]:
         for stretch in self.stretches:
-            kept = any(keep(values) for _, values in stretch.cycle)
-            begin = stretch.first
-            for length, values in stretch.cycle * stretch.turns if kept else ():
-                if keep(values):
-                    if before != values or last != begin - 1:
-                        if before is not None:
-                            yield first, last, before
-                        first, before = begin, values
-                    last = begin + length - 1
-                begin += length
-        if before is not None:
-            yield first, last, before
+            if any(keep(values) for _, values in stretch.cycle):
+                yield from chain.from_iterable(repeat(stretch.cycle, stretch.turns))
+            else:
+                yield stretch.period * stretch.turns, stretch.cycle[0][1]
 
     def within(self, first: int, last: int) -> Iterator[tuple[int, Values]]:
         """How many of the steps from `first` to `last` have which counts.
 
         >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
-        [(3, (0,)), (1, (2,)), (1, (0,)), (1, (2,)), (1, (0,))]
+        [(5, (0,)), (2, (2,))]
         """
         at = max(0, bisect_right(self.stretches, first, key=lambda each: each.first) - 1)
         for number in range(at, len(self.stretches)):  # a slice would copy half a million
@@ -222,62 +224,126 @@ class Timeline:
             if low <= high:
                 yield from stretch.within(low - stretch.first, high - low + 1)
 
+    def rising_runs(self) -> list[Run]:
+        """The steps that count anything, of a timeline of one count, in runs that rise.
 
-def _window(run: Run) -> tuple[int, int]:
-    """The steps around a run in which it goes on regularly: also the gaps before and after it."""
-    return run.first - run.stride + 1, run.last + run.stride
+        >>> Timeline.of([(Run(4, 4, 500_000), (1,))], 2_000_000, 1).rising_runs()
+        [Run(first=4, stride=4, count=500000, times=1)]
+        """
+        found: list[Run] = []
+        for stretch in self.stretches:
+            counted = [(steps, times) for steps, (times,) in stretch.parts() if times]
+            if len(counted) == 1 and counted[0][0].length == 1:
+                ((steps, times),) = counted
+                found.append(Run(steps.first, steps.every or 1, steps.number, times))
+            else:
+                spans = Timeline([stretch]).spans() if counted else ()
+                before = stretch.first - 1
+                found += [
+                    Run(before + first, 1, last - first + 1, times)
+                    for first, last, (times,) in spans
+                ]
+        return join(found)
 
 
-def _regions(weighted: Mapping[Run, Values], steps: int, zero: Values) -> Iterator[Stretch]:
-    """Stretches between the steps at which a run starts or ends."""
-    edges: dict[int, list[Run]] = {1: [], steps + 1: []}
-    for run in weighted:
-        for edge in _window(run):
-            edges.setdefault(min(max(edge, 1), steps + 1), []).append(run)
-    active: dict[Run, Values] = {}
-    for begin, end in pairwise(sorted(edges)):
-        for run in edges[begin]:
-            low, high = _window(run)
-            active.pop(run, None)
-            if low <= begin < high:
-                active[run] = weighted[run]
-        yield from _region(begin, end, active, zero)
+def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
+    """Equal steps in a row from 1 to `steps`, from runs with what each execution counts."""
+    timeline = Timeline.of(((run, (weight,)) for run, weight in weighted), steps, 1)
+    return ((first, last, count) for first, last, (count,) in timeline.spans(lambda values: True))
 
 
-def _region(begin: int, end: int, active: Mapping[Run, Values], zero: Values) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, in which the `active` runs go on regularly."""
-    period = math.lcm(*(run.stride for run in active))
-    if period == 1:
-        whole = tuple(map(sum, zip(zero, *active.values(), strict=True)))
-        yield Stretch(begin, ((end - begin, whole),))
-        return
+def union(runs: Iterable[Run]) -> list[Run]:
+    """The same steps in runs that rise: those of each run come after those of the run before.
+
+    What executed several times in a step adds up.
+
+    >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
+    [Run(first=1, stride=1, count=1000000, times=1)]
+    """
+    weighted = [(run, (1,)) for run in runs]
+    return Timeline.of(weighted, max((run.last for run, _ in weighted), default=0), 1).rising_runs()
+
+
+def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[_Active]:
+    """The steps of all runs, with what they count; those together that come at equal distances."""
+    sums: dict[Steps, Values] = {}
+    for run, weights in weighted:
+        is_row = run.stride == 1 or run.count == 1
+        shape = (run.count, None) if is_row else (1, run.stride)
+        steps, values = Steps(run.first, run.last, *shape), tuple(n * run.times for n in weights)
+        sums[steps] = added(sums[steps], values) if steps in sums else values
+    active = [(steps, values) for steps, values in sums.items() if steps.every]
+    rows: dict[tuple[int, Values], list[int]] = {}
+    for steps, values in sums.items():
+        if not steps.every:
+            rows.setdefault((steps.length, values), []).append(steps.first)
+    for (length, values), firsts in rows.items():
+        for run in fold((first, 1) for first in sorted(firsts)):
+            more = length - 1
+            if run.count >= _TURNS and run.stride > length:
+                active.append((Steps(run.first, run.last + more, length, run.stride), values))
+            else:
+                each = range(run.first, run.last + 1, run.stride)
+                active += [(Steps(first, first + more, length), values) for first in each]
+    return active
+
+
+def _window(steps: Steps) -> tuple[int, int]:
+    """The steps in which they go on regularly, up to the one after them: also in the gaps."""
+    gap = (steps.every or steps.length) - steps.length
+    return steps.first - gap, steps.last + gap + 1
+
+
+def _regions(weighted: Sequence[_Active], begin: int, end: int, zero: Values) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, cut where anything starts or ends."""
+    edges: dict[int, list[_Active]] = {begin: [], end: []}
+    for each in weighted:
+        for edge in _window(each[0]):
+            edges.setdefault(min(max(edge, begin), end), []).append(each)
+    active: dict[int, _Active] = {}
+    for low, high in pairwise(sorted(edges)):
+        for each in edges[low]:
+            if active.pop(id(each), None) is None:
+                active[id(each)] = each
+        yield from _region(low, high, [*active.values()], zero)
+
+
+def _region(begin: int, end: int, active: Sequence[_Active], zero: Values) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, in which all of `active` goes on regularly."""
+    period = math.lcm(*(steps.every or 1 for steps, _ in active))
     turns = (end - begin) // period
     cycle = _parts(begin, begin + period, active, zero) if turns >= _TURNS else ()
     if 0 < len(cycle) <= _LONGEST_CYCLE:
         alike = Stretch(begin, ((period * turns, cycle[0][1]),))
         yield alike if len(cycle) == 1 else Stretch(begin, cycle, turns)
         begin += period * turns
+    elif any(steps.every and steps.length > 1 for steps, _ in active):
+        apart = [each for each in active if each[0].length == 1]
+        for steps, values in active:
+            if steps.length > 1:
+                rows = steps.rows(begin, end)
+                apart += [(Steps(low, high - 1, high - low), values) for low, high in rows]
+        yield from _regions(apart, begin, end, zero)
+        return
     for length, values in _parts(begin, end, active, zero):
         yield Stretch(begin, ((length, values),))
         begin += length
 
 
-def _parts(begin: int, end: int, active: Mapping[Run, Values], zero: Values) -> tuple[Part, ...]:
+def _parts(begin: int, end: int, active: Iterable[_Active], zero: Values) -> tuple[Part, ...]:
     """Each step from `begin` to before `end`, equal neighbours together."""
     changes = {begin: zero, end: zero}
-    for run, values in active.items():
+    for steps, values in active:
         less = tuple(-value for value in values)
-        length = end - begin if run.stride == 1 else 1
-        first = run.first + max(0, -((run.first - begin) // run.stride)) * run.stride
-        for start in range(first, min(end, run.last + 1), max(run.stride, length)):
-            changes[start] = added(changes.get(start, zero), values)
-            changes[start + length] = added(changes.get(start + length, zero), less)
+        for low, high in steps.rows(begin, end):
+            changes[low] = added(changes.get(low, zero), values)
+            changes[high] = added(changes.get(high, zero), less)
     parts: list[Part] = []
     values = zero
-    for start, stop in pairwise(sorted(changes)):
-        values = added(values, changes[start])
+    for low, high in pairwise(sorted(changes)):
+        values = added(values, changes[low])
         length = parts.pop()[0] if parts and parts[-1][1] == values else 0
-        parts.append((length + stop - start, values))
+        parts.append((length + high - low, values))
     return tuple(parts)
 
 
@@ -285,7 +351,7 @@ def added(left: Values, right: Values) -> Values:
     return tuple(a + b for a, b in zip(left, right, strict=True))
 
 
-def merged(stretches: Iterable[Stretch]) -> list[Stretch]:
+def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
     """The same steps, with neighbours that go on in the same way made one."""
     found: list[Stretch] = []
     for stretch in stretches:

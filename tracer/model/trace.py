@@ -28,8 +28,8 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import Run, segments, woven
 from tracer.model.selection import ROLES, Selection, What, counted, require_effects, select_entries
+from tracer.model.timeline import segments
 from tracer.model.wording import some
 
 T = TypeVar("T")
@@ -292,12 +292,8 @@ class Trace:
         if what not in (known := [each for each in ROLES if each != "calls"]):
             raise unknown_name("count per step", what, known)
         selection = self._selection_from(what, filters)
-        counted: dict[int, list[Run]] = defaultdict(list)
-        for block, number in self._blocks_with(selection):
-            counted[number] += selection.runs(block)
-        weighted = [
-            (run, number * run.times) for number, runs in counted.items() for run in woven(runs)
-        ]
+        counted = self._blocks_with(selection)
+        weighted = [(run, number) for block, number in counted for run in selection.runs(block)]
         return PerStep(lambda: segments(weighted, self.steps))
 
     def callers(

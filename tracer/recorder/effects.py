@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracer.model.records import Effect, Observation
-from tracer.model.runs import Run, union
+from tracer.model.runs import Run
+from tracer.model.timeline import union
 from tracer.recorder.counters import Source
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.readout import Begun, Ended, Reading

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Literal, NamedTuple
 
 from tracer.model.records import Block, Calls, Entry, Kind, Observation, Role
-from tracer.model.runs import Run, fold, join, segments, union
+from tracer.model.runs import Run, fold, join
+from tracer.model.timeline import segments, union
 from tracer.recorder.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
 
 

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from tracer.model.runs import Run, join, segments, woven
+from tracer.model.runs import Run
+from tracer.model.timeline import Timeline
 
 MOST = 4000
 """How many stretches a record keeps; callers without any order end it."""
@@ -131,11 +132,5 @@ def without(runs: Sequence[Run], parts: Sequence[Run]) -> list[Run]:
     """
     if sum(run.total for run in runs) == sum(run.total for run in parts):
         return []
-    weighted = [(run, run.times) for run in woven(runs)]
-    weighted += [(part, -part.times) for part in woven(parts)]
-    last = max(run.last for run in runs)
-    return join(
-        Run(first, 1, end - first + 1, times)
-        for first, end, times in segments(weighted, last)
-        if times
-    )
+    weighted = [*((run, (1,)) for run in runs), *((part, (-1,)) for part in parts)]
+    return Timeline.of(weighted, max(run.last for run in runs), 1).rising_runs()
