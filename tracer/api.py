@@ -6,7 +6,6 @@ and for a file. Everything but `Trace` is imported when it is first needed: a sa
 and asked on a machine that has no TensorFlow, and no report is loaded to count.
 """
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.errors import OptimizerWarning, is_mistake
-from tracer.model.names import plain_name
-from tracer.model.records import Variable
 from tracer.model.trace import Trace
+from tracer.recorder.objects import name_of
 
 if TYPE_CHECKING:
     from tracer.findings.catalogue import Finding
     from tracer.hooks import recording
     from tracer.recorder.recorder import Recorder
-    from tracer.recorder.tensorflow.frozen import FrozenLayer
     from tracer.reporters.tables import By
 
 
@@ -268,15 +265,6 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
         yield Recording(counted)
 
 
-def require_optimizer(optimizer: object) -> None:
-    """Raise `tracer.UnsupportedOptimizer` if `optimizer` cannot be traced."""
-    from tracer.hooks.family import kind_to_trace
-    from tracer.hooks.optax_updates import is_transformation
-
-    if not is_transformation(optimizer):
-        kind_to_trace(optimizer)
-
-
 def load(path: str | Path) -> CallTrace:
     """Read the trace file at `path`, as written by `CallTrace.save`, or a folder of such files.
 
@@ -324,87 +312,6 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
     given = optimizer_or_trace
     console.report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
-
-
-def name_of(variable: object) -> str:
-    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
-
-    Raises `TypeError` for an object that is no variable.
-    """
-    if any(base.__module__.startswith("tensorflow.") for base in type(variable).__mro__):
-        from tracer.recorder.tensorflow import (
-            variables,  # TensorFlow is there, or there were no such variable
-        )
-
-        return variables.name_of(variable)
-    if _is_parameter(variable):
-        from tracer.recorder.torch_optim import parameters
-
-        return parameters.name_of(variable)
-    return plain_name(variable)
-
-
-def _is_parameter(variable: object) -> bool:
-    """Whether it is a tensor of PyTorch."""
-    return any(b.__module__ == "torch" and b.__name__ == "Tensor" for b in type(variable).__mro__)
-
-
-def is_loose_tensor(given: object) -> bool:
-    """Whether it is a tensor of PyTorch that can be no parameter, such as `weight.data`."""
-    if not _is_parameter(given):
-        return False
-    from tracer.recorder.torch_optim import compat
-
-    needs_gradient: bool = given.is_leaf and given.requires_grad  # type: ignore[attr-defined]
-    return not needs_gradient and not compat.is_parameter(given)
-
-
-def leaves_of(given: object) -> list[Variable]:
-    """The leaves of a tree of arrays of JAX, as optax gets one; else none."""
-    if "jax" not in sys.modules:
-        return []
-    from tracer.recorder.optax import leaves
-
-    return leaves.rows_of_arrays(given)
-
-
-def names_alive() -> set[str]:
-    """The names of all variables that the program holds, whether or not they were handed over."""
-    names: set[str] = set()
-    if "tensorflow" in sys.modules:
-        from tracer.recorder.tensorflow import variables
-
-        names |= variables.names_alive()
-    if "torch" in sys.modules:
-        from tracer.recorder.torch_optim import parameters
-
-        names |= parameters.names_alive()
-    return names
-
-
-def frozen_in(given: object) -> "list[FrozenLayer]":
-    """The layers in a layer or a model that are not trainable, with what they would train."""
-    if "tensorflow" not in sys.modules:
-        return []
-    from tracer.recorder.tensorflow import frozen
-
-    return frozen.frozen_in(given)
-
-
-def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
-    """The frozen layers of the living models of which the trace holds other variables.
-
-    Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
-    """
-    blocks, index_of = trace.blocks, trace.objects.index_of
-    handed = {index for block in blocks for entry in block.entries for index in entry.variables}
-    if "tensorflow" not in sys.modules or (handed and index_of is None):
-        return []
-    from tracer.recorder.tensorflow import frozen
-
-    return frozen.frozen_beside(
-        lambda variable: index_of is not None and index_of(variable) in handed, optimizer
-    )
 
 
 def _call_trace(trace: Trace) -> CallTrace:

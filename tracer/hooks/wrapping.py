@@ -87,6 +87,12 @@ def join(
     return recorder
 
 
+def require_optimizer(optimizer: object) -> None:
+    """Raise `tracer.UnsupportedOptimizer` if `optimizer` cannot be traced."""
+    if not is_transformation(optimizer):
+        kind_to_trace(optimizer)
+
+
 def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step."""
     kind = kind_to_trace(optimizer)

@@ -14,22 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from tracer.api import (
-    CallTrace,
-    Recording,
-    frozen_beside,
-    frozen_in,
-    leaves_of,
-    name_of,
-    names_alive,
-    record,
-    recording_of,
-    require_optimizer,
-)
+from tracer.api import CallTrace, Recording, record, recording_of
 from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
+from tracer.recorder.objects import frozen_beside, frozen_in, leaves_of, name_of, names_alive
 from tracer.testing import failure, unused
 from tracer.testing.expected import UPDATED, Expected, Wanted, known_methods, require_sense
 from tracer.testing.frozen_layers import are_frozen, names_in, not_handed, together
@@ -65,7 +55,9 @@ class Assertion:
         self._recording = Recording()
         self._stack = ExitStack()
         if optimizer is not None:
-            require_optimizer(optimizer)
+            from tracer.hooks import wrapping
+
+            wrapping.require_optimizer(optimizer)
         self._made = unused.made()
         self._watch = unused.watch(self, self._made)
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracer.api import is_loose_tensor, leaves_of, name_of, names_alive
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.model.names import (
     is_meant,
@@ -16,6 +15,7 @@ from tracer.model.names import (
 )
 from tracer.model.records import Variable
 from tracer.model.trace import Trace
+from tracer.recorder.objects import is_loose_tensor, leaves_of, name_of, names_alive
 
 __tracebackhide__ = True  # as in `assertions`
 

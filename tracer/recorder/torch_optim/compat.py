@@ -28,6 +28,7 @@ __all__ = [
     "has_moved",
     "is_generated",
     "is_lazy",
+    "is_loose_tensor",
     "is_of_scheduler",
     "is_optimizer",
     "is_parameter",
@@ -127,6 +128,12 @@ def is_optimizer(given: Any) -> bool:
 def is_parameter(tensor: Any) -> bool:
     """Whether a module may hold it: a plain tensor is no parameter of any."""
     return isinstance(tensor, torch.nn.Parameter)
+
+
+def is_loose_tensor(given: object) -> bool:
+    """Whether it is a tensor that can be no parameter, such as `weight.data`."""
+    is_tensor = isinstance(given, torch.Tensor) and not is_parameter(given)
+    return is_tensor and not (given.is_leaf and given.requires_grad)
 
 
 def versions_of(parameters: list[Any]) -> dict[int, int] | None:
