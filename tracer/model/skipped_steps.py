@@ -9,13 +9,10 @@ from typing import NamedTuple
 
 from tracer.model import measures
 from tracer.model.labels import class_of
-from tracer.model.measures import Measure
+from tracer.model.measures import Measure, counting
 from tracer.model.records import Block, Optimizer
 from tracer.model.summary import Summary
 from tracer.model.timeline import Stretch
-
-SKIPPED_BY = "skipped_by"
-"""The setting of a transformation of optax with what in it skips steps: `apply_if_finite`."""
 
 
 class Reason(NamedTuple):
@@ -46,10 +43,6 @@ def reason(summary: Summary) -> Reason:
     return Reason(text, clause, all(came for made, came in in_steps if not made), usual)
 
 
-_HALVINGS = 15
-"""How often a loss scale halves from TensorFlow's and Keras' first one, 2**15, to 1."""
-
-
 class Skipped(NamedTuple):
     """The steps that a loss scale skipped."""
 
@@ -62,12 +55,15 @@ class Skipped(NamedTuple):
     """Whether no scale can help: the gradients are infinite or NaN whatever the scale is."""
 
 
+_FIRST_SCALE = 2**15
+"""The loss scale with which TensorFlow and Keras begin, unless another one is set."""
+
+
 def skipped(summary: Summary) -> Skipped | None:
     """What a loss scale skipped; None if it is nothing, or if that is not known."""
-    scales = [each for each in summary.optimizers if is_loss_scale(each)]
-    accumulates = accumulated_steps(summary) > 1
-    reached = accumulations(summary) if accumulates else measures.tries
-    if not scales or not summary.trace.complete or not summary.steps:
+    scale = next((each for each in summary.optimizers if skipper([each])), None)
+    reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.tries
+    if scale is None or not summary.trace.complete or not summary.steps:
         return None
     if reached is None or summary.unplaced(reached):
         return None
@@ -78,23 +74,14 @@ def skipped(summary: Summary) -> Skipped | None:
         return None
     longest = max(streaks, key=lambda each: each[1] - each[0])
     in_a_row = longest[1] - longest[0] + 1
+    scales = (scale.settings.get("initial_scale"), _FIRST_SCALE)
+    initial = next(n for n in scales if isinstance(n, int | float) and n >= 1)
     hopeless = (
-        scales[0].settings.get("dynamic_scale") == 0
-        or in_a_row > _halvings(scales[0])
+        scale.settings.get("dynamic_scale") == 0
+        or in_a_row > math.ceil(math.log2(initial))  # so often it halves until it is 1
         or in_a_row == summary.steps_on[replica]
     )
-    return Skipped(timeline.spread[(0,)], streaks[0][0], longest, scales[0], hopeless)
-
-
-def _halvings(scale: Optimizer) -> int:
-    """How many steps in a row a loss scale skips until it has found a scale that works.
-
-    More than that cannot be for the scale: it is 1 or less by then.
-    """
-    initial = scale.settings.get("initial_scale")
-    if isinstance(initial, int | float) and initial >= 1:
-        return math.ceil(math.log2(initial))
-    return _HALVINGS
+    return Skipped(timeline.spread[(0,)], streaks[0][0], longest, scale, hopeless)
 
 
 def reason_for_all(summary: Summary) -> Reason | None:
@@ -113,18 +100,20 @@ def accumulated(summary: Summary) -> str:
 def _words(summary: Summary) -> tuple[str, str]:
     """Why they updated nothing, in brackets and as a clause."""
     by, kept = skipper(summary.optimizers), "gradients are being accumulated"
-    if accumulated_steps(summary) > 1:
-        reached = accumulations(summary)
-        number = None if reached is None else summary.total(reached)
-        if not by or (number is not None and number >= summary.total(measures.steps)):
-            return accumulated(summary), kept
-        if number != 0:
-            return f"{accumulated(summary)}, or skipped by {by}", f"{kept}, or {by} skipped them"
-    if by:
-        return f"skipped by {by}", f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
-    if summary.replicas and every(summary, measures.tries, summary.replicas[0]):
-        return "accumulating, it seems", f"{kept}, it seems"
-    return "", f"{kept}, or a condition skipped them"
+    told, reached = accumulated_steps(summary) > 1, accumulations(summary)
+    number = None if reached is None else summary.total(reached)
+    all_reached = not by or (number is not None and number >= summary.total(measures.steps))
+    seems = summary.replicas and every(summary, measures.tries, summary.replicas[0])
+    both = f"{accumulated(summary)}, or skipped by {by}", f"{kept}, or {by} skipped them"
+    why = f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
+    cases = (
+        (told and all_reached, (accumulated(summary), kept)),
+        (told and number != 0, both),
+        (by, (f"skipped by {by}", why)),
+        (seems, ("accumulating, it seems", f"{kept}, it seems")),
+        (True, ("", f"{kept}, or a condition skipped them")),
+    )
+    return next(words for case, words in cases if case)
 
 
 _WHY = {
@@ -134,22 +123,16 @@ _WHY = {
 """Why it skips a step."""
 
 
-def is_loss_scale(optimizer: Optimizer) -> bool:
-    """Whether it is an optimizer that skips steps, as those whose gradients are not finite."""
-    return bool(_skips(optimizer))
-
-
 def skipper(optimizers: Iterable[Optimizer]) -> str:
-    """What skips steps, as people call it; empty if nothing does."""
-    return next(filter(None, map(_skips, optimizers)), "")
+    """What skips steps, as those whose gradients are not finite; empty if nothing does.
 
-
-def _skips(optimizer: Optimizer) -> str:
-    if optimizer.settings.get("grad_scaler"):
-        return "GradScaler"
-    if setting := optimizer.settings.get(SKIPPED_BY):
-        return str(setting)
-    return "the loss scale" if "LossScale" in class_of(optimizer) else ""
+    It is what people call it: of optax `skipped_by` has the name of a transformation.
+    """
+    for each in optimizers:
+        by = "GradScaler" if each.settings.get("grad_scaler") else each.settings.get("skipped_by")
+        if by or "LossScale" in class_of(each):
+            return str(by or "the loss scale")
+    return ""
 
 
 def accumulated_steps(summary: Summary) -> int:
@@ -166,31 +149,30 @@ def accumulations(summary: Summary) -> Measure | None:
     """Counts the steps that reached an optimizer which accumulates; None if that is not known.
 
     Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
-    none of them: it did not reach the optimizer inside.
+    none of them: it did not reach the optimizer inside. A transformation of optax was reached where
+    it computed anything, be it for a later step.
     """
     optimizers = summary.trace.optimizers
 
-    def count(block: Block) -> int:
+    def reached(block: Block) -> int:
         steps = (entry for entry in block.entries if entry.role == "step")
         kept = (each.times for each in steps if _accumulated(optimizers[each.optimizer]) > 1)
         return max(kept, default=0)
 
-    if any(each.settings.get(SKIPPED_BY) for each in summary.optimizers):
-        return _reached_optax
-    known = summary.total(count) or not summary.total(measures.tries)
-    return count if known and accumulated_steps(summary) > 1 else None
+    if any(each.settings.get("skipped_by") for each in summary.optimizers):
+        return lambda block: int(block.step and any(map(_computed.holds, block.entries)))
+    known = summary.total(reached) or not summary.total(measures.tries)
+    return reached if known and accumulated_steps(summary) > 1 else None
 
 
-def _reached_optax(block: Block) -> int:
-    """Counts the steps in which a transformation computed anything, be it for a later one."""
-    return int(block.step and any(entry.role in ("update", "discarded") for entry in block.entries))
+_computed = counting(["update", "discarded"], None)
 
 
 def every(summary: Summary, measure: Measure, replica: int) -> int:
     """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
     match summary.timeline(measure, replica=replica).stretches:
-        case [Stretch(cycle=((_, (0,)), (1, _))) as first, *others]:
-            rest = [part for each in others for part in each.cycle]
-            if sum(n for n, _ in rest) < first.period and not any(made for _, (made,) in rest):
-                return first.period
+        case [Stretch(cycle=((_, (0,)), (1, _))) as regular]:
+            return regular.period
+        case [Stretch(cycle=((_, (0,)), (1, _))) as regular, Stretch(cycle=((rest, (0,)),))]:
+            return regular.period if rest < regular.period else 0
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
 from tracer.model.labels import class_of
 from tracer.model.programs import has_ended
-from tracer.model.skipped_steps import is_loss_scale
+from tracer.model.skipped_steps import skipper
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, plural, some
@@ -170,7 +170,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
         row = sorted((each.optimizers[0] for each in group), key=lambda each: each.turns)
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
         keep_something = any(
-            each.slots and not is_loss_scale(each)
+            each.slots and not skipper([each])
             for summary in group
             for each in summary.optimizers
         )
