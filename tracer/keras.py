@@ -219,13 +219,10 @@ def _callbacks_before(callback: object) -> list[Any]:
     Keras tells a callback neither of the list nor of its place, so the callers are looked at.
     """
     frame: Any = sys._getframe(1)
-    while frame := frame.f_back:
-        owner = frame.f_locals.get("self")
-        if type(owner).__name__ == "CallbackList":
-            callbacks = list(owner.callbacks)
-            place = next((at for at, each in enumerate(callbacks) if each is callback), 0)
-            return callbacks[:place]
-    return []
+    while frame and type(frame.f_locals.get("self")).__name__ != "CallbackList":
+        frame = frame.f_back
+    callbacks = frame.f_locals["self"].callbacks if frame else []
+    return callbacks[: callbacks.index(callback)] if callback in callbacks else []
 
 
 def _callback_classes() -> list[Any]:

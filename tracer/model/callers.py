@@ -86,7 +86,8 @@ def _add(leaves: _Leaves, data: TraceData, block: Block, selection: Selection) -
         return
     times = block.total if called else selection.executions(block)
     end = _leaf(leaves, data, block.path)
-    if block.step and _steps_count(block, selection):
+    mine = selection.optimizers
+    if block.step and (mine is None or any(each.optimizer in mine for each in block.entries)):
         end.steps[block.root, block.replica] += times
     for entry in filter(selection.holds, block.entries):
         if each := contribution(entry, selection.variables):
@@ -134,13 +135,6 @@ def _caller(line: Line | None, method: str, leaves: Sequence[_Leaf], depth: int)
         replicas=len({index for leaf in leaves for index in leaf.replicas}),
         paths=frozenset(path for leaf in leaves for path in leaf.paths),
         children=tuple(each for each in children if each.executions or each.calls),
-    )
-
-
-def _steps_count(block: Block, selection: Selection) -> bool:
-    """Whether the steps of a block are of an optimizer that is selected."""
-    return selection.optimizers is None or any(
-        entry.optimizer in selection.optimizers for entry in block.entries
     )
 
 

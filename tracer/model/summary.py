@@ -6,20 +6,19 @@ those in `tracer.model.measures`; in which steps it was is a `Timeline`, so that
 million steps takes no longer than one of a hundred. No TensorFlow.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from msgspec import structs
 
 from tracer.model.dialects import dialect_of
-from tracer.model.measures import Measure, counting, observing, steps, tries, updates
+from tracer.model.measures import Measure, counting, steps, tries, updates
 from tracer.model.records import (
     Block,
     Calls,
     Entry,
     Graph,
-    Observation,
     Optimizer,
     Remark,
 )
@@ -104,10 +103,6 @@ class Counts:
     def _unplaced(self) -> list[tuple[Block, int]]:
         short = ((block, block.unplaced) for block in self._on[None] if not block.outside)
         return [(block, number) for block, number in short if number]
-
-    def observed(self, what: Observation, replica: int | None = None) -> int:
-        """How often it was seen after a step, of each variable counted."""
-        return self.total(observing(what), replica)
 
     def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
         """What each step counted by each of `measures`: every step from 1 on."""
@@ -208,18 +203,13 @@ class Summary(Counts):
         None for the step if their steps are the same as far as they are known.
         """
         weighted = [
-            (run, (0, number) if leading else (number, 0))
-            for leading, group in ((False, replicas), (True, leaders))
-            for replica in group
-            for block in self._on[replica]
-            if (number := updates(block))
-            for run in block.runs
+            (run, (0, number) if replica in leaders else (number, 0))
+            for replica in (*replicas, *leaders)
+            for run, number in self.runs(updates, replica)
         ]
         parts = Timeline.of(weighted, self.steps, 2).parts()
-        missing = sum(self.total(updates, each) for each in leaders) - sum(
-            self.total(updates, each) for each in replicas
-        )
-        return missing, next((at.first for at, (own, most) in parts if own < most), None)
+        own, most = (sum(self.total(updates, e) for e in group) for group in (replicas, leaders))
+        return most - own, next((at.first for at, (own, most) in parts if own < most), None)
 
     def by_path(self) -> Iterator[Block]:
         """The blocks, each with the path of calls that led to it; `blocks` are whatever it is."""
@@ -235,52 +225,40 @@ class Summary(Counts):
         The replicas of a worker are traced into one graph, which is counted once. With `paths`
         only those count that one of these paths of calls led to.
         """
-        counts: dict[tuple[int, str], Values] = {}
-        for block in self.blocks if paths is None else self._called_by(paths):
-            if measure(block):
-                key = block.replica, self._function_around(block)
-                counts[key] = added(counts.get(key, (0, 0)), (block.graphs, block.idle))
-        of_replica: dict[int, Values] = {}
-        for (replica, function), (blocks, blocks_idle) in counts.items():
-            worker = self.trace.replicas[replica].worker
-            most, most_idle = self._tracings.get((worker, function), (blocks, blocks_idle))
-            if blocks == blocks_idle:  # nothing of what counts ran, whatever else did
-                most_idle = most
-            fewest = min(blocks, most), min(blocks_idle, most_idle)
-            of_replica[replica] = added(of_replica.get(replica, (0, 0)), fewest)
-        of_worker: dict[str, Values] = {}
-        for replica, part in of_replica.items():
-            worker = self.trace.replicas[replica].worker
-            of_worker[worker] = max(of_worker.get(worker, (0, 0)), part)
-        return sum(traced for traced, _ in of_worker.values()), sum(
-            n for _, n in of_worker.values()
-        )
+        counts: dict[tuple[str, str], dict[int, Values]] = {}  # on each replica
+        ran_by = {} if paths is None else self.trace.derived(_runners)
+        for block in self.blocks if paths is None else self.by_path():
+            called = paths is None or ran_by.get(block.path, block.path) in paths
+            if called and measure(block):
+                on = counts.setdefault(self._function_around(block), {})
+                on[block.replica] = added(on.get(block.replica, (0, 0)), (block.graphs, block.idle))
+        traced = never_ran = 0
+        for function, on in counts.items():
+            number, idle = max(on.values())
+            most, most_idle = self._tracings.get(function, (number, idle))
+            traced += min(number, most)
+            # Where nothing of what counts ran, it does not matter what else did.
+            never_ran += min(idle, most if number == idle else most_idle)
+        return traced, never_ran
 
-    def _called_by(self, paths: Collection[int]) -> list[Block]:
-        """The blocks that one of these paths led to; of graphs that never ran see `_runners`."""
-        ran_by = self.trace.derived(_runners)
-        return [each for each in self.by_path() if ran_by.get(each.path, each.path) in paths]
-
-    def _function_around(self, block: Block) -> str:
-        """The function that was traced, if it is known: a block may be a branch inside it.
+    def _function_around(self, block: Block) -> tuple[str, str]:
+        """The worker, and the function that was traced there: a block may be a branch inside it.
 
         A graph with two steps or two branches has two blocks, which are one graph tracing.
         """
-        worker = self.trace.replicas[block.replica].worker
-        outer = block.function
+        worker, outer = self.trace.replicas[block.replica].worker, block.function
         while outer and (worker, outer) not in self._tracings:
             outer = outer.rpartition("/")[0]
-        return outer or block.function
+        return worker, outer or block.function
 
     @cached_property
-    def _tracings(self) -> dict[tuple[str, str], tuple[int, int]]:
+    def _tracings(self) -> dict[tuple[str, str], Values]:
         """How often each function of a worker was traced, and how many of these never ran."""
-        known: dict[tuple[str, str], tuple[int, int]] = {}
+        known: dict[tuple[str, str], Values] = {}
         for graph in self.trace.graphs:
             if graph.root == self.root and graph.tracings:
                 key = self.trace.replicas[graph.replica].worker, graph.function
-                tracings, idle = known.get(key, (0, 0))
-                known[key] = tracings + graph.tracings, idle + graph.idle
+                known[key] = added(known.get(key, (0, 0)), (graph.tracings, graph.idle))
         return known
 
     @cached_property
@@ -305,9 +283,8 @@ class Summary(Counts):
 
         A part is a branch or a loop's body. The graph that it is in may well have run.
         """
-        first: Counter[str] = Counter()  # tracings that never ran, by worker
-        for (worker, _), (_, number) in self._tracings.items():
-            first[worker] += number
+        tracings = self._tracings.items()
+        first = Counter(worker for (worker, _), (_, idle) in tracings for _ in range(idle))
         idle: Counter[tuple[int, tuple[Entry, ...]]] = Counter()
         for block in self.blocks:
             if not block.step:
@@ -340,24 +317,7 @@ class Summary(Counts):
 
     @cached_property
     def patterns(self) -> list[Pattern]:
-        """All variables, those together that got the same, in the order of their first one."""
-        together: dict[tuple[bool, _Cells], list[int]] = {}
-        for variable in self.variables:
-            key = self.trace.variables[variable].argument, self._cells.get(variable, ())
-            together.setdefault(key, []).append(variable)
-        return [
-            Pattern(
-                variables,
-                argument,
-                (structs.replace(self._counted[at], entries=(entry,)) for at, entry in cells),
-                self._folds,
-            )
-            for (argument, cells), variables in together.items()
-        ]
-
-    @cached_property
-    def _cells(self) -> dict[int, _Cells]:
-        """For each variable, the blocks that it is in, with what they do to it.
+        """All variables, those together that got the same, in the order of their first one.
 
         Of blocks that ran on a replica in the same steps the first one stands for all. Entries of
         one list of variables are put together first: there are few different lists.
@@ -370,19 +330,32 @@ class Summary(Counts):
             for entry in block.entries:
                 plain = structs.replace(entry, variables=(), times=1)
                 times_of.setdefault(entry.variables, Counter())[number, plain] += entry.times
-        lists_with: dict[int, list[int]] = {}
+        lists_with: dict[int, list[int]] = defaultdict(list)
         for index, variables in enumerate(times_of):
             for variable in variables:
-                lists_with.setdefault(variable, []).append(index)
+                lists_with[variable].append(index)
         counters = list(times_of.values())
-        known: dict[tuple[int, ...], _Cells] = {}
-        for lists in dict.fromkeys(map(tuple, lists_with.values())):
+
+        @cache
+        def cells(lists: tuple[int, ...]) -> _Cells:
             times = sum((counters[index] for index in lists), Counter[tuple[int, Entry]]())
-            known[lists] = tuple(
-                (number, structs.replace(entry, times=times[number, entry]))
-                for number, entry in sorted(times, key=lambda each: (each[0], repr(each[1])))
+            ordered = sorted(times, key=lambda each: (each[0], repr(each[1])))
+            return tuple((at, structs.replace(each, times=times[at, each])) for at, each in ordered)
+
+        together: dict[tuple[bool, _Cells], list[int]] = {}
+        for variable in self.variables:
+            is_argument = self.trace.variables[variable].argument
+            alike = is_argument, cells(tuple(lists_with[variable]))
+            together.setdefault(alike, []).append(variable)
+        return [
+            Pattern(
+                variables,
+                argument,
+                (structs.replace(self._counted[at], entries=(each,)) for at, each in parts),
+                self._folds,
             )
-        return {variable: known[tuple(lists)] for variable, lists in lists_with.items()}
+            for (argument, parts), variables in together.items()
+        ]
 
     @cached_property
     def asked(self) -> list[Pattern]:
@@ -412,15 +385,12 @@ def _runners(trace: Trace) -> dict[int | None, int]:
     Of what never ran only that part of the path is known which is in the graph.
     """
     paths = trace.data.paths
-    ran = {block.path for block in trace.blocks if block.total and block.path is not None}
-    idle = {block.path for block in trace.blocks if block.path is not None} - ran
-    runners: dict[int | None, int] = {}
-    for path in idle:
-        inner = paths[path]
-        for other in sorted(ran):
-            if paths[other][-len(inner) :] == inner:
-                runners.setdefault(path, other)
-    return runners
+    ran = sorted({block.path for block in trace.blocks if block.total and block.path is not None})
+    idle = {block.path for block in trace.blocks if block.path is not None}.difference(ran)
+    return {
+        path: next((each for each in ran if paths[each][-len(paths[path]) :] == paths[path]), path)
+        for path in idle
+    }
 
 
 def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -432,13 +402,12 @@ def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
     for block in all_blocks:
         same = structs.replace(block, path=None, total=0, runs=(), graphs=0, idle=0)
         alike.setdefault(same, []).append(block)
-    found: list[Block] = []
-    for group in alike.values():
-        found += group if len({block.path for block in group}) == 1 else [_together(group)]
-    return tuple(found)
+    return tuple(map(_together, alike.values()))
 
 
 def _together(blocks: Sequence[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
     sums = {
         name: sum(getattr(each, name) for each in blocks) for name in ("total", "graphs", "idle")
     }

@@ -50,11 +50,9 @@ class Steps(NamedTuple):
         >>> [Steps(1, 63, 3, 4).last_before(end) for end in (1, 3, 5, 99)]
         [0, 2, 3, 63]
         """
-        if end <= self.first:
-            return 0
-        every = self.every or self.last
-        begin = self.first + (end - 1 - self.first) // every * every
-        return min(begin + self.length - 1, end - 1, self.last)
+        end = min(end, self.last + 1)
+        rows = self.rows(end - (self.every or self.length), end)
+        return max((after for _, after in rows), default=1) - 1
 
     def rows(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Those from `begin` to before `end`: of each in a row the first, and the step after them.
@@ -233,16 +231,12 @@ class Timeline:
         found: list[Run] = []
         for stretch in self.stretches:
             counted = [(steps, times) for steps, (times,) in stretch.parts() if times]
-            if len(counted) == 1 and counted[0][0].length == 1:
-                ((steps, times),) = counted
-                found.append(Run(steps.first, steps.every or 1, steps.number, times))
+            if len(counted) > 1 or any(steps.length > 1 for steps, _ in counted):
+                rows = ((steps.rows(1, stretch.last + 1), times) for steps, times in counted)
+                written_out = sorted((low, high - low, n) for each, n in rows for low, high in each)
+                found += [Run(low, 1, length, times) for low, length, times in written_out]
             else:
-                spans = Timeline([stretch]).spans() if counted else ()
-                before = stretch.first - 1
-                found += [
-                    Run(before + first, 1, last - first + 1, times)
-                    for first, last, (times,) in spans
-                ]
+                found += [Run(e.first, e.every or 1, e.number, times) for e, times in counted]
         return join(found)
 
 

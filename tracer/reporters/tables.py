@@ -89,7 +89,7 @@ def by_variable(summary: Summary) -> list[VariableRow]:
             *((min(rates), max(rates)) if known else (None, None)),
             pattern.total(measures.missing),
             *(
-                pattern.observed(each) if summary.effects else None
+                pattern.total(measures.observing(each)) if summary.effects else None
                 for each in ("unchanged", "not_finite")
             ),
         )

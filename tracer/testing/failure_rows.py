@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.dialects import dialect_of
 from tracer.model.labels import replica_ids, replica_names, steps_label
-from tracer.model.measures import ineffective, missing, requests, updates
+from tracer.model.measures import ineffective, missing, observing, requests, updates
 from tracer.model.records import OBSERVATIONS
 from tracer.model.selection import KINDS, Selection
 from tracer.model.summary import Pattern, Summary
@@ -258,7 +258,7 @@ def _why_not_changed(claim: Claim, index: int | None, patterns: Sequence[Pattern
 
 def _seen(patterns: Sequence[Pattern], replica: int | None = None) -> list[int]:
     """How often which of the `OBSERVATIONS` was made of a variable, on all replicas or on one."""
-    return [sum(each.observed(what, replica) for each in patterns) for what in OBSERVATIONS]
+    return [sum(each.total(observing(what), replica) for each in patterns) for what in OBSERVATIONS]
 
 
 def row_of(name: str, cells: Iterable[object], note: str = "") -> Row:

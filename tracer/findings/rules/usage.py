@@ -170,9 +170,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
         row = sorted((each.optimizers[0] for each in group), key=lambda each: each.turns)
         one_after_the_other = all(a.turns[1] < b.turns[0] for a, b in pairwise(row))
         keep_something = any(
-            each.slots and not skipper([each])
-            for summary in group
-            for each in summary.optimizers
+            each.slots and not skipper([each]) for summary in group for each in summary.optimizers
         )
         values = [each.values for each in row]
         reset = any(a == b is not None for a, b in pairwise(values))  # folds, or a search

@@ -158,7 +158,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     for pattern in summary.asked:
         variables = [each for each in pattern.variables if 0 not in every[each].shape]
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
-        for replica in updating[:1] if pattern.observed("compared") and variables else ():
+        for replica in updating[:1] if pattern.total(effects[0]) and variables else ():
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
             timeline = pattern.timeline(updates, *effects[:2], replica=replica)
             looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
