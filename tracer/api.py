@@ -163,25 +163,15 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
     registry.wake(optimizer)
     if optax_updates.is_transformation(optimizer):
-        return _wrap_transformation(optimizer, retrace, effects)
+        from tracer.hooks import recording
+
+        return recording.wrap_transformation(optimizer, retrace=retrace, effects=effects)
     line = line_of_caller(optimizer)
     known = registry.recorder_of(optimizer)
     recorder = wrapping.hold(optimizer, known, line, retrace=retrace, effects=effects)
     if known is None and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer
-
-
-def _wrap_transformation(given: T, retrace: bool, effects: bool) -> T:
-    """A transformation of optax that is counted."""
-    from tracer.hooks import optax_updates, recording, registry, wrapping
-
-    known = registry.recorder_of(optax_updates.standing_for(given))
-    made: T
-    made, update = optax_updates.traced(given, retrace=retrace)
-    wrapping.hold(update, known, retrace=retrace, effects=effects)
-    recording.meet(update)
-    return made
 
 
 def _defects(recorder: "Recorder") -> str:

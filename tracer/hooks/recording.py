@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import ref
 
 import wrapt
@@ -28,6 +28,8 @@ from tracer.recorder.instances import Living
 if TYPE_CHECKING:
     from tracer.recorder.reader import Baseline
     from tracer.recorder.recorder import Recorder
+
+T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
 
@@ -512,6 +514,18 @@ def meet(optimizer: Any) -> None:
     """An optimizer is wrapped while recordings run, which nothing else would tell of it."""
     for recording in list(_active):
         recording._meet(optimizer)
+
+
+def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
+    """A transformation of optax that does what `given` does, and is counted."""
+    from tracer.hooks import optax_updates, registry, wrapping
+
+    known = registry.recorder_of(optax_updates.standing_for(given))
+    made: T
+    made, update = optax_updates.traced(given, retrace=retrace)
+    wrapping.hold(update, known, retrace=retrace, effects=effects)
+    meet(update)
+    return made
 
 
 def _stepped(optimizer: Any) -> None:

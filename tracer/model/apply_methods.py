@@ -4,7 +4,7 @@ from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.dialects import KIND_WORDS
 from tracer.model.labels import class_of
-from tracer.model.records import Method, Optimizer
+from tracer.model.records import Optimizer
 from tracer.model.selection import EXECUTIONS
 from tracer.model.summary import Summary
 
@@ -15,14 +15,12 @@ def never_reached(summary: Summary) -> list[str]:
     Nothing calls it; or it is for dense gradients, and there were none.
     """
     sentences = []
-    for optimizer in summary.optimizers:
-        for remark in optimizer.remarks:
-            if remark.code == "override-unreached":
-                why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
-            elif remark.code == "own-dense" and _only_sparse(summary, optimizer, remark.method):
-                why = "every gradient that was applied was sparse"
-            else:
-                continue
+    for optimizer, remark in summary.remarks("override-unreached", "own-dense"):
+        why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
+        if remark.code == "own-dense":
+            only_sparse = _only_sparse(summary, optimizer, remark.method)
+            why = "every gradient that was applied was sparse" if only_sparse else ""
+        if why:
             where = f" ({shown(remark.where)})" if remark.where else ""
             method, cls = shown(remark.method), shown(class_of(optimizer))
             sentences.append(f"{method} of {cls}{where} never ran: {why}.")
@@ -33,13 +31,13 @@ def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
     trace = summary.trace
     index = trace.optimizers.index(optimizer)
-    done = [
-        entry
+    done = {
+        (entry.kind, trace.methods[entry.method].name)
         for block, entry in summary.entries
         if block.total and entry.optimizer == index and entry.role in EXECUTIONS - {"step"}
-    ]
-    names = {trace.methods[each.method].name for each in done}
-    return trace.complete and {each.kind for each in done} == {"sparse"} and method not in names
+    }
+    is_sparse = {kind for kind, _ in done} == {"sparse"}
+    return trace.complete and is_sparse and ("sparse", method) not in done
 
 
 def apply_methods(summary: Summary) -> list[int]:
@@ -53,17 +51,15 @@ def apply_methods(summary: Summary) -> list[int]:
     makers = {entry.method for _, entry in summary.entries if entry.role in tried}
     if not makers:
         makers = {index for index in summary.methods if methods[index].role == "apply"}
+    by_name = {methods[index].name: index for index in summary.methods}
     chosen: set[int] = set()
     for maker in makers:
-        inner = next(
-            (i for i in summary.methods if methods[i].name == _inner(methods[maker])), maker
-        )
+        name = methods[maker].name
+        inner = by_name.get(_INNER.get(name, name.removesuffix("_duplicate_indices")), maker)
         runs, runs_inside = (summary.total(measures.of_methods([i])) for i in (maker, inner))
         chosen.add(inner if runs_inside >= runs else maker)
     return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
 
 
-def _inner(method: Method) -> str:
-    if method.name == "_update_step_xla":
-        return "update_step"
-    return method.name.removesuffix("_duplicate_indices")
+_INNER = {"_update_step_xla": "update_step"}
+"""By method the one that it calls, where their names do not say so."""

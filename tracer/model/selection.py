@@ -160,28 +160,25 @@ def select_entries(
     """
     if kind is not None and kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
-    methods = optimizers = replicas = variables = None
-    if method is not None:
-        methods = named("method", method, [each.name for each in data.methods])
-    if optimizer is not None:
-        optimizers = named("optimizer", optimizer, [each.name for each in data.optimizers])
-        if what in OBSERVATIONS:  # they are of the root, whatever did it
-            optimizers = frozenset(data.optimizers[index].root for index in optimizers)
-    if worker is not None:
-        replicas = named("worker", worker, [each.worker for each in data.replicas])
+
+    def meant(noun: str, wanted: str | None, names: Iterable[str]) -> frozenset[int] | None:
+        return None if wanted is None else named(noun, wanted, [*names])
+
+    optimizers = meant("optimizer", optimizer, (each.name for each in data.optimizers))
+    if optimizers and what in OBSERVATIONS:  # they are of the root, whatever did it
+        optimizers = frozenset(data.optimizers[index].root for index in optimizers)
+    replicas = meant("worker", worker, (each.worker for each in data.replicas))
+    ids = [each.id for each in data.replicas]
+    if replica not in (None, *ids):
+        raise unknown_name("replica", replica, sorted(set(ids)))
     if replica is not None:
-        ids = [each.id for each in data.replicas]
-        if replica not in ids:
-            raise unknown_name("replica", replica, sorted(set(ids)))
         with_id = frozenset(index for index, id in enumerate(ids) if id == replica)
         replicas = with_id if replicas is None else replicas & with_id
-    if variable is not None:
-        variables = variables_meant(variable, data.variables, objects)
     return Selection(
         roles=ROLES[what],
         kinds=None if kind is None else frozenset({kind}),
-        methods=methods,
-        variables=variables,
+        methods=meant("method", method, (each.name for each in data.methods)),
+        variables=None if variable is None else variables_meant(variable, data.variables, objects),
         replicas=replicas,
         optimizers=optimizers,
         steps=_steps(step),

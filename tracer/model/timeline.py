@@ -164,16 +164,10 @@ class Timeline:
         >>> timeline.steps_with([(3,), (2,)])
         (Steps(first=1, last=14, length=2, every=4),)
         """
-        found: list[Steps] = []
         spans = self.map(lambda values: (int(values in counts),)).spans()
-        for run in join(Run(first, 1, 1, last - first + 1) for first, last, _ in spans):
-            more = run.times - 1  # of a stretch: it is no number of executions here
-            if run.count > _TURNS:
-                found.append(Steps(run.first, run.last + more, run.times, run.stride))
-            else:
-                firsts = range(run.first, run.last + 1, run.stride)
-                found += (Steps(first, first + more, run.times) for first in firsts)
-        return tuple(found)
+        by_length = groupby(spans, key=lambda span: span[1] - span[0] + 1)
+        rows = (_rows((first for first, *_ in of), size, _TURNS + 1) for size, of in by_length)
+        return tuple(chain.from_iterable(rows))
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
         """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""
@@ -272,14 +266,18 @@ def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[_Active]:
         if not steps.every:
             rows.setdefault((steps.length, values), []).append(steps.first)
     for (length, values), firsts in rows.items():
-        for run in fold((first, 1) for first in sorted(firsts)):
-            more = length - 1
-            if run.count >= _TURNS and run.stride > length:
-                active.append((Steps(run.first, run.last + more, length, run.stride), values))
-            else:
-                each = range(run.first, run.last + 1, run.stride)
-                active += [(Steps(first, first + more, length), values) for first in each]
+        active += [(steps, values) for steps in _rows(sorted(firsts), length, _TURNS)]
     return active
+
+
+def _rows(firsts: Iterable[int], length: int, least: int) -> Iterator[Steps]:
+    """Steps in a row from each of `firsts` on; `least` rows at one distance, or more, are one."""
+    for run in fold((first, 1) for first in firsts):
+        if run.count >= least and run.stride > length:
+            yield Steps(run.first, run.last + length - 1, length, run.stride)
+        else:
+            each = range(run.first, run.last + 1, run.stride)
+            yield from (Steps(first, first + length - 1, length) for first in each)
 
 
 def _window(steps: Steps) -> tuple[int, int]:

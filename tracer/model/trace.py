@@ -123,6 +123,8 @@ class Trace:
     """The graph tracings as events, in the order in which they began; of many the first."""
     environment: Mapping[str, str] = _of_data("environment")
     """The versions and the strategy of the run."""
+    complete: bool = _of_data("complete")
+    """False if something was not seen; `notes` say what."""
     finished: bool = _of_data("finished")
     """False for the file of a run that still went on, or that was killed: see `tracer run`."""
     programs: tuple[Program, ...] = _of_data("programs")
@@ -138,11 +140,6 @@ class Trace:
     def objects(self) -> Objects:
         """How the trace tells which of its variables an object is."""
         return self._objects
-
-    @property
-    def complete(self) -> bool:
-        """False if something was not seen; `notes` say what."""
-        return self._data.complete
 
     @property
     def workers(self) -> tuple[str, ...]:
