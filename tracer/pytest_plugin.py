@@ -121,11 +121,11 @@ class OptimizerTracer:
         if not re.fullmatch(r"[\w.,=+\[\]-]+", name) or name.startswith("."):
             raise ValueError(f"the name of a snapshot is part of a file name, not {name!r}")
         test = self._item.path
-        path = test.parent / "__traces__" / test.stem / f"{name}.json"
+        kept = f"__traces__/{test.stem}/{name}.json"
         message = compare_with_snapshot(
             self.trace,
-            path,
-            path.relative_to(test.parent).as_posix(),
+            test.parent / kept,
+            kept,
             update=self._item.config.getoption("tracer_update"),
             command=f'pytest --tracer-update "{self._item.nodeid}"',
         )
@@ -245,16 +245,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for name, row in report.user_properties
         if name == _ROW
     ]
-    if not rows:
-        terminalreporter.line(
-            "no test was traced that used an optimizer: a test is traced if it has the marker "
-            f"{MARKER} or uses the fixture optimizer_tracer, or with --tracer-trace-all"
-        )
-        return
-    from tracer.layout import Column, Row, Table
+    lines = [
+        "no test was traced that used an optimizer: a test is traced if it has the marker "
+        f"{MARKER} or uses the fixture optimizer_tracer, or with --tracer-trace-all"
+    ]
+    if rows:
+        from tracer.layout import Column, Row, Table
 
-    columns = [Column(name) for name in ("steps", "updates", "dense", "sparse")]
-    table = Table("test", columns, cut_names=False)
-    table.rows += [Row(nodeid, tuple(figures), note) for nodeid, (*figures, note) in sorted(rows)]
-    for line in table.lines(config.get_terminal_writer().fullwidth):
-        terminalreporter.line(line.plain)
+        columns = [Column(name) for name in ("steps", "updates", "dense", "sparse")]
+        named = [Row(nodeid, tuple(figures), note) for nodeid, (*figures, note) in sorted(rows)]
+        table = Table("test", columns, named, cut_names=False)
+        lines = [line.plain for line in table.lines(config.get_terminal_writer().fullwidth)]
+    for line in lines:
+        terminalreporter.line(line)

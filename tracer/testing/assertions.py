@@ -9,6 +9,7 @@ complete fails every assertion: what was not seen cannot be asserted.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -197,18 +198,10 @@ def assert_executions(
     ...     for _ in range(10):
     ...         run()
     """
-    _require_method(method)
-    what = f"executions of {method}{of_given(variable, ' on ')}"
-    wanted = _wanted("assert_executions", what, count, at_least, at_most)
     expected = Expected(
-        "executions",
-        wanted,
-        method=method,
-        variable=variable,
-        per_step=per_step,
-        per_replica=per_replica,
+        "executions", (), method, variable, per_step=per_step, per_replica=per_replica
     )
-    return Assertion(optimizer, _check(expected))
+    return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
 
 
 def assert_calls(
@@ -238,14 +231,8 @@ def assert_calls(
     ...     for _ in range(10):
     ...         run()
     """
-    _require_method(method)
-    if context not in (None, "eager", "tracing"):
-        raise UnknownName(f"no context {context!r}: it is eager or tracing")
-    way = {None: "", "eager": ", eager", "tracing": ", while tracing"}[context]
-    what = f"calls of {method}{of_given(variable, ' on ')}{way}"
-    wanted = _wanted("assert_calls", what, count, at_least, at_most)
-    expected = Expected("calls", wanted, method=method, variable=variable, context=context)
-    return Assertion(optimizer, _check(expected))
+    expected = Expected("calls", (), method, variable, context=context)
+    return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
 
 
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
@@ -430,17 +417,21 @@ def _alive(variable: object) -> list[str]:
     return [name_of(each) for each in variables_in(variable, "variables")]
 
 
-def _wanted(
-    function: str, what: str, count: int | None, at_least: int | None, at_most: int | None
-) -> tuple[Wanted, ...]:
-    if count is not None and (at_least, at_most) != (None, None):
-        raise TypeError(f"{function}() takes a count or limits (at_least=, at_most=), not both")
-    limits = (at_least, at_most) if count is None else (count, count)
-    return require_sense(
-        [Wanted(what, *limits)], f"{function}() needs a count, at_least= or at_most="
-    )
+_CONTEXTS = {None: "", "eager": ", eager", "tracing": ", while tracing"}
 
 
-def _require_method(method: str) -> None:
+def _of_method(
+    expected: Expected, count: int | None, at_least: int | None, at_most: int | None
+) -> Check:
+    """The check of what is `expected` of a method, with its limits."""
+    what, method, context = expected.what, expected.method, expected.context
     if method not in known_methods():
         raise unknown_name("method", method, known_methods(), "tracer counts")
+    if context not in _CONTEXTS:
+        raise UnknownName(f"no context {context!r}: it is eager or tracing")
+    if count is not None and (at_least, at_most) != (None, None):
+        raise TypeError(f"assert_{what}() takes a count or limits (at_least=, at_most=), not both")
+    noun = f"{what} of {method}{of_given(expected.variable, ' on ')}{_CONTEXTS[context]}"
+    limits = (at_least, at_most) if count is None else (count, count)
+    needed = f"assert_{what}() needs a count, at_least= or at_most="
+    return _check(replace(expected, wanted=require_sense([Wanted(noun, *limits)], needed)))

@@ -13,9 +13,10 @@ from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
+from tracer.model.selection import ROLES, counted
 from tracer.model.skipped_steps import reason
 from tracer.model.wording import first_of, first_true, plural, some
-from tracer.testing.expected import Claim, Wanted, of_kinds
+from tracer.testing.expected import Claim, Wanted
 from tracer.testing.failure_rows import MAX_NAMES, Part, in_steps
 from tracer.testing.frozen_layers import names_in, not_handed
 
@@ -91,14 +92,13 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
     for summary in claim.summaries:
         graphs, idle = summary.graphs(claim.selection)
         failed = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
+        never_ran = graphs and not summary.total(claim.selection)
         if claim.expected.what == "calls":
             never = f" ({idle:,} of them never ran)" if idle else ""
             name = claim.expected.method or "the optimizer"
             if graphs > 1 and not said:
                 yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-        elif (
-            graphs and not summary.total(claim.selection) and "graph-never-ran" not in said.values()
-        ):
+        elif never_ran and "graph-never-ran" not in said.values():
             tracing = f"called while tracing {some(graphs, 'graph')}, and no step reached it"
             raised = "an error ended the tracing in the optimizer, so there is no graph to run"
             yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
@@ -130,19 +130,21 @@ def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     on_each = f" on each of {on:,} replicas" if on > 1 else ""
     in_each = f" in each of {steps:,} steps" if steps > 1 else " in the step"
     per_step = f"{number}/step" if expected.text else "per_step=True"
+    who = "; tracer check counts what ran" if expected.text else ", and so does tracer.assert_calls"
     is_each = steps and total == number * steps * on
-    if is_each and expected.per_step and on_each:
-        yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
-    if is_each and not expected.per_step:
-        yield f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?"
     # What calls that assigned nothing did instead is said already.
     vain = any(summary.total(ineffective) for summary in claim.summaries)
-    if not expected.per_step and not vain and number == _calls(claim, wanted) != total:
-        counts = "tracer check counts what ran" if expected.text else ""
-        yield (
-            f"{number:,} is how often Python called it: a mock counts that"
-            f"{f'; {counts}' if counts else ', and so does tracer.assert_calls'}"
-        )
+    mocked = not expected.per_step and not vain and number == _calls(claim, wanted) != total
+    hints = {
+        f"that is {number:,}{on_each}: did you mean per_replica=True?": (
+            is_each and expected.per_step and on > 1
+        ),
+        f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?": (
+            is_each and not expected.per_step
+        ),
+        f"{number:,} is how often Python called it: a mock counts that{who}": mocked,
+    }
+    yield from (hint for hint, holds in hints.items() if holds)
 
 
 def _calls(claim: Claim, wanted: Wanted) -> int:
@@ -150,8 +152,8 @@ def _calls(claim: Claim, wanted: Wanted) -> int:
     selection, blocks = claim.selection, claim.trace.blocks
     entries = (each for block in blocks for each in block.entries)
     methods = selection.methods or frozenset(e.method for e in entries if selection.holds(e))
-    meant = replace(of_kinds(selection, wanted.kinds), methods=methods)
-    return sum(replace(claim, selection=meant).calls().values())
+    of_calls = replace(selection, roles=ROLES["calls"], kinds=wanted.kinds, methods=methods)
+    return sum(each.total * of_calls(each) for each in counted(claim.trace.data))
 
 
 def callers_at_fault(parts: Iterable[Part]) -> list[str]:

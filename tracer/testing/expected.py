@@ -5,16 +5,15 @@ trace. `tracer.testing.failure` says why a trace is not as expected.
 """
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
-from tracer.model.records import Kind, contribution
-from tracer.model.selection import ROLES, Selection, What, counted
+from tracer.model.records import Kind
+from tracer.model.selection import Selection, What
 from tracer.model.summary import Pattern, Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import SplitBy, Trace
 from tracer.model.wording import some
 from tracer.testing.targets import Target, indices_of
 
@@ -97,11 +96,6 @@ class Expected:
         return replace(selection, methods=frozenset(methods))
 
 
-def of_kinds(selection: Selection, kinds: Iterable[Kind | None] | None) -> Selection:
-    """What is selected, of these kinds of gradient only unless they are None."""
-    return selection if kinds is None else replace(selection, kinds=frozenset(kinds))
-
-
 @dataclass(frozen=True)
 class Claim:
     """An expectation of a trace, with what in the trace it is about."""
@@ -136,7 +130,7 @@ class Claim:
 
     def total(self, wanted: Wanted, replica: int | None = None) -> int:
         """What is counted in all, on all replicas or on one."""
-        measure = of_kinds(self.selection, wanted.kinds)
+        measure = replace(self.selection, kinds=wanted.kinds)
         return sum(each.total(measure, replica) for each in self.summaries)
 
     def counted(self, wanted: Wanted, replica: int | None = None) -> int:
@@ -148,18 +142,14 @@ class Claim:
             return sum(n for (_, context), n in self.calls().items() if only in (None, context))
         return self.total(wanted, replica)
 
-    def calls(self) -> Counter[tuple[str, str]]:
+    def calls(self) -> dict[tuple[str, str], int]:
         """How often Python called what: the variables of one method or all methods, by context."""
-        trace, meant = self.trace, replace(self.selection, roles=ROLES["calls"])
-        calls = Counter[tuple[str, str]]()
-        for block in counted(trace.data):
-            for entry in filter(meant.holds, block.entries):
-                names = [trace.methods[entry.method].name] * contribution(entry, meant.variables)
-                if self.expected.method is not None and entry.variables:
-                    names = [trace.variables[index].name for index in meant.kept(entry.variables)]
-                for name in names:
-                    calls[name, block.context] += block.total
-        return +calls
+        method, variable = self.expected.method, self.expected.variable
+        if self.selection.methods == frozenset():
+            return {}
+        by: SplitBy = "method" if method is None else "variable"
+        calls = self.trace.count("calls", (by, "context"), method=method, variable=variable)
+        return {(str(name or method), context): number for (name, context), number in calls.items()}
 
 
 def claim_of(trace: Trace, expected: Expected) -> Claim:

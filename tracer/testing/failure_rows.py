@@ -14,7 +14,7 @@ from tracer.model.selection import KINDS, Selection
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.wording import first_of, first_true, plural, some, span
-from tracer.testing.expected import Claim, of_kinds
+from tracer.testing.expected import Claim
 
 WIDTH = 76  # pytest indents a message by 4
 MAX_NAMES = 3
@@ -27,6 +27,9 @@ _MISSED = (missing, requests, ineffective)
 _Group = Mapping[int, str]
 """Variables that are counted together, by their indices; -1 stands for a step method, or for all
 variables together."""
+
+_Work = tuple[_Group, tuple[Steps, ...], Values]
+"""What some steps did to each of a group: what is shown of it, then what `_MISSED` counts."""
 
 Difference = tuple[int, int, str, tuple[Steps, ...], Values, str]
 """What some steps did to a variable: the first of them, the variable's index and name as in
@@ -49,7 +52,7 @@ def columns_of(claim: Claim) -> dict[str, Selection]:
     """What is counted of executions in a table."""
     if claim.of_steps:
         return {"executions": claim.selection}
-    return {kind: of_kinds(claim.selection, {kind}) for kind in KINDS[:2]}
+    return {each: replace(claim.selection, kinds=frozenset({each})) for each in KINDS[:2]}
 
 
 class Part:
@@ -61,7 +64,7 @@ class Part:
     def __init__(self, claim: Claim, summary: Summary, replica: int | None) -> None:
         self.claim, self.summary, self.replica = claim, summary, replica
         self._replicas = summary.replicas if replica is None else (replica,)
-        asserted = [of_kinds(claim.selection, each.kinds) for each in claim.expected.wanted]
+        asserted = [replace(claim.selection, kinds=each.kinds) for each in claim.expected.wanted]
         others = (replace(e, variables=claim.selection.variables) for e in (requests, ineffective))
         self._measures = [*asserted, claim.selection, *others]
 
@@ -132,7 +135,7 @@ class Part:
         unapplied = self.unapplied if one_row else frozenset()
         every = {-1: f"each {self.summary.dialect.variable}"}, self.timeline.steps_with(unapplied)
         for replica in self._replicas:
-            work = [(*every, (*(0,) * size, 0, 1, 0))] if unapplied else []
+            work: list[_Work] = [(*every, (*(0,) * size, 0, 1, 0))] if unapplied else []
             for group in self._groups():
                 work += self._unusual(group, replica, unapplied)
             for group, steps, counts in work:
@@ -153,9 +156,7 @@ class Part:
         kept = (selection.kept(each.variables) for each in patterns)
         return [{index: names[index].name for index in own} for own in kept if own]
 
-    def _unusual(
-        self, group: _Group, replica: int, but: frozenset[Values]
-    ) -> Iterator[tuple[_Group, tuple[Steps, ...], Values]]:
+    def _unusual(self, group: _Group, replica: int, but: frozenset[Values]) -> Iterator[_Work]:
         """The wrong steps in which a group did not get what it gets in most others."""
         only = frozenset(index for index in [*group][:1] if index >= 0)
         counted = [replace(e, variables=only or None) for e in columns_of(self.claim).values()]
@@ -220,7 +221,7 @@ def table_of_calls(claim: Claim) -> list[str]:
     """How often what was called, by its name and the context."""
     calls, contexts = claim.calls(), ["eager", "tracing"]
     names = dict.fromkeys(name for name, _ in calls)
-    rows = [row_of(name, [calls[name, each] for each in contexts]) for name in names]
+    rows = [row_of(name, [calls.get((name, each), 0) for each in contexts]) for name in names]
     return as_lines("calls of", contexts, rows)
 
 

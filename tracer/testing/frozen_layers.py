@@ -51,27 +51,25 @@ def names_in(layers: Sequence[Frozen]) -> list[str]:
 
 
 def explaining(claim: Claim) -> list[Frozen]:
-    """The frozen layers with as many variables as are missing in each step, by each wrong count.
+    """The frozen layers that have as many variables as updates are missing in each step.
 
     All of the frozen layers, or the one with that number: where several have it, it may be any.
     """
-    expected, summaries, frozen = claim.expected, claim.summaries, claim.trace.objects.frozen()
-    meant = "*" if expected.variable is None else expected.variable
-    if len(summaries) != 1 or claim.of_steps or not claim.trace.complete:
+    expected, meant = claim.expected, claim.expected.variable or "*"
+    if len(claim.summaries) != 1 or claim.of_steps or not claim.trace.complete:
         return []
-    if not summaries[0].steps or not isinstance(meant, str):
+    (summary,), frozen = claim.summaries, claim.trace.objects.frozen()
+    if not summary.steps or not isinstance(meant, str):
         return []
+    times = summary.steps if expected.per_step else 1
+    times *= len(summary.replicas) if expected.per_replica else 1
+    missing = {(each.low or 0) * times - claim.total(each) for each in claim.failed}
     own = [(name, tuple(each for each in own if is_meant(meant, each))) for name, own in frozen]
     layers = [each for each in own if each[1]]
-    counts = summaries[0].steps if expected.per_step else 1
-    counts *= len(summaries[0].replicas) if expected.per_replica else 1
-    culprits: dict[Frozen, None] = {}
-    for wanted in claim.failed:
-        missing = (wanted.low or 0) * counts - claim.total(wanted)
-        number, rest = divmod(missing, sum(summaries[0].steps_on.values()))
-        is_all = sum(len(names) for _, names in layers) == number
-        fitting = [each for each in layers if is_all or len(each[1]) == number]
-        if number <= 0 or rest or not (is_all or len(fitting) == 1):
-            return []
-        culprits |= dict.fromkeys(fitting)
-    return [*culprits]
+    a_step = sum(summary.steps_on.values())
+    fitting = [
+        each
+        for each in (layers, *([layer] for layer in layers))
+        if {len(names_in(each)) * a_step} == missing
+    ]
+    return fitting[0] if len(fitting) == 1 or layers in fitting else []

@@ -43,20 +43,6 @@ def of_given(variable: object, word: str = " of ") -> str:
     return word + ", ".join(names) if names else ""
 
 
-def holds_variables(given: object) -> bool:
-    """Whether it is a layer or a model, and no variable nor a name."""
-    if isinstance(given, str) or shards_of(given):
-        return False
-    variables = getattr(given, "variables", None)
-    return _is_module(given) or (variables is not None and not callable(variables))
-
-
-def _is_module(given: Any) -> bool:
-    """Whether it is a module of PyTorch; a layer of Keras, which may be one, has variables."""
-    is_layer = hasattr(given, "trainable_variables")
-    return callable(getattr(given, "named_parameters", None)) and not is_layer
-
-
 def indices_of(trace: Trace, given: object) -> frozenset[int]:
     """The indices of the variables that a name, a variable, a layer or a model means.
 
@@ -111,27 +97,10 @@ def indices(targets: Iterable[Target]) -> frozenset[int]:
     return frozenset(each.index for each in targets if each.index is not None)
 
 
-def leaf_like(
-    trace: Trace, targets: Sequence[Target], leaves: Iterable[Variable]
-) -> tuple[str, str]:
-    """A leaf that the trace does not hold, and one by another path that may be the same.
-
-    None, so empty, if no leaf can be: no other has its shape.
-    """
-    missing, found = {each.name for each in targets if each.index is None}, indices(targets)
-    others = [each for n, each in enumerate(trace.variables) if n not in found]
-    for leaf in leaves:
-        end = leaf.name.rpartition("/")[2]
-        like = [each.name for each in others if each.shape == leaf.shape]
-        if like and leaf.name in missing:
-            return leaf.name, next((each for each in like if each.endswith(end)), like[0])
-    return "", ""
-
-
 def each_given(given: Any) -> Iterator[Any]:
     """Each layer, model, variable or name that was given, by itself or in lists."""
     shards = shards_of(given)
-    is_one = isinstance(given, str) or holds_variables(given) or hasattr(given, "dtype")
+    is_one = hasattr(given, "dtype") or isinstance(given, str) or _own(given) is not None
     if is_one and not shards:
         yield given
     else:
@@ -146,12 +115,19 @@ def variables_in(given: Any, attribute: str) -> list[Any]:
     """
     variables: list[Any] = []
     for each in each_given(given):
-        if _is_module(each):
-            trained = attribute == "trainable_variables"
-            variables += [own for own in each.parameters() if own.requires_grad or not trained]
-        else:
-            variables += getattr(each, attribute) if holds_variables(each) else [each]
+        own = _own(each, attribute)
+        variables += [each] if own is None else own
     return variables
+
+
+def _own(given: Any, attribute: str = "variables") -> Iterable[Any] | None:
+    """The variables of a layer, a model or a module of PyTorch; None for a variable or a name."""
+    is_layer = hasattr(given, "trainable_variables")  # one of Keras may be a module, too
+    if callable(getattr(given, "named_parameters", None)) and not is_layer:
+        trained = attribute == "trainable_variables"
+        return [own for own in given.parameters() if own.requires_grad or not trained]
+    variables = getattr(given, "variables", None)
+    return None if variables is None or callable(variables) else getattr(given, attribute)
 
 
 def why_unknown(
@@ -162,21 +138,24 @@ def why_unknown(
     Both are empty if each can be a variable of the program that no optimizer was handed.
     """
     known = [variable.name for variable in trace.variables]
-    unknown = [each for each in targets if each.index is None]
-    missing, like = leaf_like(trace, targets, leaves)
-    if not trace.complete or not unknown:
-        return "", ""
-    if missing:
-        why = (
-            f"no path in the parameters is {shown(missing)!r}, and {shown(like)} may be the same "
-            "leaf: give the whole tree, as the optimizer gets it, a part with its keys from the "
-            "root on, or a variable of Keras itself"
-        )
-        return why, unknown_name("variable", missing, known, meant=[like]).instead
+    unknown = [each for each in targets if each.index is None and trace.complete]
+    missing, found = {each.name for each in unknown}, indices(targets)
+    others = [each for n, each in enumerate(trace.variables) if n not in found]
+    for leaf in (each for each in leaves if each.name in missing):
+        end = leaf.name.rpartition("/")[2]
+        alike = [each.name for each in others if each.shape == leaf.shape]
+        for like in sorted(alike, key=lambda name: not name.endswith(end))[:1]:
+            why = (
+                f"no path in the parameters is {shown(leaf.name)!r}, and {shown(like)} may be the "
+                "same leaf: give the whole tree, as the optimizer gets it, a part with its keys "
+                "from the root on, or a variable of Keras itself"
+            )
+            return why, unknown_name("variable", leaf.name, known, meant=[like]).instead
     if any(is_loose_tensor(each.given) for each in unknown):
         return "this tensor is no parameter: give the parameter itself, no copy of it", ""
-    alive = names_alive() if any(isinstance(each.given, str) for each in unknown) else set()
-    for name in (each.name for each in unknown if isinstance(each.given, str)):
+    named = [each.name for each in unknown if isinstance(each.given, str)]
+    alive = names_alive() if named else set()
+    for name in named:
         if not any(is_meant(name, each) for each in alive):
             meant = near_patterns(name, known) or near_patterns(name, sorted(alive - {*known}))
             instead = unknown_name("variable", name, known, meant=meant).instead

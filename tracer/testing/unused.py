@@ -26,12 +26,9 @@ class Unused(NamedTuple):
     """What became of its block; empty if it never began."""
 
     def __str__(self) -> str:
-        if self.why:
-            return f"tracer.{self.function}() asserts nothing: {self.why}"
-        return (
-            f"tracer.{self.function}() asserts nothing without `with`: write "
-            f"`with tracer.{self.function}(...):` above the code that trains"
-        )
+        call = f"tracer.{self.function}"
+        never = f" without `with`: write `with {call}(...):` above the code that trains"
+        return f"{call}() asserts nothing{f': {self.why}' if self.why else never}"
 
 
 def made() -> Unused:
@@ -40,9 +37,8 @@ def made() -> Unused:
     function = ""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
         function, frame = frame.f_code.co_name, frame.f_back
-    if frame is None:
-        return Unused(function, "", 0)
-    return Unused(function, frame.f_code.co_filename, frame.f_lineno)
+    place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+    return Unused(function, *place)
 
 
 def watch(assertion: object, unused: Unused) -> "weakref.finalize[[Unused, Any], Any]":

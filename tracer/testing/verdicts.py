@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
-from xml.etree import ElementTree
+from xml.sax.saxutils import escape, quoteattr
 
 from tracer.findings.rule import Severity
 from tracer.layout import shown
@@ -32,20 +32,17 @@ def _lines(reason: str) -> list[str]:
 
 def junit(verdicts: Sequence[Verdict]) -> str:
     """One test suite with a test case for each expectation."""
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', "<testsuites>"]
     failures = sum(bool(verdict.reason) for verdict in verdicts)
-    numbers = {"tests": str(len(verdicts)), "failures": str(failures), "errors": "0"}
-    suites = ElementTree.Element("testsuites")
-    about = {"name": "tracer check", **numbers, "skipped": "0"}
-    suite = ElementTree.SubElement(suites, "testsuite", about)
+    numbers = f'tests="{len(verdicts)}" failures="{failures}" errors="0" skipped="0"'
+    lines.append(f'  <testsuite name="tracer check" {numbers}>')
     for verdict in verdicts:
-        named = {"classname": "tracer", "name": shown(verdict.text)}
-        case = ElementTree.SubElement(suite, "testcase", named)
-        if verdict.reason:
-            lines = _lines(verdict.reason)
-            ElementTree.SubElement(case, "failure", {"message": lines[0]}).text = "\n".join(lines)
-    ElementTree.indent(suites)
-    text = ElementTree.tostring(suites, encoding="unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+        reason = _lines(verdict.reason)
+        head = f"\n      <failure message={quoteattr(reason[0])}>"
+        failure = f"{head}{escape(chr(10).join(reason))}</failure>\n    </testcase>"
+        case = f'    <testcase classname="tracer" name={quoteattr(shown(verdict.text))}'
+        lines.append(f"{case}>{failure}" if verdict.reason else f"{case} />")
+    return "\n".join([*lines, "  </testsuite>", "</testsuites>", ""])
 
 
 def github(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace) -> str:
