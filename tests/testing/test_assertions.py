@@ -1,6 +1,7 @@
 """The assertions on traces made by hand: what holds, and the exact text of what does not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,11 +12,11 @@ from support.traces import block, called, request, step, update
 import tracer
 from tracer.api import CallTrace
 from tracer.model.names import Objects
-from tracer.model.records import Effect, Graph, Remark
+from tracer.model.records import Effect, Graph, Line, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing import expressions, failure
-from tracer.testing.assertions import Check, expect_updates
+from tracer.testing.assertions import Assertion, Check, expect_updates
 from tracer.testing.expected import Expected, Wanted
 from tracer.testing.targets import Target
 
@@ -28,35 +29,35 @@ def calls(method: str, count: int) -> Check:
     return tracer.assert_calls(method, count).check
 
 
-def all_updated(trace: Trace) -> str:
-    """`assert_all_updated` of variables that the trace knows, and of one that it does not."""
+class Named:
+    """A variable as frameworks name one."""
 
-    class Named:
-        dtype = "float32"
+    dtype = "float32"
 
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    names = ["shared/kernel", "branch/kernel", "unused/kernel"]
-    variables = [Named(f"{name}:0") for name in (*names, "forgotten/kernel")]
-    known = {id(each): index for index, each in enumerate(variables[: len(trace.variables)][:3])}
-    live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
-    return tracer.assert_all_updated(variables).check(live)
+    def __init__(self, name: str) -> None:
+        self.name = f"{name}:0"
 
 
-def all_changed(trace: Trace) -> str:
-    """`assert_all_changed` of three variables, of which the trace does not hold the last."""
+def of_variables(
+    assertion: Callable[[list[Named]], Assertion], *names: str
+) -> Callable[[Trace], str]:
+    """The check of variables that the trace knows in this order, but for the last one."""
 
-    class Named:
-        dtype = "float32"
+    def check(trace: Trace) -> str:
+        variables = list(map(Named, names))
+        known = {id(each): index for index, each in enumerate(variables[:-1])}
+        known = {key: index for key, index in known.items() if index < len(trace.variables)}
+        live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
+        return assertion(variables).check(live)
 
-        def __init__(self, name: str) -> None:
-            self.name = name
+    return check
 
-    variables = [Named(f"{name}:0") for name in ("dense/kernel", "dense/bias", "other/kernel")]
-    known = {id(each): index for index, each in enumerate(variables[:2])}
-    live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
-    return tracer.assert_all_changed(variables).check(live)
+
+all_updated = of_variables(
+    tracer.assert_all_updated,
+    *("shared/kernel", "branch/kernel", "unused/kernel", "forgotten/kernel"),
+)
+all_changed = of_variables(tracer.assert_all_changed, "dense/kernel", "dense/bias", "other/kernel")
 
 
 def still(trace: CallTrace) -> CallTrace:
@@ -151,6 +152,48 @@ def one_line_goes_wrong() -> CallTrace:
         for each in blocks
     ]
     return traces.changed(trace, blocks=tuple(twice), replicas=trace.replicas[:1], calls=())
+
+
+def one_replica_goes_wrong() -> CallTrace:
+    """Of two replicas the second one updates twice in two of six steps, and never in two others."""
+    lines = tuple(
+        Line(name, f"{name}.py", number)
+        for number, name in enumerate(("once", "twice", "never"), 1)
+    )
+    once = [step(), request(0), update(0)]
+    blocks = (
+        (0, block(once, Run(1, 1, 6))),
+        (0, block(once, Run(1, 1, 2), replica=1)),
+        (1, block([*once, update(0)], Run(3, 1, 2), replica=1)),
+        (2, block(once[:2], Run(5, 1, 2), replica=1)),
+    )
+    trace = traces.keras3(
+        ("a",), tuple(msgspec.structs.replace(each, path=path) for path, each in blocks), ()
+    )
+    paths, replicas = ((0,), (1,), (2,)), traces.replicas(2)
+    return traces.changed(trace, lines=lines, paths=paths, replicas=replicas)
+
+
+@pytest.mark.parametrize(
+    ("expected", "callers"),
+    [
+        ({"dense": 1, "per_step": True, "per_replica": True}, "twice.py:2 twice, never.py:3 never"),
+        ({"at_most": 1, "per_step": True, "per_replica": True}, "twice.py:2 twice"),
+        ({"at_least": 1, "per_step": True, "per_replica": True}, "never.py:3 never"),
+        ({"at_least": 2, "per_step": True}, "once.py:1 once, never.py:3 never"),
+        ({"at_most": 11}, "once.py:1 once, twice.py:2 twice"),
+        ({"at_least": 13}, "once.py:1 once, twice.py:2 twice, never.py:3 never"),
+        (
+            {"at_least": 7, "per_replica": True},
+            "once.py:1 once, twice.py:2 twice, never.py:3 never",
+        ),
+        ({"at_most": 5, "per_replica": True}, "once.py:1 once, twice.py:2 twice"),
+    ],
+)
+def test_who_called_what_is_wrong_on_its_replica(expected: Any, callers: str) -> None:
+    """Who updated too often; who made a step that updated too little; no others."""
+    lines = expect_updates(**expected)(one_replica_goes_wrong()).splitlines()
+    assert f"Called from {callers}" in lines
 
 
 LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}

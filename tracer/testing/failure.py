@@ -38,7 +38,8 @@ def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> s
     text = judge(trace, expected, notes=not partial)
     if text or trace.complete or partial:
         return text
-    return not_judged(trace, expected.wanted, "the trace is incomplete")
+    incomplete = (_head(expected, each, "but the trace is incomplete") for each in expected.wanted)
+    return text_of(trace, incomplete)
 
 
 def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
@@ -51,7 +52,7 @@ def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
     parts = [Part(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
     got = {each: _got(claim, parts, at) for at, each in enumerate(expected.wanted)}
     claim = replace(claim, failed=tuple(each for each in got if got[each]))
-    heads = [_head(claim, each, got[each]) for each in claim.failed]
+    heads = [_head(expected, each, got[each]) for each in claim.failed]
     if not heads:
         return ""
     if expected.what in _TABLES:
@@ -68,9 +69,9 @@ def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
     return text_of(trace, heads, table, why, causes.callers_at_fault(parts), notes)
 
 
-def _head(claim: Claim, wanted: Wanted, got: str) -> str:
+def _head(expected: Expected, wanted: Wanted, got: str) -> str:
     """`updates: expected 4 in each step, got 3 in each of 8 steps`."""
-    return f"{wanted.what}: expected {wanted}{claim.expected.where}, {got}"
+    return f"{wanted.what}: expected {wanted}{expected.where}, {got}"
 
 
 def _got(claim: Claim, parts: Iterable[Part], number: int) -> str:
@@ -107,7 +108,7 @@ def _of_targets(claim: Claim, notes: bool) -> str:
     columns = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
     table = failure_rows.as_lines("variable", columns, [row for _, row in missed])
     why = causes.likely(claim, {name for name, _ in missed}, short=True)
-    heads = [_head(claim, each, got) for each in claim.expected.wanted]
+    heads = [_head(claim.expected, each, got) for each in claim.expected.wanted]
     return text_of(claim.trace, heads, table, why, notes=notes)
 
 
