@@ -9,8 +9,9 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,7 @@ import tracer
 
 if TYPE_CHECKING:
     from tracer.api import CallTrace, Recording
-    from tracer.testing.assertions import Assertion, Check
+    from tracer.testing.assertions import Assertion
     from tracer.testing.unused import Unused
 
 T = TypeVar("T")
@@ -152,36 +153,38 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     traced = item.stash.get(_fixture, None)
     unused: list[Unused] = []
     try:
-        with pytest.MonkeyPatch.context() as patch:
+        block = tracer.record(effects=effects) if wanted else nullcontext()
+        with pytest.MonkeyPatch.context() as patch, block as recording:
             patch.setattr(sys.modules[__name__], "unused_assertions", unused)
-            with tracer.record(effects=effects) if wanted else nullcontext() as recording:
-                result = yield
+            result = yield
     finally:
         trace = recording.trace() if recording else traced.trace if traced else None
         if trace is not None and trace.optimizers:
             _keep(item, trace)
     root = item.config.rootpath
     messages = [f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused]
-    if recording and checks:
-        from tracer.testing.assertions import judged
-
-        messages += [judged(check, recording.trace()) for check in checks]
+    messages += [check(recording.trace()) for check in checks if recording]
     messages += [] if traced is None else traced.failures()
     if any(messages):
         pytest.fail("\n\n".join(filter(None, messages)), pytrace=False)
     return result
 
 
-def _checks(item: pytest.Item) -> "list[Check]":
+def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
     """The checks that the markers ask for. Fails the test, at its line, for wrong arguments."""
     markers = list(item.iter_markers(MARKER))
     if not markers:
         return []
-    from tracer.testing.assertions import expect_updates
+    from tracer.testing.assertions import expect_updates, judged
 
     try:
         return [
-            expect_updates(*each.args, **{k: v for k, v in each.kwargs.items() if k != "effects"})
+            partial(
+                judged,
+                expect_updates(
+                    *each.args, **{k: v for k, v in each.kwargs.items() if k != "effects"}
+                ),
+            )
             for each in markers
         ]
     except (TypeError, ValueError) as error:

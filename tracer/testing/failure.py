@@ -15,7 +15,7 @@ from tracer.model.wording import first_of
 from tracer.testing import causes, failure_rows
 from tracer.testing.expected import Claim, Counted, Expected, Wanted, claim_of
 from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Part
-from tracer.testing.frozen_layers import explaining, names_in, not_handed
+from tracer.testing.frozen_layers import explaining, not_handed
 
 _TABLES: Mapping[Counted, Callable[[Claim], list[str]]] = {
     "steps": lambda claim: [],
@@ -59,8 +59,8 @@ def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
         table = _TABLES[expected.what](claim)
         return text_of(trace, heads, table, causes.likely(claim), notes=notes)
     rows = failure_rows.rows_of(parts)
-    if all(any(counts) for *_, counts, _ in rows) and (layers := explaining(claim)):
-        cause = not_handed(trace, names_in(layers))
+    if all(any(counts) for *_, counts, _ in rows) and (frozen := explaining(claim)):
+        cause = not_handed(trace, frozen)
         return text_of(trace, heads, causes=[cause], notes=notes)
     table = failure_rows.table_of_work(claim, rows)
     indices = {index for _, index, *_ in rows}

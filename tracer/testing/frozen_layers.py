@@ -1,6 +1,7 @@
 """Whether frozen layers are why too little was updated: what is alive and was not handed over."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 from tracer.layout import shown
 from tracer.model.names import is_meant
@@ -50,26 +51,20 @@ def names_in(layers: Sequence[Frozen]) -> list[str]:
     return [name for _, names in layers for name in names]
 
 
-def explaining(claim: Claim) -> list[Frozen]:
-    """The frozen layers that have as many variables as updates are missing in each step.
+def explaining(claim: Claim) -> list[str]:
+    """The variables of frozen layers that are as many as updates are missing in each step.
 
-    All of the frozen layers, or the one with that number: where several have it, it may be any.
+    Those of all of the frozen layers, or of the only one with that number.
     """
     expected, meant = claim.expected, claim.expected.variable or "*"
-    if len(claim.summaries) != 1 or claim.of_steps or not claim.trace.complete:
+    if len(claim.summaries) != 1 or claim.of_steps or not isinstance(meant, str):
         return []
     (summary,), frozen = claim.summaries, claim.trace.objects.frozen()
-    if not summary.steps or not isinstance(meant, str):
-        return []
     times = summary.steps if expected.per_step else 1
     times *= len(summary.replicas) if expected.per_replica else 1
     missing = {(each.low or 0) * times - claim.total(each) for each in claim.failed}
-    own = [(name, tuple(each for each in own if is_meant(meant, each))) for name, own in frozen]
-    layers = [each for each in own if each[1]]
-    a_step = sum(summary.steps_on.values())
-    fitting = [
-        each
-        for each in (layers, *([layer] for layer in layers))
-        if {len(names_in(each)) * a_step} == missing
-    ]
-    return fitting[0] if len(fitting) == 1 or layers in fitting else []
+    layers = [[each for each in names if is_meant(meant, each)] for _, names in frozen]
+    every, a_step = [*chain(*layers)], sum(summary.steps_on.values())
+    fitting = [each for each in (every, *layers) if {len(each) * a_step} == missing]
+    explains = claim.trace.complete and (len(fitting) == 1 or every in fitting)
+    return fitting[0] if explains and missing != {0} else []
