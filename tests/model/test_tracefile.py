@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
@@ -27,60 +27,27 @@ from tracer.model.compare import differences
 from tracer.model.records import (
     Block,
     Calls,
-    Decay,
     Effect,
     Entry,
-    Failure,
     Graph,
     GraphTracing,
+    Indices,
     Line,
     Method,
-    Observation,
     Optimizer,
     Program,
     Replica,
     TraceData,
     Variable,
+    with_indices,
 )
 from tracer.model.runs import Run
 from tracer.reporters import comparison, formats, html
 from tracer.testing import expressions, snapshots, verdicts
 
-# A busy machine is no failure.
-
 LARGEST = 2**63 - 1
 NATURAL = st.integers(0, 9) | st.integers(0, LARGEST)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-KIND = st.sampled_from([None, "dense", "sparse", "none"])
-
-
-NAMES = st.lists(TEXT, max_size=2).map(tuple)
-NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-SEEN: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-    {},
-    optional={
-        "frozen": NAMES,
-        "failures": st.lists(
-            st.builds(
-                Failure,
-                TEXT,
-                TEXT,
-                st.sampled_from(["unknown", "creation", "none", "other"]),
-                NAMES,
-                NATURAL,
-                TEXT,
-                st.booleans(),
-            ),
-            max_size=2,
-        ).map(tuple),
-        "turns": st.tuples(NATURAL, NATURAL),
-        "decay": st.builds(Decay, NUMBER, NAMES, st.booleans(), NAMES, TEXT),
-        "rate": st.none() | NUMBER,
-        "values": st.none() | NATURAL,
-        "slots": st.none() | NATURAL,
-    },
-)
-"""What a trace may know of an optimizer, and need not."""
 
 
 @st.composite
@@ -95,97 +62,77 @@ def rising_runs(draw: st.DrawFn) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+KNOWN: dict[object, st.SearchStrategy[Any]] = {
+    int: NATURAL,
+    float: st.floats(0, 2e9),
+    str: TEXT,
+    bool: st.booleans(),
+    type(None): st.none(),
+    Indices: st.lists(NATURAL, max_size=6).map(tuple) | st.just(tuple(range(9))),
+    tuple[Run, ...]: rising_runs(),
+    "times": st.integers(1, 5),
+    "tracings": st.just(3),
+    "idle": st.integers(0, 3),
+    "first_step": st.integers(1, LARGEST),
+}
+"""Values by their type, or by the name of the field where they have bounds of their own."""
+
+
+def any_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of the type of a field, or any record of a class."""
+    parts = get_args(kind)
+    if kind in KNOWN:
+        return KNOWN[kind]
+    if get_origin(kind) is Literal:
+        return st.sampled_from(parts)
+    if get_origin(kind) is dict:
+        return st.dictionaries(*map(any_of, parts), max_size=2)
+    if get_origin(kind) is tuple and parts[-1] is ...:
+        return st.lists(any_of(parts[0]), max_size=2).map(tuple)
+    if parts:
+        every = [any_of(each) for each in parts]
+        return st.tuples(*every) if get_origin(kind) is tuple else st.one_of(*every)
+    fields = get_type_hints(kind).items()
+    return st.builds(
+        kind, **{name: any_of(name if name in KNOWN else each) for name, each in fields}
+    )
+
+
 @st.composite
 def trace_data(draw: st.DrawFn) -> TraceData:
-    """Any data that a trace file can hold: tables of 1 to 3, one of 0 to 9 variables."""
-    optimizers, methods, replicas = (draw(st.integers(1, 3)) for _ in range(3))
-    number = draw(st.integers(0, 9))
-    optimizer, method = st.integers(0, optimizers - 1), st.integers(0, methods - 1)
-    replica = st.integers(0, replicas - 1)
-    shape = st.lists(st.none() | NATURAL, max_size=3).map(tuple)
-    role = st.sampled_from(["step", "update", "vain", "discarded", "apply", "request"])
-    indices = (
-        st.lists(st.integers(0, number - 1), max_size=6).map(tuple) if number else st.just(())
-    ) | st.just(tuple(range(number)))
-    entry = st.builds(Entry, optimizer, method, role, KIND, indices, st.integers(1, 5))
-    paths = draw(st.integers(0, 2))
-    path = st.none() | st.integers(0, paths - 1) if paths else st.none()
-    blocks = []
-    for _ in range(draw(st.integers(0, 4))):
-        runs = draw(rising_runs())
-        block = Block(
-            root=draw(optimizer),
-            replica=draw(replica),
-            context=draw(st.sampled_from(["eager", "graph"])),
-            function=draw(TEXT),
-            step=draw(st.booleans()),
-            entries=tuple(draw(st.lists(entry, max_size=3))),
-            total=sum(run.total for run in runs) + draw(st.integers(0, 3)),
-            runs=runs,
-            graphs=draw(NATURAL),
-            idle=draw(NATURAL),
-            outside=draw(st.booleans()),
-            path=draw(path),
-        )
-        blocks.append(block)
-    calls = st.builds(Calls, optimizer, method, KIND, replica, indices, NATURAL, NATURAL, path)
-    lines = draw(st.lists(st.builds(Line, TEXT, TEXT, NATURAL, st.booleans()), max_size=3))
-    graph = st.builds(
-        Graph,
-        optimizer,
-        replica,
-        TEXT,
-        TEXT,
-        st.just(3),
-        st.integers(0, 3),
-        NATURAL,
-        NATURAL,
-        NATURAL,
-    )
-    graphs = draw(st.lists(graph, max_size=2))
-    seconds = st.floats(0, 2e9)
-    tracing = st.builds(
-        GraphTracing,
-        st.integers(0, max(0, len(graphs) - 1)),
-        path,
-        st.sampled_from(["first", "variables", "argument", "value", "function", "unknown"]),
-        TEXT,
-        NATURAL,
-        seconds,
-        seconds,
-    )
-    effects = []
-    for _ in range(draw(st.integers(0, 2))):
-        runs = draw(rising_runs())
-        what: Observation = draw(st.sampled_from(["compared", "unchanged", "not_finite"]))
-        total = sum(run.total for run in runs) + draw(st.integers(0, 3))
-        effects.append(Effect(draw(optimizer), draw(replica), what, draw(indices), total, runs))
-    return TraceData(
-        effects=tuple(effects),
-        optimizers=tuple(
-            Optimizer(draw(TEXT), draw(TEXT), "keras3", draw(optimizer), **draw(SEEN))
-            for _ in range(optimizers)
-        ),
-        variables=tuple(
-            Variable(draw(TEXT), draw(shape), "float32", draw(st.booleans())) for _ in range(number)
-        ),
-        methods=tuple(
-            Method(draw(TEXT), draw(st.sampled_from(["step", "apply"]))) for _ in range(methods)
-        ),
-        replicas=tuple(Replica(draw(TEXT), draw(NATURAL), draw(TEXT)) for _ in range(replicas)),
-        blocks=tuple(blocks),
-        calls=tuple(draw(st.lists(calls, max_size=3))),
-        graphs=tuple(graphs),
-        lines=tuple(lines),
-        paths=tuple(
-            tuple(draw(st.lists(st.integers(0, len(lines) - 1), max_size=3))) if lines else ()
-            for _ in range(paths)
-        ),
-        graph_tracings=tuple(draw(st.lists(tracing, max_size=2))) if graphs else (),
-        complete=draw(st.booleans()),
-        notes=tuple(draw(st.lists(TEXT, max_size=2))),
-        environment=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
-    )
+    """Any data that a trace file can hold, with each index in its table."""
+    data: TraceData = draw(any_of(TraceData))
+    sizes = {table: len(getattr(data, table)) for table in [*TABLES, "methods", "paths"]}
+    change: dict[str, Any] = {
+        table: lambda index, size=size: index % size if size else None
+        for table, size in sizes.items()
+    }
+    size = sizes["variables"]
+    change["variables"] = lambda indices: tuple(index % size for index in indices if size)
+    tables = {table: [*with_indices(getattr(data, table), change)] for table in TABLES}
+    if not tables["graphs"]:
+        tables["graph_tracings"] = []
+    for table in ("blocks", "effects"):
+        for number, each in enumerate(tables[table]):
+            total = sum(run.total for run in each.runs) + each.total % 4
+            tables[table][number] = msgspec.structs.replace(each, total=total)
+    paths = (tuple(line % len(data.lines) for line in path if data.lines) for path in data.paths)
+    fixed = {table: tuple(records) for table, records in tables.items()}
+    return msgspec.structs.replace(data, **fixed, paths=tuple(paths))
+
+
+TABLES = {
+    "optimizers": Optimizer,
+    "variables": Variable,
+    "replicas": Replica,
+    "blocks": Block,
+    "calls": Calls,
+    "graphs": Graph,
+    "graph_tracings": GraphTracing,
+    "effects": Effect,
+    "lines": Line,
+    "programs": Program,
+}
 
 
 def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
@@ -539,20 +486,6 @@ def of_every_record() -> dict[str, Any]:
     )
     content: dict[str, Any] = json.loads(written(data))
     return content
-
-
-TABLES = {
-    "optimizers": Optimizer,
-    "variables": Variable,
-    "replicas": Replica,
-    "blocks": Block,
-    "calls": Calls,
-    "graphs": Graph,
-    "graph_tracings": GraphTracing,
-    "effects": Effect,
-    "lines": Line,
-    "programs": Program,
-}
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -352,7 +352,6 @@ class TraceData(msgspec.Struct, frozen=True):
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {
-    Variable: {},
     Optimizer: {"root": "optimizers"},
     Block: {"root": "optimizers", "replica": "replicas", "path": "paths"},
     Entry: {"optimizer": "optimizers", "method": "methods", "variables": "variables"},
@@ -383,7 +382,7 @@ def with_indices(
     for record in records:
         new = {
             field: change[table](index)
-            for field, table in INDICES[type(record)].items()
+            for field, table in INDICES.get(type(record), {}).items()
             if table in change and (index := getattr(record, field)) is not None
         }
         if not any(n is None or n == () != getattr(record, field) for field, n in new.items()):
