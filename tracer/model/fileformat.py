@@ -126,10 +126,9 @@ def encode(data: TraceData) -> bytes:
         table: tuple(with_indices(getattr(data, table), number))
         for table in ("blocks", "calls", "effects")
     }
-    body = msgspec.json.encode(msgspec.structs.replace(data, **tables))
     ranges = [_to_ranges(indices) for indices in lists]
-    head = msgspec.json.encode({"format": FORMAT, "version": VERSION, "lists": ranges})
-    content = b"".join((head[:-1], b",", memoryview(body)[1:], b"\n"))
+    head = {"format": FORMAT, "version": VERSION, "lists": ranges}
+    content = msgspec.json.encode(head | msgspec.structs.asdict(data) | tables) + b"\n"
     _read(content)  # what is written can be read
     return content
 
@@ -155,11 +154,8 @@ def decode(content: bytes) -> TraceData:
 
 
 def _check_header(content: bytes) -> None:
-    try:
-        header = msgspec.json.decode(content, type=_Header)
-    except msgspec.ValidationError:
-        header = _Header()
-    if header.format != FORMAT:
+    header = msgspec.json.decode(content, type=_Header | list | str | int | float | None)
+    if not isinstance(header, _Header) or header.format != FORMAT:
         raise ValueError("is JSON of another program, not a trace file")
     if type(header.version) is not int or header.version < 1:
         raise ValueError(f"is damaged: {header.version!r} is no version of the format")
