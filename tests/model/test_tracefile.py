@@ -31,7 +31,6 @@ from tracer.model.records import (
     Entry,
     Graph,
     GraphTracing,
-    Indices,
     Line,
     Method,
     Optimizer,
@@ -68,7 +67,7 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     str: TEXT,
     bool: st.booleans(),
     type(None): st.none(),
-    Indices: st.lists(NATURAL, max_size=6).map(tuple) | st.just(tuple(range(9))),
+    tuple[int, ...]: st.lists(NATURAL, max_size=6).map(tuple) | st.just(tuple(range(9))),
     tuple[Run, ...]: rising_runs(),
     "times": st.integers(1, 5),
     "tracings": st.just(3),
@@ -259,8 +258,8 @@ def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
 
 
 def test_each_list_of_variables_is_written_once_as_ranges() -> None:
-    assert document()["lists"] == [[], [[0, 2]]]
-    assert [entry["variables"] for entry in document()["blocks"][1]["entries"]] == [0, 1, 1]
+    assert document()["lists"] == [[[0, 2]]]
+    assert [entry["variables"] for entry in document()["blocks"][1]["entries"]] == [[], [0], [0]]
     assert document()["blocks"][0]["runs"] == [[1, 1, 10, 1], [12, 2, 3, 1]]
 
 
@@ -394,9 +393,9 @@ def damaged(path: Path, place: str, value: object) -> str:
         ("blocks.0.total", None, "Expected `int`, got `null` - at `$.blocks[0].total`"),
         ("blocks.0.context", "v\n1", "Invalid enum value 'v\\n1' - at `$.blocks[0].context`"),
         ("blocks.0.runs.0", [1, 1], "Expected `array` of at least length 3, got 2"),
-        ("calls.0.variables", True, "Expected `int`, got `bool` - at `$.calls[0].variables`"),
+        ("calls.0.variables", True, "Expected `array`, got `bool` - at `$.calls[0].variables`"),
         ("calls.0", {}, "Object missing required field `optimizer` - at `$.calls[0]`"),
-        ("lists.1.0", [0], "Expected `array` of length 2 - at `$.lists[1][0]`"),
+        ("lists.0.0", [0], "Expected `array` of length 2 - at `$.lists[0][0]`"),
     ],
 )
 def test_wrong_types(path: Path, place: str, value: object, reason: str) -> None:
@@ -411,36 +410,42 @@ def test_wrong_types(path: Path, place: str, value: object, reason: str) -> None
         ("blocks.1.replica", 2),
         ("blocks.1.entries.2.optimizer", 1),
         ("blocks.1.entries.2.method", 2),
-        ("blocks.1.entries.2.variables", 2),
+        ("blocks.1.entries.2.variables.0", 1),
         ("calls.0.optimizer", 1),
         ("calls.0.method", 2),
         ("calls.0.replica", 2),
-        ("calls.0.variables", 2),
+        ("calls.0.variables.0", 1),
     ],
 )
 @pytest.mark.parametrize("beyond", [True, False])
 def test_indices_outside_their_table(path: Path, place: str, size: int, beyond: bool) -> None:
     index = size if beyond else -1
-    head, *keys = place.split(".")
-    where = head + "".join(f"[{key}]" if key.isdigit() else f".{key}" for key in keys)
-    outside = f"outside a table of {size}"
-    if keys[-1] == "variables":
-        wanted = f"is damaged: {index} is {outside} - at `$.{where}`"
-    else:
-        wanted = f"is damaged: {where} is {index}, {outside}"
-    assert damaged(path, place, index) == wanted
+    where = re.sub(r"\.(\d+)", r"[\1]", place).removesuffix("variables[0]")
+    where += "variables" if place.endswith("variables.0") else ""
+    assert damaged(path, place, index) == (
+        f"is damaged: {where} is {index}, outside a table of {size}"
+    )
+
+
+def test_a_record_has_one_list_of_variables_and_no_list_is_empty(path: Path) -> None:
+    assert damaged(path, "calls.0.variables", [0, 0]) == (
+        "is damaged: calls[0].variables holds 2 lists, more than 1"
+    )
+    assert damaged(path, "lists.0", []) == (
+        "is damaged: lists[0] holds [0, 0], outside a table of 2 variables"
+    )
 
 
 @pytest.mark.parametrize("pair", [[0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST]])
 def test_variables_outside_their_table(path: Path, pair: list[int]) -> None:
-    assert damaged(path, "lists.1.0", pair) == (
-        f"is damaged: lists[1] holds {pair}, outside a table of 2 variables"
+    assert damaged(path, "lists.0.0", pair) == (
+        f"is damaged: lists[0] holds {pair}, outside a table of 2 variables"
     )
 
 
 def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fileformat, "MAX_INDICES", 1000)
-    assert damaged(path, "lists.1", [[0, 2]] * 501) == (
+    assert damaged(path, "lists.0", [[0, 2]] * 501) == (
         "is damaged: lists hold more than 1,000 variables"
     )
 
@@ -500,7 +505,7 @@ def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, t
     tracefile.load(path)
     for name in numbers.keys() - unbounded:
         content = of_every_record()
-        content[table][0][name] = [-1] if name == "shape" else -1
+        content[table][0][name] = [-1] if name in ("shape", "variables") else -1
         path.write_text(json.dumps(content))
         assert refusal(path).startswith("is damaged: "), name
 

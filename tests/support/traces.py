@@ -275,7 +275,7 @@ def by_a_stranger(trace: CallTrace) -> CallTrace:
     program = Program("train.py", 1.0, 2.0, status=1, error="Boom")
     ended = changed(trace, programs=(program,), notes=("noted",), complete=False)
     plain = harmed(msgspec.to_builtins(ended.data))
-    return CallTrace(msgspec.convert(plain, TraceData, dec_hook=lambda kind, value: kind(value)))
+    return CallTrace(msgspec.convert(plain, TraceData))
 
 
 def two_optimizers() -> CallTrace:

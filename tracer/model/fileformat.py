@@ -3,18 +3,18 @@
 A trace file is one JSON object in UTF-8:
 
     {"format": "optimizer-tracer", "version": 1,
-     "lists": [[], [[0, 4]], [[0, 1], [2, 4]]],
+     "lists": [[[0, 4]], [[0, 1], [2, 4]]],
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
-     "blocks": [{..., "entries": [{..., "variables": 1, "times": 1}], "runs": [[1, 1, 64, 1]]}],
-     "calls": [{..., "variables": 2, "eager": 0, "tracing": 2}],
+     "blocks": [{..., "entries": [{..., "variables": [0], "times": 1}], "runs": [[1, 1, 64, 1]]}],
+     "calls": [{..., "variables": [1], "eager": 0, "tracing": 2}],
      "graphs": [...], "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"}, ...,
      "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
-     "effects": [{..., "variables": 1, "total": 3, "runs": [[7, 1, 3, 1]]}]}
+     "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}]}
 
 The fields are those of `tracer.model.records`, where they are explained, but for `lists`:
-`variables` of an entry, of calls and of an effect is an index into it. A list holds indices of
-variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is
-written once, and one of 1,000 variables takes as much space as one of 4. A run is
+`variables` of an entry, of calls and of an effect is one index into it, or none. A list holds
+indices of variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct
+list is written once, and one of 1,000 variables takes as much space as one of 4. A run is
 `[first, stride, count, times]`, so a million regular steps take as much space as ten.
 
 What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
@@ -24,7 +24,7 @@ A field that a reader may ignore can be added without a new number; readers skip
 know. Any other change takes a new number, and `decode` refuses numbers above its own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise, starmap
 from typing import Any
 
@@ -38,7 +38,6 @@ from tracer.model.records import (
     Entry,
     Graph,
     GraphTracing,
-    Indices,
     Line,
     Program,
     Replica,
@@ -59,11 +58,24 @@ _LIMIT = 2**63 - 1, "2**63 - 1"
 _LATEST = 2.0**37, "2**37"  # seconds since 1970: the year 6325
 _Ranges = tuple[tuple[int, int], ...]
 
+
+class _Header(msgspec.Struct):
+    format: Any = None
+    version: Any = None
+
+
+class _File(TraceData, frozen=True, kw_only=True):
+    """The records of a file; of what may be left out of a trace, a file has to have this."""
+
+    complete: bool
+    lists: tuple[_Ranges, ...]
+
+
 # `_LEAST` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
 # Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
 
 _LEAST: Mapping[type, Mapping[str, float]] = {
-    TraceData: {"first_step": 1},
+    _File: {"first_step": 1},
     Variable: {"shape": 0},
     Replica: {"id": 0},
     Block: {"total": 0, "graphs": 0, "idle": 0},
@@ -79,7 +91,7 @@ _LEAST: Mapping[type, Mapping[str, float]] = {
 """The least value of the numbers of a field; 0.0 for seconds."""
 
 _PARTS: Mapping[type, Sequence[str]] = {
-    TraceData: (
+    _File: (
         "optimizers",
         "variables",
         "methods",
@@ -99,19 +111,6 @@ _PARTS: Mapping[type, Sequence[str]] = {
 """The fields that hold records."""
 
 
-class _Header(msgspec.Struct):
-    format: Any = None
-    version: Any = None
-
-
-class _Head(msgspec.Struct):
-    """What is read before the records, and must be there."""
-
-    complete: bool
-    lists: tuple[_Ranges, ...]
-    variables: tuple[msgspec.Raw, ...]
-
-
 def encode(data: TraceData) -> bytes:
     """`data` as the content of a trace file, which `decode` can read.
 
@@ -121,11 +120,7 @@ def encode(data: TraceData) -> bytes:
     ('nothing happened',)
     """
     lists: dict[tuple[int, ...], int] = {}
-    number = {"variables": lambda indices: lists.setdefault(indices, len(lists))}
-    tables = {
-        table: tuple(with_indices(getattr(data, table), number))
-        for table in ("blocks", "calls", "effects")
-    }
+    tables = _tables(data, lambda own: (lists.setdefault(own, len(lists)),) if own else own)
     ranges = [_to_ranges(indices) for indices in lists]
     head = {"format": FORMAT, "version": VERSION, "lists": ranges}
     content = msgspec.json.encode(head | msgspec.structs.asdict(data) | tables) + b"\n"
@@ -171,25 +166,27 @@ def _read(content: bytes) -> TraceData:
 
     Raises `msgspec.ValidationError` with the reason if they contradict each other.
     """
-    head = msgspec.json.decode(content, type=_Head)
-    lists = _expand(head.lists, len(head.variables))
-
-    def list_of(kind: type, number: Any) -> Indices:
-        if type(number) is not int:
-            raise ValueError(f"Expected `int`, got `{type(number).__name__}`")
-        if not 0 <= number < len(lists):
-            raise ValueError(f"{number} is outside a table of {len(lists)}")
-        return lists[number]
-
-    data = msgspec.json.decode(content, type=TraceData, dec_hook=list_of)
-    sizes = {table: len(getattr(data, table)) for table in _PARTS[TraceData]}
-    for fault in _faults(data, sizes):
+    file = msgspec.json.decode(content, type=_File)
+    sizes = {table: len(getattr(file, table)) for table in _PARTS[_File]}
+    lists = _expand(file.lists, sizes["variables"])
+    for fault in _faults(file, sizes | {"variables": len(lists)}):
         raise msgspec.ValidationError(fault[1:])
-    for number, path in enumerate(data.paths):
+    for number, path in enumerate(file.paths):
         if any(not 0 <= line < sizes["lines"] for line in path):
             table = f"a table of {some(sizes['lines'], 'line')}"
             raise msgspec.ValidationError(f"paths[{number}] holds {list(path)}, outside {table}")
-    return data
+    fields = {field: getattr(file, field) for field in TraceData.__struct_fields__}
+    return TraceData(**fields | _tables(file, lambda own: lists[own[0]] if own else own))
+
+
+def _tables(
+    data: TraceData, change: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> dict[str, Any]:
+    """The tables that hold indices of variables, with others."""
+    return {
+        table: tuple(with_indices(getattr(data, table), {"variables": change}))
+        for table in ("blocks", "calls", "effects")
+    }
 
 
 def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
@@ -197,8 +194,12 @@ def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
     kind = type(record)
     for field, table in INDICES.get(kind, {}).items():
         index = getattr(record, field)
-        if index is not None and table != "variables" and not 0 <= index < sizes[table]:
-            yield f".{field} is {index}, outside a table of {sizes[table]}"
+        several = isinstance(index, tuple)
+        for number in index if several else (index,):
+            if number is not None and not 0 <= number < sizes[table]:
+                yield f".{field} is {number}, outside a table of {sizes[table]}"
+        if several and len(index) > 1:
+            yield f".{field} holds {len(index)} lists, more than 1"
     for field, least in _LEAST.get(kind, {}).items():
         value = getattr(record, field)
         limit, name = _LATEST if isinstance(least, float) else _LIMIT
@@ -231,10 +232,10 @@ def _to_ranges(indices: Iterable[int]) -> _Ranges:
     return tuple((part[0], part[-1] + 1) for part in parts)
 
 
-def _expand(lists: Sequence[_Ranges], variables: int) -> list[Indices]:
+def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
     """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
     for number, ranges in enumerate(lists):
-        for start, stop in ranges:
+        for start, stop in ranges or [(0, 0)]:
             if not 0 <= start < stop <= variables:
                 raise msgspec.ValidationError(
                     f"lists[{number}] holds [{start}, {stop}], "
@@ -242,4 +243,4 @@ def _expand(lists: Sequence[_Ranges], variables: int) -> list[Indices]:
                 )
     if sum(stop - start for ranges in lists for start, stop in ranges) > MAX_INDICES:
         raise msgspec.ValidationError(f"lists hold more than {MAX_INDICES:,} variables")
-    return [Indices(chain.from_iterable(starmap(range, ranges))) for ranges in lists]
+    return [tuple(chain.from_iterable(starmap(range, ranges))) for ranges in lists]

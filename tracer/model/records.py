@@ -1,7 +1,7 @@
 """The plain records that a trace is made of. No TensorFlow, no state, no queries."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -16,16 +16,6 @@ apply method on a variable (`update`; `vain` if the method assigns nothing to th
 `discarded` if its result was computed and thrown away, as JAX does while gradients accumulate), of
 an apply method inside another one (`apply`), or a gradient that was handed to the outermost
 `apply_gradients` (`request`, which is no execution)."""
-
-
-if TYPE_CHECKING:
-    Indices = tuple[int, ...]
-else:
-
-    class Indices(tuple):
-        """Indices of variables: a tuple, and for msgspec a type of its own. See `fileformat`."""
-
-        __slots__ = ()
 
 
 Setting = bool | int | float | str
@@ -170,7 +160,7 @@ class Entry(msgspec.Struct, frozen=True):
     role: Role
     kind: Kind | None
     """The gradient's kind; None for a step method."""
-    variables: Indices
+    variables: tuple[int, ...]
     """Indices of variables; empty for a step method, which has none."""
     times: int = 1
 
@@ -266,7 +256,7 @@ class Calls(msgspec.Struct, frozen=True):
     method: int
     kind: Kind | None
     replica: int
-    variables: Indices
+    variables: tuple[int, ...]
     """Indices of variables; empty for a step method, whose counts then stand once."""
     eager: int
     tracing: int
@@ -286,7 +276,7 @@ class Effect(msgspec.Struct, frozen=True):
     root: int
     replica: int
     what: Observation
-    variables: Indices
+    variables: tuple[int, ...]
     """Indices of variables."""
     total: int
     """In how many steps, of each of the variables."""
