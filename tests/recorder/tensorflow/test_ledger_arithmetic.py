@@ -141,7 +141,7 @@ class Machine:
             self.counters[name] = self.ledger._counters[-1].variable
         else:
             book = self.ledger
-            handles = self.counters[name].handle, book._clock.handle, book._ring.handle
+            handles = self.counters[name].handle, book._clock.handle, book._ring.variable.handle
             ledger._advance_function(self.rows)(*handles, stamp)
 
     def outside(self, name: str) -> None:

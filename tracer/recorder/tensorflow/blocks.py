@@ -40,7 +40,7 @@ from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
 from tracer.recorder.tensorflow.ledger import Ledger, Use
 from tracer.recorder.tensorflow.older_functions import forget_graphs_with
 from tracer.recorder.tensorflow.places import current_place, parent_of
-from tracer.recorder.tensorflow.sessions import PartsOfSteps
+from tracer.recorder.tensorflow.sessions import Fetches
 
 
 class Blocks(backend.Blocks):
@@ -58,7 +58,7 @@ class Blocks(backend.Blocks):
         self.tracings = Tracings()
         self.assigning = Assigning()
         self.callers = Callers(self.threads)
-        self._parts = PartsOfSteps(self._ran_without_step)
+        self._fetches = Fetches(self._ran_without_step)
         self._calls_under_way = root.calls_under_way
         self._devices = root.devices
         self._called = root.called
@@ -69,7 +69,7 @@ class Blocks(backend.Blocks):
 
     def end(self) -> None:
         """Look at no more Sessions; what was traced goes on counting."""
-        self._parts.stop()
+        self._fetches.stop()
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it.
@@ -196,8 +196,9 @@ class Blocks(backend.Blocks):
         with compat.control_dependencies(before):
             callback = compat.host_callback(partial(self._ran_in_session, block, inside))
         result._add_control_input(getattr(callback, "op", callback))
-        if block.step and frame.updates:
-            self._parts.add(frame.place.region, result, frame.updates)
+        for ops, site in frame.updates if block.step else ():
+            names = [op.name for op in ops]
+            self._fetches.watch(frame.place.region, names, site, unless=result.name)
 
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""

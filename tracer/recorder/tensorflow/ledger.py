@@ -82,6 +82,39 @@ class Row(NamedTuple):
         return self.next - self.stride
 
 
+class Ring:
+    """Where runs of counters end, in the graph, and what was taken out of it."""
+
+    def __init__(self, size: int, device: str) -> None:
+        self.size = size
+        self.variable = counter_variable(np.zeros((size, 6)), device)
+        self._drained = 0
+        self._rows: dict[int, list[Row]] = defaultdict(list)
+
+    def drain(self, written: int, spare: int = 0) -> None:
+        """Take the new rows out: `written` in all so far; the `spare` oldest of a ring are none."""
+        if written != self._drained:
+            ring = values_of(self.variable)
+            for index in range(max(self._drained, written - self.size + spare), written):
+                number, *row = (int(value) for value in ring[index % self.size])
+                self._rows[number].append(Row(*row))
+            self._drained = written
+
+    def runs_of(self, number: int, now: Row) -> list[Run]:
+        """The runs of the counter with this number, whose state is `now`."""
+        return chain([*(row for row in self._rows[number] if row.ended < now.ended), now])
+
+
+def counter_variable(initial: Any, device: str) -> Any:
+    """A variable with these numbers."""
+    return compat.make_variable(np.asarray(initial, np.int64), device)
+
+
+def values_of(variable: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What such a variable holds now."""
+    return np.asarray(_raw.ReadVariableOp(resource=variable.handle, dtype=tf.int64).numpy())
+
+
 class Use:
     """What one graph adds to a counter: from `taken` on, until it is gone and `released` it."""
 
@@ -114,21 +147,18 @@ class Ledger:
 
     def __init__(self, device: str, steps: int, rows: int = 0) -> None:
         self.device = device
-        self._size = rows or ROWS
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
         """The company of what is called outside of every step."""
         self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self.asks = True
         """Whether each function with a counter asks for its company."""
-        self._clock = self._variable([(steps + 1) * UNIT, 0, 0])
-        self._ring = self._variable(np.zeros((self._size, 6), np.int64))
+        self._clock = counter_variable([(steps + 1) * UNIT, 0, 0], device)
+        self._ring = Ring(rows or ROWS, device)
         self._counters: list[_Counter] = []
         self._keys: list[Hashable] = []
         self._idle: dict[Hashable, list[_Counter]] = defaultdict(list)
         self._dropped: deque[_Counter] = deque()
-        self._rows: dict[int, list[Row]] = defaultdict(list)
-        self._drained = 0
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
     def company(self, graph: Any, ask: Callable[[], Any]) -> Any:
@@ -170,9 +200,9 @@ class Ledger:
             counter.graphs += 1
             counter.lifetime = ref(lifetime, lambda _: self._dropped.append(counter))
         with compat.device(self.device), compat.stop_recording():
-            handles = counter.variable.handle, self._clock.handle, self._ring.handle
+            handles = counter.variable.handle, self._clock.handle, self._ring.variable.handle
             with compat.control_dependencies(after):
-                _advance_function(self._size)(*handles, stamp)
+                _advance_function(self._ring.size)(*handles, stamp)
         return counter.use
 
     def take_number(self) -> int:
@@ -184,7 +214,7 @@ class Ledger:
     def next_number(self) -> int:
         """The number of the step that begins next."""
         with compat.outside_of_graphs():
-            return int(self._read(self._clock)[0]) // UNIT
+            return int(values_of(self._clock)[0]) // UNIT
 
     def read(self) -> tuple[int, list[tuple[Any, Reading]]]:
         """How many steps began so far, and what each counter says of them.
@@ -196,8 +226,8 @@ class Ledger:
         with self._lock, compat.outside_of_graphs():
             before = -1
             for _ in range(_ATTEMPTS):
-                begun = int(self._read(self._clock)[0]) // UNIT - 1
-                states = [self._read(counter.variable) for counter in self._counters]
+                begun = int(values_of(self._clock)[0]) // UNIT - 1
+                states = [values_of(counter.variable) for counter in self._counters]
                 self._drain()
                 readings = [
                     until(self._reading(c, s), begun)
@@ -217,17 +247,9 @@ class Ledger:
         """What an exported function captures, by name."""
         for graph in list(self._companies):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
-        children = {"clock": self._clock, "ring": self._ring}
+        children = {"clock": self._clock, "ring": self._ring.variable}
         children |= {f"counter_{c.number}": c.variable for c in self._counters}
         return children | {"alone": compat.trackable_constant(self.alone)}
-
-    def _variable(self, initial: Any) -> Any:
-        return compat.make_variable(np.asarray(initial, np.int64), self.device)
-
-    @staticmethod
-    def _read(variable: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        values = _raw.ReadVariableOp(resource=variable.handle, dtype=tf.int64).numpy()
-        return np.asarray(values)
 
     def _take_counter(self, key: Hashable) -> _Counter:
         if self._dropped:
@@ -236,7 +258,7 @@ class Ledger:
         if self._idle[key]:
             return self._idle[key].pop()
         number = len(self._counters)
-        counter = _Counter(number, self._variable([number, 0, 0, 0, 0, 0]))
+        counter = _Counter(number, counter_variable([number, 0, 0, 0, 0, 0], self.device))
         self._counters.append(counter)
         self._keys.append(key)
         return counter
@@ -246,7 +268,7 @@ class Ledger:
         self._drain()  # a counter that serves many graphs ends a run with nearly each
         while self._dropped:
             counter = self._dropped.popleft()
-            total = int(self._read(counter.variable)[3])
+            total = int(values_of(counter.variable)[3])
             counter.idle += counter.use.ran(total) == 0
             counter.use.released = total
             counter.use = Use(counter.number, total)
@@ -254,15 +276,7 @@ class Ledger:
             self._idle[self._keys[counter.number]].append(counter)
 
     def _drain(self) -> None:
-        """Take the rows that were written since the last time out of the ring."""
-        rows = int(self._read(self._clock)[2])
-        if rows == self._drained:
-            return
-        ring = self._read(self._ring)
-        for index in range(max(self._drained, rows - self._size), rows):
-            number, *row = (int(value) for value in ring[index % self._size])
-            self._rows[number].append(Row(*row))
-        self._drained = rows
+        self._ring.drain(int(values_of(self._clock)[2]))
 
     def _reading(self, counter: _Counter, state: Any) -> Reading:
         _, *row = (int(value) for value in state)
@@ -270,9 +284,9 @@ class Ledger:
         if not now.total:
             idle = counter.idle + (counter.lifetime is not None)
             return Reading(graphs=counter.graphs, idle=idle)
-        rows = [row for row in self._rows[counter.number] if row.ended < now.ended]
         idle = counter.idle + (counter.lifetime is not None and not counter.use.ran(now.total))
-        return reading_of(chain([*rows, now]), now.total, counter.graphs, idle)
+        runs = self._ring.runs_of(counter.number, now)
+        return reading_of(runs, now.total, counter.graphs, idle)
 
 
 def _take(clock: Any, numbers: Any) -> Any:

@@ -24,7 +24,6 @@ the ring stays empty; one more bit, which each step sets, says when it was looke
 
 import functools
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +33,7 @@ import tensorflow as tf
 from tracer.model.runs import Run
 from tracer.recorder.readout import Reading, reading_of, until
 from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.ledger import Row, chain, traced_once
+from tracer.recorder.tensorflow.ledger import Ring, Row, counter_variable, traced_once, values_of
 
 ROWS = 4096
 """How many runs may end between two readings before detail is lost; more if there are more bits."""
@@ -139,27 +138,12 @@ def _any(bits: Any) -> Any:
     return _raw.Any(input=bits, axis=axes, keep_dims=False)
 
 
-class _Ring:
-    """Where the runs end that have ended, and what was taken out of it."""
+class _Ring(Ring):
+    """Where the runs end that have ended, with the count of its rows."""
 
     def __init__(self, size: int, device: str) -> None:
-        self.size = size
-        self.rows = _variable([0], device)
-        self.ring = _variable(np.zeros((size, 6)), device)
-        self.drained = 0
-        self.taken: dict[int, list[Row]] = defaultdict(list)
-
-    def drain(self) -> None:
-        """Take the rows that were written since the last time."""
-        rows = int(_values(self.rows)[0])
-        if rows == self.drained:
-            return
-        ring = _values(self.ring)
-        # The oldest row of a full ring is where those meet that did not end.
-        for index in range(max(self.drained, rows - self.size + 1), rows):
-            number, *row = (int(value) for value in ring[index % self.size])
-            self.taken[number].append(Row(*row))
-        self.drained = rows
+        super().__init__(size, device)
+        self.rows = counter_variable([0], device)
 
 
 class _Counters:
@@ -171,7 +155,7 @@ class _Counters:
         self.ring = ring
         initial = np.zeros((bits_of(variables), 6))
         initial[:, 0] = range(first, first + len(initial))
-        self.states = _variable(initial, device)
+        self.states = counter_variable(initial, device)
 
 
 def bits_of(variables: Sequence[int]) -> int:
@@ -208,7 +192,7 @@ class Marks:
         ):
             marked = _raw.Pack(values=[*bits, tf.constant(True)])
             ring = counters.ring
-            handles = counters.states.handle, ring.rows.handle, ring.ring.handle
+            handles = counters.states.handle, ring.rows.handle, ring.variable.handle
             _advance_function(ring.size)(*handles, stamp, marked)
 
     def read(self, begun: int) -> dict[tuple[int, ...], list[Reading]]:
@@ -216,8 +200,9 @@ class Marks:
         readings = {}
         with self._lock, compat.outside_of_graphs():
             for counters in self._counters.values():
-                states = _values(counters.states)
-                counters.ring.drain()
+                states = values_of(counters.states)
+                # The oldest row of a full ring is where those meet that did not end.
+                counters.ring.drain(int(values_of(counters.ring.rows)[0]), spare=1)
                 readings[counters.variables] = [
                     until(self._reading(counters, Row(*map(int, row)), int(number)), begun)
                     for number, *row in states
@@ -229,7 +214,7 @@ class Marks:
         children: dict[str, Any] = {}
         with self._lock:
             for ring in self._rings.values():
-                children |= {f"rows_{ring.size}": ring.rows, f"ring_{ring.size}": ring.ring}
+                children |= {f"rows_{ring.size}": ring.rows, f"ring_{ring.size}": ring.variable}
             return children | {f"marks_{c.first}": c.states for c in self._counters.values()}
 
     def _make(self, variables: tuple[int, ...]) -> _Counters:
@@ -247,8 +232,7 @@ class Marks:
     def _reading(counters: _Counters, now: Row, number: int) -> Reading:
         if not now.total:
             return Reading()
-        rows = [row for row in counters.ring.taken[number] if row.ended < now.ended]
-        reading = reading_of(chain([*rows, now]), now.total, 0, 0)
+        reading = reading_of(counters.ring.runs_of(number, now), now.total, 0, 0)
         # A step that turned out to be part of another one is compared by that one.
         within = sum(run.total for flags, runs in reading.runs.items() if flags for run in runs)
         own = reading.runs.get(0, ())
@@ -257,14 +241,6 @@ class Marks:
 
 def _total(runs: Sequence[Run]) -> int:
     return sum(run.total for run in runs)
-
-
-def _variable(initial: Any, device: str) -> Any:
-    return compat.make_variable(np.asarray(initial, np.int64), device)
-
-
-def _values(variable: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.asarray(_raw.ReadVariableOp(resource=variable.handle, dtype=tf.int64).numpy())
 
 
 def _advance(size: int, counters: Any, rows: Any, ring: Any, stamp: Any, bits: Any) -> None:

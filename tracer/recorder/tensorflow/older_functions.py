@@ -15,9 +15,9 @@ and while another function that calls it is traced.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from tracer.kinds import OptimizerKind
 from tracer.recorder import backend
@@ -31,6 +31,7 @@ from tracer.recorder.tensorflow.functions import (
     trace_anew,
 )
 from tracer.recorder.tensorflow.own_variables import iterations_of, own_handles
+from tracer.recorder.tensorflow.sessions import Fetches
 from tracer.recorder.tensorflow.users import (
     Functions,
     being_written,
@@ -55,10 +56,7 @@ class OlderFunctions(backend.OlderFunctions):
         super().__init__()
         self._forgetful: list[_Forgetful] = []
         self._watched: list[tuple[int, ref[Any], _Question]] = []
-        self._fetched: WeakKeyDictionary[Any, dict[tuple[str, ...], list[int]]] = (
-            WeakKeyDictionary()
-        )
-        self._in_sessions: WeakKeyDictionary[Any, list[tuple[int, set[str]]]] = WeakKeyDictionary()
+        self._fetches = Fetches(self._ran_in_session)
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._in_pipelines: list[tuple[Older, ref[Any]]] = []
@@ -74,7 +72,7 @@ class OlderFunctions(backend.OlderFunctions):
     def watching(self) -> bool:  # type: ignore[override]
         """Whether there is any function, or graph of a Session, of which calls are counted here."""
         watched = self._watched or self._in_pipelines or self.unsettled
-        return bool(watched or (self._in_sessions and any(self._in_sessions.values())))
+        return bool(watched or self._fetches.watching)
 
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
@@ -207,28 +205,16 @@ class OlderFunctions(backend.OlderFunctions):
                 if by_name.search(op.name) or (own and _UPDATE.search(op.type))
             }
             if ops:
-                self._in_sessions.setdefault(graph, []).append((index, ops))
-                self._fetched.pop(graph, None)
-                compat.watch_sessions(self.ran)
+                self._fetches.watch(graph, ops, index)
 
-    def ran(self, graph: Any, fetched: Sequence[Any]) -> None:
-        """A Session has run these ops of `graph`."""
-        older = self._in_sessions.get(graph)
-        if older:
-            known = self._fetched.setdefault(graph, {})
-            names = tuple(op.name for op in fetched)
-            if names not in known:
-                needed = compat.needed_by(fetched)
-                known[names] = [index for index, ops in older if not needed.isdisjoint(ops)]
-            for index in known[names]:
-                self.calls[Older(index, SESSION_GRAPH)] += 1
+    def _ran_in_session(self, index: int) -> None:
+        """A Session has run updates of an optimizer."""
+        self.calls[Older(index, SESSION_GRAPH)] += 1
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
-        for graph, known in list(self._in_sessions.items()):
-            self._in_sessions[graph] = [each for each in known if each[0] != index]
-        self._fetched.clear()
-        compat.watch_sessions_no_more(self.ran)
+        self._fetches.drop(index)
+        self._fetches.stop()
         for watched, function, question in self._watched:
             if watched == index:
                 question.asked = False
