@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple, Protocol
 
 from tracer.model.records import Graph
 
+MOST = 256
+"""How many signatures are told apart: a function may be traced anew in each step, without end."""
+
 OTHERS = "(others)"
 """The signature of those that are not told apart any more."""
 
@@ -40,6 +43,39 @@ class Figures:
         """The record of a trace in which `replicas` has the indices of the replicas."""
         figures = dataclasses.asdict(self)
         return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
+
+
+class Tracing:
+    """One graph tracing of a function, and the steps in it."""
+
+    def __init__(self, function: str, signature: str, after: int) -> None:
+        self.function = function
+        self.signature = signature
+        self.after = after
+        self.failed = False
+        self.parted = False
+        """Whether one step was traced in parts, each with some of its variables."""
+        self.step_calls = 0
+
+    def sum_up(
+        self, figures_of: dict[Key, Figures], replica: int, idle: bool, steps: int, inside: int = 0
+    ) -> None:
+        """Add it to the figures of those like it.
+
+        It is `idle` if nothing in it ran, and ran as many `steps`; `inside` it are as many more
+        tracings that never ran.
+        """
+        key = Key(self.function, self.signature, replica)
+        if key not in figures_of and len(figures_of) >= MOST:
+            key = key._replace(signature=OTHERS)
+        figures = figures_of.setdefault(key, Figures(after=self.after))
+        figures.tracings += 1 + inside
+        figures.idle += inside + idle
+        figures.failed += idle and self.failed
+        figures.steps += steps
+        figures.step_calls = max(figures.step_calls, self.step_calls)
+        figures.parted |= self.parted
+        figures.after = min(figures.after, self.after)
 
 
 class Timing(Protocol):

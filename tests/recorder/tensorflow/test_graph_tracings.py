@@ -10,9 +10,8 @@ from support.odometers import ODOMETERS
 import tracer
 from tracer.model.records import Graph
 from tracer.model.summary import summaries_of
-from tracer.recorder.figures import OTHERS
-from tracer.recorder.tensorflow import graph_tracings
-from tracer.recorder.tensorflow.graph_tracings import MOST
+from tracer.recorder import figures as of_tracings
+from tracer.recorder.figures import MOST, OTHERS
 from tracer.reporters.tables import by_method
 
 
@@ -102,7 +101,7 @@ def test_graphs_that_are_gone_are_added_up() -> None:
 def test_signatures_without_end_are_told_of_as_others(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_tracings, "MOST", most)
+    monkeypatch.setattr(of_tracings, "MOST", most)
     weights = tf.Variable([0.0])
     optimizer = tracer.wrap(ODOMETERS["v1"]())
 

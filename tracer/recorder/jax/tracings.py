@@ -11,12 +11,10 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from tracer.recorder import backend
-from tracer.recorder.figures import OTHERS, Cause, Event, Figures, Key, TotalOf
+from tracer.recorder.figures import Cause, Event, Figures, Key, TotalOf, Tracing
 from tracer.recorder.jax import compat
 from tracer.recorder.jax.programs import Program
 
-MOST = 256
-"""How many signatures are told apart: a function may be traced anew in each step, without end."""
 _EVENTS = 1000
 """How many tracings are kept as events, the first ones."""
 _FEW = 3
@@ -25,17 +23,12 @@ Leaves = dict[str, str]
 """The arrays that a function is traced for, by the names of the arguments that they are in."""
 
 
-class _Tracing:
+class _Tracing(Tracing):
     """One function that is traced, with the blocks in it."""
 
     def __init__(self, function: str, leaves: Leaves, after: int) -> None:
-        self.function = function
-        self.signature = signature_of(leaves)
-        self.after = after
+        super().__init__(function, signature_of(leaves), after)
         self.programs: list[Program] = []
-        self.failed = False
-        self.step_calls = 0
-        self.parted = False
         self._steps: WeakKeyDictionary[Any, list[_Handed]] = WeakKeyDictionary()
 
     def add_step(
@@ -55,19 +48,10 @@ class _Tracing:
 
     def add_to(self, figures_of: dict[Key, Figures]) -> None:
         """Add what is known of it by now."""
-        key = Key(self.function, self.signature, 0)
-        if key not in figures_of and len(figures_of) >= MOST:
-            key = key._replace(signature=OTHERS)
-        figures = figures_of.setdefault(key, Figures(after=self.after))
         idle = not any(program.total for program in self.programs)
         steps = [each.told[0] for each in self.programs if each.work.role == "step"]
-        figures.tracings += 1
-        figures.idle += idle
-        figures.failed += idle and self.failed
-        figures.steps += sum(steps) if steps else max(each.told[0] for each in self.programs)
-        figures.step_calls = max(figures.step_calls, self.step_calls)
-        figures.parted |= self.parted
-        figures.after = min(figures.after, self.after)
+        ran = sum(steps) if steps else max(each.told[0] for each in self.programs)
+        self.sum_up(figures_of, 0, idle, ran)
 
 
 class _Handed:

@@ -7,14 +7,11 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tracer.recorder import backend
-from tracer.recorder.figures import OTHERS, Event, Figures, Key, TotalOf
+from tracer.recorder.figures import Event, Figures, Key, TotalOf, Tracing
 from tracer.recorder.tensorflow import compat
 from tracer.recorder.tensorflow.causes import Events
 from tracer.recorder.tensorflow.functions import Definition
 from tracer.recorder.tensorflow.ledger import Use
-
-MOST = 256
-"""How many signatures are told apart: a function may be traced anew in each step, without end."""
 
 
 class _BlockInGraph(NamedTuple):
@@ -33,20 +30,15 @@ class Handed(NamedTuple):
     """The name of the first gradient in the graph; empty if that is not known."""
 
 
-class _Tracing:
+class _Tracing(Tracing):
     """An outermost graph with the blocks in it."""
 
     def __init__(self, root: Any, after: int, event: Event | None) -> None:
+        super().__init__(compat.function_name(root), compat.signature(root), after)
         self.root_id = id(root)
         self.event = event
         self.root: ref[Any] | None = None
-        self.function = compat.function_name(root)
-        self.signature = compat.signature(root)
-        self.after = after
         self.blocks: list[_BlockInGraph] = []
-        self.failed = False
-        self.step_calls = 0
-        self.parted = False
         self._steps_in: WeakKeyDictionary[Any, dict[int, list[Handed]]] = WeakKeyDictionary()
         self._places: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
@@ -76,19 +68,9 @@ class _Tracing:
             for block in self.blocks
         ]
         steps = [times for block, times in ran if block.step and block.replica == replica]
-        key = Key(self.function, self.signature, replica)
-        if key not in figures_of and len(figures_of) >= MOST:
-            key = key._replace(signature=OTHERS)
-        figures = figures_of.setdefault(key, Figures(after=self.after))
-        inside = self._idle_inside(ran)
         idle = not any(times for _, times in ran)
-        figures.tracings += 1 + inside
-        figures.idle += inside + idle
-        figures.failed += idle and self.failed
-        figures.steps += sum(steps) if steps else max(times for _, times in ran)
-        figures.step_calls = max(figures.step_calls, self.step_calls)
-        figures.parted |= self.parted
-        figures.after = min(figures.after, self.after)
+        ran_steps = sum(steps) if steps else max(times for _, times in ran)
+        self.sum_up(figures_of, replica, idle, ran_steps, self._idle_inside(ran))
 
     def _idle_inside(self, ran: list[tuple[_BlockInGraph, int]]) -> int:
         """How many graphs with a step in them, inside the outermost one, never ran, if others did.
