@@ -26,7 +26,6 @@ from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
 from tracer.recorder.torch_optim.under_way import (
     ASKED,
     STEP,
-    Ending,
     Step,
     Unsure,
     drop_ended,
@@ -513,12 +512,13 @@ class Watch:
         frame = Frame()
         frame.recorder, frame.python = recorder, None
         recorder.enter(frame, self.index, step.method, "step")
-        frame.result = Ending(step.program, step.skipped, step.unsure)
+        frame.result = step
         frame.sites += step.requests or ()
         frame.sites += inside
         if step.held is not None:
             step.seen = self._seen_since(step, step.held)
-        frame.begun = step.seen
+        step.begun = step.layouts = step.held = None  # while it waits for the device
+        step.copies = {}
         recorder.leave(frame, False)
         recorder.handing.called()
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import CodeType, FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.kinds import OptimizerKind
@@ -206,10 +206,6 @@ class Assigning:
         """An apply method was called on `variable`, and its ops are the last ones of `graph`."""
 
 
-def _no_ledger(device: str, steps: int) -> NoReturn:
-    raise NotImplementedError("nothing is counted without Python")
-
-
 class Blocks:
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
@@ -218,7 +214,7 @@ class Blocks:
     no_effects = "effects are not known: this backend does not compare variables"
 
     def __init__(self, root: Root) -> None:
-        self.counters: Counters[Any, Any] = Counters(_no_ledger)
+        self.counters = Counters()
         self.callers = Callers()
         self.tracings = Tracings()
         self.assigning = Assigning()

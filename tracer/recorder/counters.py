@@ -1,17 +1,15 @@
-"""Where executions are counted: one ledger a replica for graphs, and logs for what Python counts.
+"""Where executions are counted: logs of what Python counts, and what a backend adds for programs.
 
-Both use the numbers of the same steps. A replica has no ledger until a graph needs one; until then
-its numbers are Python's. A reader holds the lock, so that no step has taken its number and is not
-yet in its log; what graphs do meanwhile the ledger sorts out. What a ledger is, the backend says.
+Both use the numbers of the same steps. A reader holds the lock, so that no step has taken its
+number and is not yet in its log; what programs do meanwhile the backend sorts out.
 """
 
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from tracer.model.records import Observation
-from tracer.recorder.frames import Frame
 from tracer.recorder.hostlog import HostLog
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import Reading
@@ -41,51 +39,6 @@ class Source(NamedTuple):
     """In graphs: the variables of the step and the place among them; None for a log."""
 
 
-class Ledger(Protocol):
-    """What counts, on one replica, what runs without Python."""
-
-    asks: bool
-    """Whether each function with a counter asks for its company."""
-
-    def read(self) -> tuple[int, Sequence[tuple[CountedBlock, Reading]]]:
-        """How many steps began, and the blocks; each keeps its place for good."""
-
-    def take_number(self) -> int:
-        """The number of a step that begins outside of every graph."""
-
-    def next_number(self) -> int:
-        """The number of the step that begins next."""
-
-    def children(self) -> Mapping[str, Any]:
-        """What an exported function captures, by name."""
-
-    def handles(self) -> Iterable[Any]:
-        """The handles of which each graph with a counter captures one."""
-
-
-class Effects(Protocol):
-    """What compares the variables before and after each step, if that is asked for."""
-
-    def hold(self, frame: Frame, index: int, variable: Any) -> None:
-        """The step `frame` is handed the variable with this index: read it, before it changes."""
-
-    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
-        """What is to be logged of a step that Python counts, when it has ended."""
-
-    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
-        """Log what was `seen` of a step; the lock of the counters is held."""
-
-    def read(self, replica: int, begun: int) -> Mapping[Source, Reading]:
-        """What was counted on a replica, of the steps up to `begun`."""
-
-    def children(self) -> Mapping[str, Any]:
-        """What an exported function captures, by name."""
-
-
-L = TypeVar("L", bound=Ledger)
-E = TypeVar("E", bound=Effects)
-
-
 class ReplicaCounts(NamedTuple):
     """What was counted on a replica: see `readout.Begun`."""
 
@@ -110,38 +63,41 @@ NOTHING_COUNTED = ReplicaCounts(0, {}, frozenset(), frozenset(), frozenset(), Tr
 Counts = dict[int, ReplicaCounts]
 
 
-class Counters(Generic[L, E]):
-    """The counters of one root optimizer, by replica."""
+class Counters:
+    """The counters of one root optimizer, by replica: here all that Python counts."""
 
-    def __init__(self, new_ledger: Callable[[str, int], L]) -> None:
-        """`new_ledger` makes one on a device, for a replica with so many steps so far."""
+    in_programs = False
+    """Whether anything is counted in programs, that run without Python."""
+    ask = True
+    """Whether each function with a counter asks for its company, and no Session has one."""
+
+    def __init__(self) -> None:
         self.lock = threading.RLock()
         self.stepped: Callable[[], None] = lambda: None
         """Called with each step of a program of which no call is seen, but what it tells."""
-        self.ledgers: dict[int, L] = {}
         self.logs: dict[CountedBlock, HostLog] = {}
-        self.effects: E | None = None
-        """What steps do to the variables; None if that is not asked for, at this moment."""
-        self.compared: E | None = None
+        self.effects: Any = None
+        """What compares the variables of each step, an `effects.Logs`; None if that is not asked
+        for, at this moment."""
+        self.compared: Any = None
         """The same, if it was asked for at any time."""
         self.session_graphs: Counter[CountedBlock] = Counter()
         """How often each block was traced into a graph of a Session."""
         self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
         """By replica, from which step on they were asked for, and no more; None if they still are.
         """
-        self._new_ledger = new_ledger
-        self._numbers: Counter[int] = Counter()  # taken before there was a ledger
+        self._numbers: Counter[int] = Counter()  # that Python has given
         self._empty: dict[int, set[int]] = defaultdict(set)
         self._torn: dict[int, set[int]] = defaultdict(set)
 
-    def compare(self, wanted: bool, new_effects: Callable[[], E]) -> bool:
+    def compare(self, wanted: bool, new_effects: Callable[[], Any]) -> bool:
         """Compare the variables of each step, or no more; returns whether that is new."""
         with self.lock:
             if wanted == (self.effects is not None):
                 return False
             if self.compared is None:
                 self.compared = new_effects()
-            now = {each: self.next_number(each) for each in {*self._numbers, *self.ledgers}}
+            now = {each: self.next_number(each) for each in list(self._numbers)}
             if wanted:
                 self._compared.append((now, None))
             else:
@@ -149,37 +105,19 @@ class Counters(Generic[L, E]):
             self.effects = self.compared if wanted else None
             return True
 
-    def ledger(self, replica: int, device: str) -> L:
-        """The ledger of a replica, which is made on `device` if there is none."""
-        with self.lock:
-            ledger = self.ledgers.get(replica)
-            if ledger is None:
-                ledger = self.ledgers[replica] = self._new_ledger(device, self._numbers[replica])
-            return ledger
-
-    @property
-    def in_programs(self) -> bool:
-        """Whether anything is counted in programs, that run without Python."""
-        return bool(self.ledgers)
-
-    @property
-    def ask(self) -> bool:
-        """Whether each function with a counter asks for its company, and no Session has one."""
-        return not self.session_graphs and all(each.asks for each in self.ledgers.values())
-
     def take_number(self, replica: int) -> int:
-        """The number of a step that begins outside of every graph."""
+        """The number of a step that begins outside of every program."""
         with self.lock:
-            ledger = self.ledgers.get(replica)
-            if ledger is None:
-                self._numbers[replica] += 1
-                return self._numbers[replica]
-        return ledger.take_number()
+            self._numbers[replica] += 1
+            return self._numbers[replica]
 
     def next_number(self, replica: int) -> int:
         """The number of the step that begins next."""
-        ledger = self.ledgers.get(replica)
-        return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
+        return self._numbers[replica] + 1
+
+    def _read_programs(self) -> Mapping[int, tuple[int, Sequence[tuple[CountedBlock, Reading]]]]:
+        """By replica how many steps began, and the blocks of programs, each in its place."""
+        return {}
 
     def give_up(self, numbers: dict[int, int]) -> None:
         """These numbers, by replica, are of a step that ran nothing, but perhaps functions."""
@@ -208,8 +146,7 @@ class Counters(Generic[L, E]):
 
     def steps(self) -> int:
         """How many steps began, on the replica with the most."""
-        replicas = {*self._numbers, *self.ledgers}
-        return max((self.next_number(replica) - 1 for replica in replicas), default=0)
+        return max((self.next_number(each) - 1 for each in list(self._numbers)), default=0)
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica; a block keeps its key for good.
@@ -218,9 +155,9 @@ class Counters(Generic[L, E]):
         """
         running = list(under_way)
         counts: Counts = {}
-        for replica in sorted({block.replica for block in self.logs} | set(self.ledgers)):
-            ledger = self.ledgers.get(replica)
-            steps, counted = (self._numbers[replica], ()) if ledger is None else ledger.read()
+        programs = self._read_programs()
+        for replica in sorted({block.replica for block in self.logs} | programs.keys()):
+            steps, counted = programs.get(replica, (self._numbers[replica], ()))
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
             for block, log in self.logs.items():
                 if block.replica == replica:
@@ -239,14 +176,4 @@ class Counters(Generic[L, E]):
 
     def variables(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
-        with self.lock:
-            variables = {
-                f"replica_{replica}_{name}": variable
-                for replica, ledger in self.ledgers.items()
-                for name, variable in ledger.children().items()
-            }
-            return variables | dict({} if self.compared is None else self.compared.children())
-
-    def handles(self) -> list[Any]:
-        """The handles of which each graph with a counter captures one."""
-        return [handle for ledger in self.ledgers.values() for handle in ledger.handles()]
+        return {} if self.compared is None else dict(self.compared.children())

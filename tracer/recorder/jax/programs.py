@@ -20,7 +20,7 @@ What is told comes on threads of XLA, several at once. They take the lock of the
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -227,7 +227,7 @@ class _Told:
         self.moved += row.after - row.before
 
 
-class Programs(Counters[Any, Any]):
+class Programs(Counters):
     """The counters of one root optimizer: what runs in programs, and what Python counts."""
 
     def __init__(
@@ -236,7 +236,7 @@ class Programs(Counters[Any, Any]):
         note: Callable[[str], None],
         fault: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(_no_ledger)
+        super().__init__()
         self.fault = fault
         self.all: list[Program] = []
         """What was traced."""
@@ -259,7 +259,7 @@ class Programs(Counters[Any, Any]):
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
 
     @property
-    def in_programs(self) -> bool:
+    def in_programs(self) -> bool:  # type: ignore[override]
         """Whether anything was traced that counts."""
         return bool(self.all)
 
@@ -542,7 +542,3 @@ def _is_in(part: Row, step: Row, stepped: bool) -> bool:
     if not stepped and step.before < step.after:
         return step.before <= part.before < step.after
     return step.before <= part.before and part.after <= step.after
-
-
-def _no_ledger(device: str, steps: int) -> NoReturn:
-    raise NotImplementedError("JAX tells what runs; nothing is counted without Python")

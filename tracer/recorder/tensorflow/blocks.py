@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from tracer.recorder import backend
-from tracer.recorder.counters import CountedBlock, Counters
+from tracer.recorder.counters import CountedBlock
 from tracer.recorder.effects import UNHANDED
 from tracer.recorder.frames import EAGER, Frame, Place, applying, outermost
 from tracer.recorder.older import SESSION_GRAPH
@@ -35,6 +35,7 @@ from tracer.recorder.stamps import APPLYING, UNIT, WITHIN
 from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.assigning import Assigning
 from tracer.recorder.tensorflow.callers import Callers, Inside
+from tracer.recorder.tensorflow.counters import LedgerCounters
 from tracer.recorder.tensorflow.effects import Effects
 from tracer.recorder.tensorflow.graph_tracings import Handed, Tracings
 from tracer.recorder.tensorflow.ledger import Ledger, Use
@@ -47,14 +48,14 @@ class Blocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
     new_effects = Effects
-    counters: Counters[Ledger, Effects]
+    counters: LedgerCounters
     callers: Callers
     tracings: Tracings
     assigning: Assigning
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self.counters = Counters(Ledger)
+        self.counters = LedgerCounters()
         self.tracings = Tracings()
         self.assigning = Assigning()
         self.callers = Callers(self.threads)

@@ -7,17 +7,16 @@ parameters on a device, where effects are asked for.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
 
 from tracer.recorder import backend
 from tracer.recorder.backend import Stepped
 from tracer.recorder.counters import CountedBlock, Counters, Counts
 from tracer.recorder.frames import Frame
 from tracer.recorder.stamps import UNIT
-from tracer.recorder.torch.effects import Effects, Seen
+from tracer.recorder.torch.effects import Effects
 from tracer.recorder.torch_optim import compat
-from tracer.recorder.torch_optim.under_way import Unsure, drop_raised
+from tracer.recorder.torch_optim.under_way import Step, drop_raised
 
 MOST = 4096
 """How many steps wait at most; then they are counted, and the program waits once."""
@@ -27,22 +26,11 @@ PROGRAM = "torch.compile"
 """What stands for the name of a function, where `torch.compile` made a program of a step."""
 
 
-class _Waiting(NamedTuple):
-    """A step that has ended."""
-
-    block: CountedBlock
-    skipped: Any
-    """What says whether it was skipped; None if it was not."""
-    unsure: Sequence[Unsure]
-    seen: Seen | None
-    """What was seen of the parameters, if effects are asked for."""
-
-
-class _Counters(Counters[Any, Any]):
+class _Counters(Counters):
     """The counters of one root optimizer."""
 
     def __init__(self, blocks: "Blocks") -> None:
-        super().__init__(lambda device, steps: None)
+        super().__init__()
         self._blocks = blocks
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
@@ -60,27 +48,23 @@ class Blocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = _Counters(self)
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[CountedBlock, Step]] = []
         self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
 
     def close(self, frame: Frame, failed: bool) -> None:
-        """A step has ended: count it. `frame.result` says what is special of it: an `Ending`.
-
-        In `frame.begun` is what was seen of the parameters.
-        """
-        program, skipped, unsure = frame.result
-        function = "" if program is None else PROGRAM
+        """A step has ended, which is `frame.result`: count it."""
+        step: Step = frame.result
+        function = "" if step.program is None else PROGRAM
         block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
+        is_known = step.skipped is None and not step.unsure
         with self.counters.lock:
-            if program is not None:
-                self._programs[block].add(program)
+            if step.program is not None:
+                self._programs[block].add(step.program)
                 self.counters.session_graphs[block] = len(self._programs[block])
-            step = _Waiting(block, skipped, unsure, frame.begun)
-            is_known = skipped is None and not unsure
             if is_known and not self._waiting and (step.seen is None or step.seen.is_there):
-                self._count(step)
+                self._count(block, step)
                 return
-            self._waiting.append(step)
+            self._waiting.append((block, step))
             if len(self._waiting) > MOST:
                 self.settle()
 
@@ -104,14 +88,13 @@ class Blocks(backend.Blocks):
         """Count the steps that wait; this waits for the device."""
         with self.counters.lock:
             waiting, self._waiting = self._waiting, []
-            for step in waiting:
-                self._count(step)
+            for block, step in waiting:
+                self._count(block, step)
 
-    def _count(self, step: _Waiting) -> None:
+    def _count(self, block: CountedBlock, step: Step) -> None:
         """Count a step now; the lock is held."""
-        block, skipped, unsure, seen = step
-        skips = skipped is not None and bool(float(skipped))
-        for each in unsure:
+        skips = step.skipped is not None and bool(float(step.skipped))
+        for each in step.unsure:
             if not bool(each.is_same):
                 block = block._replace(sites=(*block.sites, each.site))
             elif each.note and not skips:
@@ -121,5 +104,5 @@ class Blocks(backend.Blocks):
             block = block._replace(sites=tuple(kept))
         stamp = UNIT * self.counters.take_number(block.replica)
         self.counters.log(block, stamp)
-        if seen is not None and self.counters.compared is not None:
-            self.counters.compared.log(block.replica, seen.sources(), stamp)
+        if step.seen is not None and self.counters.compared is not None:
+            self.counters.compared.log(block.replica, step.seen.sources(), stamp)

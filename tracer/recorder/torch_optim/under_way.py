@@ -26,17 +26,6 @@ class Watch(Protocol):
         """A step was ended by an exception; an inner one, if the step around it went on."""
 
 
-class Ending(NamedTuple):
-    """What is special of a step that has ended."""
-
-    program: int | None
-    """The number of the program of which it is a run; None if Python ran it."""
-    skipped: Any
-    """A number on the device: whether it was skipped; None if that is known."""
-    unsure: "Sequence[Unsure]" = ()
-    """The parameters of which only the device knows whether it updated them."""
-
-
 class Unsure(NamedTuple):
     """A parameter that a step may have updated."""
 
@@ -94,9 +83,11 @@ class Step:
         self.inside: list[int] | None = None
         """Those of what was called in it; None if no step was."""
         self.skipped: Any = None
+        """A number on the device: whether it was skipped; None if that is known."""
         self.unsure: Sequence[Unsure] = ()
+        """The parameters of which only the device knows whether it updated them."""
         self.program: int | None = None
-        """See `Ending`."""
+        """The number of the program of which it is a run; None if Python ran it."""
 
 
 class _Thread(NamedTuple):
