@@ -369,7 +369,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "no trace": (["report", "text.json"], "text.json: is not a trace file"),
     "folder": (["report", "empty"], "empty: is a folder without a trace file"),
     "variable": (["report", "eager.json", "--variable", "dence/kernel"], "holds dense/kernel"),
-    "step": (["report", "eager.json", "--step", "11:"], "the trace holds the steps 1 to 10"),
+    "step": (["report", "eager.json", "--step", "11:"], "the trace holds 10 steps"),
     "no step": (["report", "eager.json", "--step", "a"], "'a' is not A:B"),
     "half of the steps": (["report", "eager.json", "--step", "3-"], "'3-' is not A:B or A-B"),
     "where help is": (["report", "eager.json", "--colour"], "(see tracer report --help)"),

@@ -1063,5 +1063,5 @@ def test_one_is_singular() -> None:
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
-    with pytest.raises(UnknownName, match="the trace holds step 1 alone"):
+    with pytest.raises(UnknownName, match="the trace holds 1 step"):
         select(alone, steps=range(2, 3))
