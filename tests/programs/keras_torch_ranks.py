@@ -1,10 +1,9 @@
 """Keras on PyTorch in one of several processes, which `DistributedDataParallel` keeps alike.
 
-KERAS_BACKEND=torch RANK=0 WORLD_SIZE=2 python keras_torch_ranks.py FOLDER
+KERAS_BACKEND=torch python keras_torch_ranks.py RANK PORT FOLDER
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -22,10 +21,9 @@ class Odometer(keras.optimizers.Optimizer):  # type: ignore[misc]
         self.assign_add(variable, keras.ops.ones(variable.shape, variable.dtype))  # type: ignore[attr-defined]
 
 
-def main(folder: Path) -> None:
+def main(rank: int, port: str, folder: Path) -> None:
     """Train with one optimizer that gets each variable, and one that gets all at once."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    group.init_process_group("gloo", f"file://{folder / 'meeting'}", rank=rank, world_size=ranks)
+    group.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     keras.utils.set_random_seed(1)
     truth = {}
@@ -52,4 +50,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

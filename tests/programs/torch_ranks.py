@@ -1,10 +1,12 @@
-"""Two processes that train with PyTorch: `torch_ranks.py WAY FOLDER`; each writes its trace.
+"""One of two processes that train with PyTorch in each way: `torch_ranks.py RANK PORT FOLDER`.
 
 The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too;
-`fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing. Each
-prints what the odometers say. Third argument: a free port.
+`fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing; and `fsdp2`.
+The trace of each way is in a folder of that name. It prints a line of JSON: what the odometers of
+each way say, and how many parameters the optimizer of this rank has.
 """
 
+import json
 import os
 import sys
 from contextlib import nullcontext
@@ -12,7 +14,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from support.torch_odometers import Odometer, readings
 
 import tracer
@@ -20,10 +21,7 @@ import tracer
 STEPS = 5
 
 
-def train(rank: int, way: str, folder: str, port: int) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=timedelta(seconds=60))
+def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
     torch.manual_seed(0)
     inner = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     for parameter in inner.parameters():
@@ -53,15 +51,26 @@ def train(rank: int, way: str, folder: str, port: int) -> None:
             optimizer.zero_grad()
             model(torch.ones(4, 3) * (rank + 1)).sum().backward()
             optimizer.step()
+    os.makedirs(folder, exist_ok=True)
     tracer.trace_of(optimizer).save(folder)
     own = [
         p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
     ]
     whole = [p.full_tensor() if way == "fsdp2" else p for p in model.parameters()]
     held = [torch.cat([each.detach().flatten(), torch.zeros(1)]) for each in whole]
-    print(f"rank {rank}: {readings(held)}, {len(own)} of its own", flush=True)
-    dist.destroy_process_group()
+    return readings(held), len(own)
 
 
 if __name__ == "__main__":
-    mp.spawn(train, args=(sys.argv[1], sys.argv[2], int(sys.argv[3])), nprocs=2)
+    rank, port, folder = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        f"tcp://127.0.0.1:{port}",
+        rank=int(rank),
+        world_size=2,
+        timeout=timedelta(seconds=60),
+    )
+    ways = ("ddp", "zero", "fsdp", "fsdp2")
+    print(json.dumps({way: train(int(rank), way, f"{folder}/{way}") for way in ways}))
+    dist.destroy_process_group()

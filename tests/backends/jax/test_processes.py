@@ -1,32 +1,16 @@
 """Two processes: each counts for itself what it can, and their files are one run."""
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support import ranks
 
 import tracer
-
-PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 def moves_of_two(program: str, folder: Path) -> list[float]:
     """What two processes of a program print at last: how far the weights moved in each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAMS / program), str(rank), str(port), str(folder)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    printed = [process.communicate(timeout=300)[0] for process in processes]
-    return [float(each.split()[-1]) for each in printed]
+    return [float(each.split()[-1]) for each in ranks.launch(program, folder)]
 
 
 @pytest.mark.long

@@ -1,7 +1,8 @@
 """Keras on PyTorch in code that `torch.compile` compiles: as exact, and compiled as without it.
 
 Most of it is compiled for the backend `eager` of `torch.compile`, which runs the graphs that Dynamo
-found as they are: that is quick, and Dynamo's part is what matters here. Inductor has a test, too.
+found as they are: that is quick, and Dynamo's part is what matters here. Inductor compiles a step
+of one graph; steps of many graphs, each of which takes its C++ compiler seconds, are for `sweep`.
 """
 
 import functools
@@ -37,6 +38,7 @@ pytestmark = [
 ]
 
 scaled = keras.optimizers.LossScaleOptimizer
+COMPILE = torch.compile
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +46,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is compiled yet, and what will be is not for Inductor."""
     torch._dynamo.reset()
     counters.clear()
-    compiler = functools.partial(torch.compile, backend="eager")
-    monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setattr(torch, "compile", functools.partial(COMPILE, backend="eager"))
     yield
     torch._dynamo.reset()
 
@@ -67,8 +68,14 @@ def breaks() -> int:
     return sum(counters["graph_break"].values())
 
 
-@pytest.mark.parametrize("odometer", [Odometer, ParallelOdometer])
-def test_a_compiled_step_of_the_program(odometer: Any) -> None:
+@pytest.mark.parametrize(
+    ("odometer", "backend"),
+    [(Odometer, "eager"), (ParallelOdometer, "eager"), (ParallelOdometer, "inductor")],
+)
+def test_a_compiled_step_of_the_program(
+    odometer: Any, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(COMPILE, backend=backend))
     optimizer = tracer.wrap(odometer())
     variables = model(optimizer).trainable_variables
     step = compiled_step(optimizer, variables)
@@ -119,24 +126,32 @@ def test_apply_gradients_with_a_gradient_of_none() -> None:
     assert variables[0].path in str(trace.findings())
 
 
-def accumulating(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any], list[int]]:
+def accumulating() -> tuple[Any, list[Any], list[int]]:
     optimizer = tracer.wrap(ParallelOdometer(gradient_accumulation_steps=3))
     return optimizer, [1.0] * 8, [0, 0, 4] * 2 + [0, 0]
 
 
-def skipping(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any], list[int]]:
-    monkeypatch.undo()  # by Inductor
+def skipping() -> tuple[Any, list[Any], list[int]]:
     gradients = [1.0, np.inf, 1.0, 1.0, np.nan, 1.0]
     return tracer.wrap(scaled(Odometer())), gradients, [4, 0, 4, 4, 0, 4]
 
 
-@pytest.mark.parametrize("make", [accumulating, skipping])
+@pytest.mark.parametrize(
+    ("make", "backend"),
+    [
+        (accumulating, "eager"),
+        (skipping, "eager"),
+        pytest.param(skipping, "inductor", marks=pytest.mark.sweep),
+    ],
+)
 def test_steps_whose_graphs_break(
-    make: Callable[[pytest.MonkeyPatch], tuple[Any, list[float], list[int]]],
+    make: Callable[[], tuple[Any, list[float], list[int]]],
+    backend: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Keras asks a tensor which branch to take, so there are several graphs, and Python between."""
-    optimizer, gradients, per_step = make(monkeypatch)
+    monkeypatch.setattr(torch, "compile", functools.partial(COMPILE, backend=backend))
+    optimizer, gradients, per_step = make()
     variables = model(optimizer).trainable_variables
     step = compiled_step(optimizer, variables)
     for gradient in gradients:

@@ -1,36 +1,20 @@
 """Two processes with `DistributedDataParallel`: each is a worker, and their traces are merged."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ranks
 
 import tracer
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks wrote."""
     made = tmp_path_factory.mktemp("ranks")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, ROOT / "tests" / "programs" / "keras_torch_ranks.py", made],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "RANK": str(rank), "WORLD_SIZE": "2"},
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, said = rank.communicate(timeout=300)
-        assert rank.returncode == 0, said
+    ranks.launch("keras_torch_ranks.py", made)
     return made
 
 

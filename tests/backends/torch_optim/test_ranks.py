@@ -1,37 +1,28 @@
 """Several processes of `torch.distributed`: each rank is a worker."""
 
-import os
-import re
-import socket
-import subprocess
-import sys
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support import ranks
 
 import tracer
 
 pytest.importorskip("torch")  # which other processes import
 
-PROGRAM = Path(__file__).parents[2] / "programs" / "torch_ranks.py"
+Ran = tuple[Path, list[tuple[list[int], int]]]
+"""The folder of the traces, and by rank what the odometers say and how many are its own."""
 
 
-def ran(way: str, folder: Path) -> list[tuple[list[int], int]]:
-    """Train in two processes; what the odometers of each rank say, and how many are its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    path = os.pathsep.join(each for each in sys.path if each)
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), way, str(folder), str(port)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    said = sorted(re.findall(r"rank (\d): \[(.*?)\], (\d)", done.stdout))
-    return [([int(n) for n in weights.split(",")], int(own)) for _, weights, own in said]
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """Each way to train in two processes, which one launch goes through."""
+    folder = tmp_path_factory.mktemp("ranks")
+    printed: list[dict[str, Any]] = [
+        json.loads(each.splitlines()[-1]) for each in ranks.launch("torch_ranks.py", folder)
+    ]
+    return {way: (folder / way, [tuple(each[way]) for each in printed]) for way in printed[0]}
 
 
 def changed(trace: tracer.CallTrace) -> dict[tuple[object, ...], int]:
@@ -40,23 +31,22 @@ def changed(trace: tracer.CallTrace) -> dict[tuple[object, ...], int]:
     return trace.count("compared", by=("worker",))
 
 
-@pytest.mark.long
-def test_data_parallel(tmp_path: Path) -> None:
-    assert ran("ddp", tmp_path) == [([5] * 4, 4), ([5] * 4, 4)]
-    trace = tracer.load(tmp_path)
+def test_data_parallel(ran: dict[str, Ran]) -> None:
+    folder, odometers = ran["ddp"]
+    assert odometers == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(folder)
     assert (trace.workers, trace.steps) == (("rank:0", "rank:1"), 5)
     assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
     assert trace.complete and trace.findings() == []
     assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}
     assert "Each step made 4 updates on each of 2 ranks" in trace.answer()
     # One rank alone: the other one is missing.
-    assert not tracer.merge([tracer.load(tmp_path / "rank-0.json")]).complete
+    assert not tracer.merge([tracer.load(folder / "rank-0.json")]).complete
 
 
-@pytest.mark.long
-def test_an_optimizer_that_is_split(tmp_path: Path) -> None:
-    odometers = ran("zero", tmp_path)
-    trace = tracer.load(tmp_path)
+def test_an_optimizer_that_is_split(ran: dict[str, Ran]) -> None:
+    folder, odometers = ran["zero"]
+    trace = tracer.load(folder)
     assert [weights for weights, _ in odometers] == [[5] * 4] * 2
     own = [each for _, each in odometers]
     assert sum(own) == 4
@@ -67,11 +57,10 @@ def test_an_optimizer_that_is_split(tmp_path: Path) -> None:
     assert trace.complete and trace.findings() == []
 
 
-@pytest.mark.long
-def test_parameters_that_are_split(tmp_path: Path) -> None:
+def test_parameters_that_are_split(ran: dict[str, Ran]) -> None:
     """FSDP with `use_orig_params`: a rank holds a part of a parameter, or nothing of it."""
-    odometers = ran("fsdp", tmp_path)
-    trace = tracer.load(tmp_path)
+    folder, odometers = ran["fsdp"]
+    trace = tracer.load(folder)
     assert sorted(each for weights, _ in odometers for each in weights) == [0] * 3 + [5] * 5
     names = [each.name for each in trace.variables]
     assert names == ["0.weight", "0.bias", "1.weight", "1.bias"]
@@ -80,13 +69,14 @@ def test_parameters_that_are_split(tmp_path: Path) -> None:
         assert [counted.get((f"rank:{rank}", name), 0) for name in names] == weights
     assert trace.complete and trace.findings() == []
     for rank in (0, 1):  # nor is a part of which a rank holds nothing without a gradient
-        assert tracer.load(tmp_path / f"rank-{rank}.json").findings() == []
+        assert tracer.load(folder / f"rank-{rank}.json").findings() == []
 
 
-def test_a_shard_without_elements_cannot_change(tmp_path: Path) -> None:
+def test_a_shard_without_elements_cannot_change(ran: dict[str, Ran]) -> None:
     """The last layer has one row, so `fully_shard` leaves nothing of it to rank 1."""
-    assert ran("fsdp2", tmp_path) == [([5] * 4, 4), ([5] * 4, 4)]
-    trace = tracer.load(tmp_path)
+    folder, odometers = ran["fsdp2"]
+    assert odometers == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(folder)
     assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
     assert changed(trace) == {("rank:0",): 20, ("rank:1",): 20}
     assert trace.complete and trace.findings() == []
