@@ -197,8 +197,7 @@ def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, g
         for first, last, number in found:
             chosen, cell = steps[first - 1 : last], kept.cells[number]
             idle = both[first - 1 : last].count(0) if any(steps) else cell.idle
-            counts = (min(chosen), max(chosen), len(chosen), sum(chosen), 0)
-            assert cell[:5] == counts
+            assert cell[:5] == (min(chosen), max(chosen), len(chosen), sum(chosen), 0)
             assert cell.without == chosen.count(0)
             assert cell.idle == idle
             assert size or len(set(chosen)) == 1

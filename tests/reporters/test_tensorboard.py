@@ -1,9 +1,11 @@
 """What the report for TensorBoard holds, read back by TensorBoard's own reader."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image, ImageColor
 from support import traces
 from support.traces import block, called, request, step, update
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -11,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tracer.model.excerpt import select
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
-from tracer.reporters import formats, tensorboard
+from tracer.reporters import colors, formats, tensorboard
 
 
 def written(trace: Trace, folder: Path) -> Any:
@@ -87,6 +89,16 @@ def test_writing_again_replaces_what_was_written(tmp_path: Path) -> None:
     events = written(traces.embedding_on_two_replicas(), tmp_path)
     assert len(points(events, "tracer/skipped")) == 5
     assert len(list((tmp_path / "tracer").iterdir())) == 1
+
+
+def test_the_picture_marks_what_came_of_the_weights(tmp_path: Path) -> None:
+    """Of 10 steps, 4 to 6 leave the kernel as it is, and the bias is not finite from 8 on."""
+    image = written(traces.with_effects(), tmp_path).Images("tracer/heat map")[0]
+    picture = Image.open(io.BytesIO(image.encoded_image_string)).convert("RGB")
+    for mark, above_end, first, last in (("unchanged", 140, 0.3, 0.6), ("infinite", 100, 0.7, 1.0)):
+        color, y = ImageColor.getrgb(colors.LIGHT[mark]), picture.height - above_end
+        bar = [x for x in range(400) if picture.getpixel((300 + x, y)) == color]  # of 400 pixels
+        assert (bar[0] / 400, bar[-1] / 400) == pytest.approx((first, last), abs=0.01)
 
 
 @pytest.mark.parametrize("name", traces.ALL)

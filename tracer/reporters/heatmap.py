@@ -54,12 +54,8 @@ def added_up(parts: Iterable[tuple[int, Any]]) -> Cell:
     (0, 2, 5, 4)
     """
     numbers, cells = zip(*parts, strict=True)
-    if numbers == (1,):
-        return cells[0]
     least, most, *counts = zip(*cells, strict=True)
-    if any(number > 1 for number in numbers):
-        counts = [map(mul, numbers, each) for each in counts]
-    return Cell(min(least), max(most), *map(sum, counts))
+    return Cell(min(least), max(most), *(sum(map(mul, numbers, each)) for each in counts))
 
 
 def coarser(timeline: Timeline, size: int) -> Timeline:

@@ -3,8 +3,7 @@
 It has at most 20 rows, in which variables with the same updates are one, and 120 columns.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from typing import Any
 
 import vl_convert
 
@@ -25,27 +24,20 @@ _SCALE = 2  # so that it is sharp on a card of TensorBoard, and can be made larg
 def picture(summary: Summary) -> bytes | None:
     """The heat map of an optimizer's replicas as a PNG; None if it has no steps or no updates."""
     heat = HeatMap(summary)
-    view = heat.views[0] if heat.views else None
-    if view is None or not view.steps or not heat.levels:
+    if not summary.steps or not heat.levels:
         return None
+    view, cells = heat.views[0], Cells(summary, heat)
     members: dict[int, list[str]] = {}
     for variable, pattern in heat.patterns.items():
         members.setdefault(pattern, []).append(shown(summary.trace.variables[variable].name))
-    kept = list(members)[:_ROWS]
+    kept, size, rows = list(members)[:_ROWS], -(-view.steps // _COLUMNS), []
     labels = distinct([members[pattern][0] for pattern in kept], _LABEL)
-    cells, size, rows = Cells(summary, heat), -(-view.steps // _COLUMNS), []
     for label, pattern in zip(labels, kept, strict=True):
         lane = heat.lanes[view.lanes[pattern]]
-        columns = [
-            cells.number(cell)
-            for stretch in coarser(lane.timeline, size).stretches
-            for _, cell in stretch.cycle * stretch.turns
-        ]
-        table = list(cells.rows)
-        edges = [min(at * size, view.steps) for at in range(len(columns) + 1)]
-        states, bars, *_ = zip(*(table[number] for number in columns), strict=True)
-        drawn = _joined(states, edges), _joined(bars, edges)
-        rows.append((label, len(members[pattern]) - 1, *drawn, lane.not_finite_since))
+        stretches = coarser(lane.timeline, size).stretches
+        found: list[Any] = [cell for each in stretches for _, cell in each.cycle * each.turns]
+        numbers = list(map(cells.number, found))
+        rows.append((label, len(members[pattern]) - 1, numbers, lane.not_finite_since))
     svg = template.render(
         "heatmap.svg",
         view=view,
@@ -56,18 +48,9 @@ def picture(summary: Summary) -> bytes | None:
         legend=[each for legend in cells.legend() for each in legend],
         first_not_finite=FIRST,
         rows=rows,
+        cells=list(cells.rows),
         first=summary.trace.first_step,
         colors=LIGHT,
         some=some,
     )
     return vl_convert.svg_to_png(svg, scale=_SCALE)
-
-
-def _joined(colors: Sequence[str], edges: Sequence[int]) -> Iterator[tuple[str, int, int]]:
-    """The colours, equal neighbours as one, each with the steps before it and its last step."""
-    at = 0
-    for color, group in groupby(colors):
-        end = at + sum(1 for _ in group)
-        if color:
-            yield color, edges[at], edges[end]
-        at = end

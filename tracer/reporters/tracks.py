@@ -71,11 +71,11 @@ def _lists(timeline: Timeline, size: int, cells: Cells) -> Iterator[list[int]]:
     """
     for once, group in groupby(timeline.stretches, key=lambda each: each.turns == 1):
         for each in [list(group)] if once else [[each] for each in group]:
-            parts = [part for stretch in each for part in stretch.cycle]
+            parts: list[tuple[int, Any]] = [part for stretch in each for part in stretch.cycle]
             period, scale = sum(length for length, _ in parts), size or 1
             found = [(each[0].first - 1) * scale + 1, each[0].turns, period * scale]
-            for length, values in parts:
-                number = cells.number(added_up([(1 if size else length, values)]))
+            for length, cell in parts:
+                number = cells.number(cell if size else added_up([(length, cell)]))
                 if size and len(found) > 3 and found[-1] == number:
                     found[-2] += length
                 else:
