@@ -14,7 +14,7 @@ from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.reporters import caller_tree, console, layer_tree
 from tracer.reporters.text import render
-from tracer.reporters.trees import Node, Tree, folded
+from tracer.reporters.trees import Node, Tree, folded, in_order
 
 
 def test_what_has_one_child_and_the_same_figures_is_one_row() -> None:
@@ -154,7 +154,7 @@ def test_where_a_terminal_lacks_the_guides_they_are_plain() -> None:
 
 def test_a_layer_and_a_variable_may_have_one_name() -> None:
     trace = traces.trained(["a", "a/b", "a/b/c", "", "/"], Run(1, 1, 3))
-    names = [path for _, path, _ in layer_tree.tree(Summary(trace, 0)).walk("/")]
+    names = [each.path for _, each in in_order(layer_tree.tree(Summary(trace, 0)).children)]
     assert names == ["a", "a", "a/b", "a/b", "a/b/c", "", "", "/"]
     assert render(trace, "layer")
 
@@ -169,7 +169,7 @@ def test_the_layers_add_up_to_their_variables() -> None:
             own = trace.optimizers[root].name
             assert variables == len(summary.variables)
             assert updates == dense + sparse == trace.updates(optimizer=own)
-            for layer in (whole, *(each for _, _, each in whole.walk("/"))):
+            for _, layer in in_order([whole]):
                 if layer.children:
                     counts = [each.counts() for each in layer.children]
                     assert layer.counts() == tuple(map(sum, zip(*counts, strict=True)))

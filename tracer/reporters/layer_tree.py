@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -19,14 +19,16 @@ MAX_NAMES = 3
 _NUMBER = re.compile(r"_?\d+$")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Layer:
     """A layer, or one variable, which has no children."""
 
+    path: str = field(compare=False)
+    """Its name after those of the layers that it is in."""
     name: str
-    updates: Counter[tuple[int, int]] = field(default_factory=Counter)
+    updates: Counter[tuple[int, int]]
     """How many of its variables have how many dense and sparse updates."""
-    children: list["Layer"] = field(default_factory=list)
+    children: tuple["Layer", ...]
 
     def counts(self) -> tuple[int, int, int, int, int]:
         """Its variables, how many were never updated, and their updates: all, dense and sparse."""
@@ -34,35 +36,33 @@ class Layer:
         sparse = sum(number * each for (_, each), number in self.updates.items())
         return self.updates.total(), self.updates[0, 0], dense + sparse, dense, sparse
 
-    def walk(
-        self, joint: str, path: str = "", depth: int = 0
-    ) -> Iterator[tuple[int, str, "Layer"]]:
-        """All that is below it, with depth and path, each before what it holds."""
-        for child in self.children:
-            below = f"{path}{joint if depth else ''}{child.name}"
-            yield depth, below, child
-            yield from child.walk(joint, below, depth + 1)
-
 
 def tree(summary: Summary) -> Layer:
     """The layers of an optimizer's variables, in the order of the variables."""
-    updates = {
-        index: counts
+    variables = {
+        index: (summary.trace.variables[index].name.split(summary.dialect.separator), counts)
         for pattern in summary.patterns
         for counts in [(pattern.total(measures.dense), pattern.total(measures.sparse))]
         for index in pattern.variables
     }
-    known: dict[tuple[str, ...], Layer] = {(): Layer("")}
-    for index in summary.variables:
-        path = tuple(summary.trace.variables[index].name.split(summary.dialect.separator))
-        known[()].updates[updates[index]] += 1
-        for size in range(1, len(path)):
-            if path[:size] not in known:
-                known[path[:size]] = Layer(path[size - 1])
-                known[path[: size - 1]].children.append(known[path[:size]])
-            known[path[:size]].updates[updates[index]] += 1
-        known[path[:-1]].children.append(Layer(path[-1], Counter([updates[index]])))
-    return known[()]
+    return _layer([], [variables[index] for index in summary.variables], summary.dialect.separator)
+
+
+def _layer(
+    path: list[str], members: list[tuple[list[str], tuple[int, int]]], separator: str
+) -> Layer:
+    """The layer at a path, of variables with their paths and their updates."""
+    depth = len(path)
+    below: dict[tuple[str, int], list[tuple[list[str], tuple[int, int]]]] = {}
+    for number, member in enumerate(members):
+        if rest := member[0][depth:]:  # a layer and variables may have one name
+            below.setdefault((rest[0], number if len(rest) == 1 else -1), []).append(member)
+    return Layer(
+        separator.join(path),
+        path[-1] if path else "",
+        Counter(updates for _, updates in members),
+        tuple(_layer([*path, name], each, separator) for (name, _), each in below.items()),
+    )
 
 
 def nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
@@ -82,8 +82,8 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int 
     if never:
         notes.append(f"{never:,} never updated" if never < variables else "never updated")
     children = [_node(*each, odd, wrong, times) for each in _together(layer.children)]
-    even = len(layer.children) > 1 and len(set(map(_shape, layer.children))) == 1
-    if even and not layer.children[0].children:
+    even = len({frozenset(each.updates.items()) for each in layer.children}) == 1
+    if len(layer.children) > 1 and even and not any(each.children for each in layer.children):
         notes.append(first_of([shown(each.name) or "''" for each in layer.children], MAX_NAMES))
         children = []
     of_each = [sum(each) for each in layer.updates]
@@ -104,7 +104,7 @@ def _node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int 
 
 def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
     """The layers, those in a row that are alike as one: each with its name and how many it is."""
-    for _, group in groupby(layers, lambda each: (_NUMBER.sub("", each.name), _shape(each))):
+    for _, group in groupby(layers, _shape):
         alike = list(group)
         if len(alike) < MIN_ALIKE or not alike[0].children:
             yield from ((each, shown(each.name) or "''", 1) for each in alike)
@@ -113,8 +113,6 @@ def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
             yield alike[0], name, len(alike)
 
 
-def _shape(layer: Layer) -> Hashable:
-    """What is equal for layers that hold the same variables with the same counts."""
-    return frozenset(layer.updates.items()), tuple(
-        (each.name, _shape(each)) for each in layer.children
-    )
+def _shape(layer: Layer) -> tuple[object, ...]:
+    """What is equal for layers that differ in their number alone."""
+    return _NUMBER.sub("", layer.name), layer.updates, layer.children

@@ -14,6 +14,7 @@ from tracer.model.records import Line
 from tracer.model.skipped_steps import accumulations
 from tracer.model.summary import Summary
 from tracer.reporters import caller_tree, layer_tree
+from tracer.reporters.trees import in_order
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
 TREES: tuple[By, ...] = ("caller", "layer")
@@ -188,8 +189,8 @@ def by_caller(summary: Summary) -> list[CallerRow]:
 def by_layer(summary: Summary) -> list[LayerRow]:
     """A row for each layer and each variable; nothing is folded."""
     return [
-        LayerRow(depth, path, *each.counts())
-        for depth, path, each in layer_tree.tree(summary).walk(summary.dialect.separator)
+        LayerRow(depth, each.path, *each.counts())
+        for depth, each in in_order(layer_tree.tree(summary).children)
     ]
 
 

@@ -6,7 +6,7 @@ What has one child and the same figures is folded into one row, a chain.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracer.layout import Row, Table, cut, wrapped
 
@@ -43,8 +43,8 @@ def folded(node: Node) -> Node:
     return node._replace(children=children)
 
 
-def in_order(nodes: Sequence[Node], depth: int = 0) -> Iterator[tuple[int, Node]]:
-    """All nodes with their depth, each before its children."""
+def in_order(nodes: Sequence[Any], depth: int = 0) -> Iterator[tuple[int, Any]]:
+    """All of what has `children`, as nodes and layers, with depth, each before its children."""
     for node in nodes:
         yield depth, node
         yield from in_order(node.children, depth + 1)
