@@ -16,8 +16,7 @@ from typing import Any
 
 import wrapt
 
-from tracer.cli.autosave import at_fork
-from tracer.cli.process import Process
+from tracer.cli.process import Process, at_fork
 from tracer.layout import cut, shown
 from tracer.model.redaction import command_line, without_secrets
 from tracer.model.wording import listed, plural

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tracer.cli import program
-from tracer.cli.autosave import head, say
 from tracer.cli.child_traces import follow_children, in_short, note_children
-from tracer.cli.process import Process
+from tracer.cli.process import Process, head, say
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
