@@ -166,9 +166,8 @@ class Process:
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
         """End before `os._exit`, at which Python calls nothing of what waits for its end."""
         try:
-            if self.is_alive:
-                self.status = args[0] if args else options["status"]
-                self._end()
+            self.status = args[0] if args else options["status"]
+            self._end()
         finally:
             leave(*args, **options)
 

@@ -108,9 +108,9 @@ class Rule:
             return
         for summary in summaries_of(trace):
             if all(_HOLDS[need](summary) for need in self.needs):
-                own = summary.dialect.advice(self.code)
                 for case in folded(summary, self.find(summary)):
-                    yield summary.root, structs.replace(case, advice=case.advice or own)
+                    advice = case.advice or summary.dialect.advice(self.code, self.advice)
+                    yield summary.root, structs.replace(case, advice=advice)
 
 
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:

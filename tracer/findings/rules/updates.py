@@ -6,7 +6,6 @@ from itertools import islice
 from tracer.findings.rule import FEW, MANY, MAX_NAMES, Case, Severity, of_optimizer, rule
 from tracer.model.labels import class_of, replica_names, replica_noun
 from tracer.model.measures import (
-    Measure,
     counting,
     dense,
     missing,
@@ -17,6 +16,7 @@ from tracer.model.measures import (
 )
 from tracer.model.skipped_steps import accumulated_steps, skipper
 from tracer.model.summary import Pattern, Summary
+from tracer.model.timeline import Timeline
 from tracer.model.wording import listed, plural, some
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
@@ -299,9 +299,11 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
         if total[most] == total[least] or not pattern.placed or _is_split(summary, pattern):
             continue
-        last = min(summary.steps_on[most], summary.steps_on[least])
-        parts = pattern.timeline(_updates_on(most), _updates_on(least)).parts()
-        differ = ((at.first, *made) for at, made in parts if at.first <= last and len({*made}) > 1)
+        steps = min(summary.steps_on[most], summary.steps_on[least])
+        runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
+        runs += [(run, (0, number)) for run, number in pattern.runs(updates, least)]
+        parts = Timeline.of(runs, steps, 2).parts()
+        differ = ((at.first, *made) for at, made in parts if len({*made}) > 1)
         for step, more, less in islice(differ, 1):
             yield Case(
                 "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
@@ -318,10 +320,6 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
                     "all_less": total[least],
                 },
             )
-
-
-def _updates_on(replica: int) -> Measure:
-    return lambda block: updates(block) * (block.replica == replica)
 
 
 def _look_for_a_condition(summary: Summary) -> str:
