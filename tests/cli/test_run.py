@@ -278,7 +278,7 @@ def test_other_processes(tmp_path: Path) -> None:
     assert "[4]" in both(tmp_path, "jobs.py").stdout
     traced = run([*TRACER, "jobs.py"], tmp_path)
     assert traced.stderr.count("No optimizer was traced") == 1
-    assert "the program started 4 other processes: ForkPoolWorker-1 of" in traced.stderr
+    assert "the program started other processes: ForkPoolWorker-1 of" in traced.stderr
     assert "what other processes do is not traced: `tracer run --children` follows" in traced.stderr
 
 
@@ -295,7 +295,7 @@ def test_processes_are_named(tmp_path: Path) -> None:
     traced = run([*TRACER, "launch.py"], tmp_path)
     (line,) = [line for line in traced.stderr.splitlines() if "the program started" in line]
     command = " -c pass "
-    assert line.startswith("tracer: the program started 3 other processes: ")
+    assert line.startswith("tracer: the program started other processes: ")
     assert command + "0," in line and command + "1 and exit 0" in line
 
 

@@ -19,11 +19,9 @@ import wrapt
 from tracer.cli.process import Process, at_fork
 from tracer.layout import cut, shown
 from tracer.model.redaction import command_line, without_secrets
-from tracer.model.wording import listed, plural
 
 _VARIABLE = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
-_MAX_NAMES = 3
 _MAX_CELLS = 60  # cells of a command
 _Call = Callable[..., Any]
 
@@ -32,33 +30,22 @@ def note_children() -> list[str]:
     """What the processes are called that this one starts from now on, each when it has started."""
     started: list[str] = []
 
-    def run(run: _Call, process: Any, args: Any, options: Any) -> None:
+    def run_subprocess(run: _Call, process: Any, args: Any, options: Any) -> None:
         run(*args, **options)
         command = process.args
         is_text = isinstance(command, str | bytes | os.PathLike)
         words = os.fsdecode(command).split(" ") if is_text else map(os.fsdecode, command)
-        started.append(" ".join(without_secrets(words)))
+        started.append(cut(shown(" ".join(without_secrets(words))), _MAX_CELLS, _MAX_CELLS // 2))
 
-    def start(start: _Call, process: Any, args: Any, options: Any) -> None:
+    def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
         before = len(started)
         start(*args, **options)
         started[before:] = [f"{process.name} of multiprocessing"]  # which may be a fork
 
     at_fork(after_in_parent=lambda: started.append("a fork"))
-    wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run)
-    _wrap_process("start", start)
+    wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run_subprocess)
+    _wrap_process("start", start_process)
     return started
-
-
-def in_short(started: list[str]) -> str:
-    """How many processes they are, and the first of them.
-
-    >>> in_short(["python worker.py --rank 0", "python worker.py --rank 1"])
-    '2 other processes: python worker.py --rank 0 and python worker.py --rank 1'
-    """
-    names = [cut(shown(each), _MAX_CELLS, _MAX_CELLS // 2) for each in dict.fromkeys(started)]
-    noun = plural(len(started), "other process", f"{len(started):,} other processes")
-    return f"{noun}: {listed(names, _MAX_NAMES)}"
 
 
 def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:

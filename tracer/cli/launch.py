@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tracer.cli import program
-from tracer.cli.child_traces import follow_children, in_short, note_children
+from tracer.cli.child_traces import follow_children, note_children
 from tracer.cli.process import Process, head, say
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.model.wording import first_true
+from tracer.model.wording import first_true, listed
 from tracer.reporters import console
 from tracer.reporters.tables import By
 
@@ -25,6 +25,7 @@ FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
 FOLDER = "traces"
 """The same for one of several processes, each of which writes its own file."""
+_MAX_NAMES = 3  # processes
 _TRACE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
@@ -129,7 +130,8 @@ def _report(
         console.report(trace, by=by, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
     if children and not trace.optimizers:
-        say(f"the program started {in_short(children)}")
+        known = listed(list(dict.fromkeys(children)), _MAX_NAMES)
+        say(f"the program started other processes: {known}")
         say(
             "none of those that were followed used an optimizer"
             if followed
