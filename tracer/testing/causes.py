@@ -35,7 +35,7 @@ def found(claim: Claim, names: Set[str] = frozenset(), short: bool = False) -> d
     names = names or set(known if only is None else map(known.__getitem__, only))
     others = set(known) - names
     failed: str = claim.expected.what
-    if failed in ("updates", "executions"):
+    if claim.of_work:
         failed = f"{'few' if short else 'many'} {'steps' if claim.of_steps else failed}"
     said: dict[str, str] = {}
     for finding in causes(trace, failed, [each.root for each in claim.summaries]):
@@ -123,8 +123,7 @@ def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     if expected.what == "calls" and expected.method is not None and wanted.holds(total):
         use = "use tracer.assert_executions to count that"
         yield f"{total:,} is how often it was executed: {use}"
-    is_countable = expected.what in ("updates", "executions") and not expected.per_replica
-    if not is_countable or not number or number != wanted.high:
+    if expected.per_replica or not claim.of_work or not number or number != wanted.high:
         return
     on = replicas if expected.per_step or expected.text else 1
     on_each = f" on each of {on:,} replicas" if on > 1 else ""

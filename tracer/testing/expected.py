@@ -116,6 +116,11 @@ class Claim:
         return any(self.trace.methods[index].role == "step" for index in methods)
 
     @property
+    def of_work(self) -> bool:
+        """Whether it is about updates or other executions."""
+        return self.expected.what in ("updates", "executions")
+
+    @property
     def patterns_of(self) -> dict[int, list[Pattern]]:
         """What each variable got; several patterns if several optimizers had it."""
         found: dict[int, list[Pattern]] = {}

@@ -20,10 +20,8 @@ from tracer.testing.frozen_layers import explaining, not_handed
 _TABLES: Mapping[Counted, Callable[[Claim], list[str]]] = {
     "steps": lambda claim: [],
     "calls": failure_rows.table_of_calls,
-    "unchanged": failure_rows.table_of_effects,
-    "not_finite": failure_rows.table_of_effects,
 }
-"""The table of a failure, unless it is about updates or executions."""
+"""The table of a failure that is not about the steps of variables."""
 
 
 def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> str:

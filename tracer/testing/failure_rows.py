@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.dialects import dialect_of
@@ -49,9 +49,9 @@ def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over
 
 
 def columns_of(claim: Claim) -> dict[str, Selection]:
-    """What is counted of executions in a table."""
-    if claim.of_steps:
-        return {"executions": claim.selection}
+    """What is counted of each variable in a table, or of a step method."""
+    if claim.of_steps or not claim.of_work:
+        return {claim.expected.what.replace("_", " "): claim.selection}
     return {each: replace(claim.selection, kinds=frozenset({each})) for each in KINDS[:2]}
 
 
@@ -91,7 +91,8 @@ class Part:
     @cached_property
     def unapplied(self) -> frozenset[Values]:
         """What the wrong steps count in which gradients came, and none was applied."""
-        return frozenset(each for each in self.wrong if each[-2] and not (each[-3] or each[-1]))
+        wrong = self.wrong if self.claim.of_work else ()
+        return frozenset(each for each in wrong if each[-2] and not (each[-3] or each[-1]))
 
     @cached_property
     def short(self) -> bool:
@@ -139,7 +140,7 @@ class Part:
             for group in self._groups():
                 work += self._unusual(group, replica, unapplied)
             for group, steps, counts in work:
-                is_noted = claim.selection.methods is None or counts[size]
+                is_noted = claim.of_work and (claim.selection.methods is None or counts[size])
                 note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
                 for index, name in group.items():
                     yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
@@ -201,20 +202,6 @@ def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> lis
             lines.append(row_of("outside any step", cells, "a direct call"))
     header = "method" if claim.of_steps else dialect_of(claim.trace).variable
     return as_lines(header, ["per step", *["replica"] * several, *columns, *in_all], lines)
-
-
-def table_of_effects(claim: Claim) -> list[str]:
-    """What was seen of each variable, and after which steps what is expected otherwise."""
-    rows, only = [], claim.selection.variables
-    measure = replace(claim.selection, variables=None)
-    seen_on = {(number + 1,) for number in range(len(claim.trace.replicas))}
-    steps_in = cache(lambda pattern: pattern.timeline(measure).steps_with(seen_on))
-    for index, patterns in sorted(claim.patterns_of.items()):
-        seen, steps = _seen(patterns), [step for each in patterns for step in steps_in(each)]
-        if seen[0] and (only is None or index in only):
-            note = f"in {in_steps(steps)}" if steps else ""
-            rows.append(row_of(claim.trace.variables[index].name, seen, note))
-    return as_lines("variable", [each.replace("_", " ") for each in OBSERVATIONS], rows)
 
 
 def table_of_calls(claim: Claim) -> list[str]:

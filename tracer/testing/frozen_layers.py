@@ -57,7 +57,8 @@ def explaining(claim: Claim) -> list[str]:
     Those of all of the frozen layers, or of the only one with that number.
     """
     expected, meant = claim.expected, claim.expected.variable or "*"
-    if len(claim.summaries) != 1 or claim.of_steps or not isinstance(meant, str):
+    is_counted = claim.of_work and not claim.of_steps and len(claim.summaries) == 1
+    if not is_counted or not isinstance(meant, str):
         return []
     (summary,), frozen = claim.summaries, claim.trace.objects.frozen()
     times = summary.steps if expected.per_step else 1
