@@ -10,18 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
-from tracer.model.records import Kind
-from tracer.model.selection import Selection, What
+from tracer.model.records import OBSERVATIONS, Kind
+from tracer.model.selection import ROLES, Selection
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.trace import SplitBy, Trace
 from tracer.model.wording import some
 from tracer.testing.targets import Target, indices_of
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
-
-UPDATED: frozenset[Kind | None] = frozenset({"dense", "sparse"})
-"""The kinds of gradient that an update can be by."""
-
 
 Counted = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
 """What can be expected of a run."""
@@ -85,11 +81,9 @@ class Expected:
 
         Raises `tracer.UnknownName` for a variable that the trace does not hold.
         """
-        what: What = "executions"
-        if self.what in ("updates", "unchanged", "not_finite"):
-            what = self.what
+        is_kind = self.what in ("updates", *OBSERVATIONS)
         meant = self.indices if self.variable is None else indices_of(trace, self.variable)
-        selection = replace(trace.selection(what), variables=meant)
+        selection = Selection(roles=ROLES[self.what if is_kind else "executions"], variables=meant)
         if self.method is None:
             return selection
         methods = (i for i, method in enumerate(trace.methods) if method.name == self.method)

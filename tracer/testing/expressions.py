@@ -18,7 +18,7 @@ from tracer.model.programs import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.testing import failure
-from tracer.testing.expected import UPDATED, Counted, Expected, Wanted, known_methods
+from tracer.testing.expected import Counted, Expected, Wanted, known_methods
 from tracer.testing.targets import of_given
 
 _PATTERN = re.compile(
@@ -34,7 +34,7 @@ _LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
     ">": lambda number: (number + 1, None),
 }
 _COUNTS: dict[str, tuple[Counted, str, frozenset[Kind | None] | None]] = {
-    "updates": ("updates", "updates", UPDATED),
+    "updates": ("updates", "updates", None),
     "dense": ("updates", "dense updates", frozenset({"dense"})),
     "sparse": ("updates", "sparse updates", frozenset({"sparse"})),
     "steps": ("steps", "steps", None),

@@ -102,8 +102,7 @@ def _of_targets(claim: Claim, notes: bool) -> str:
     if not missed:
         return ""
     got = f"got none of {len(missed):,} of them"
-    changes = claim.expected.what == "changes"
-    columns = ["updates", *OBSERVATIONS[:2]] if changes else ["gradients", "None"]
+    columns = ["gradients", "None"]
     table = failure_rows.as_lines("variable", columns, [row for _, row in missed])
     why = causes.likely(claim, {name for name, _ in missed}, short=True)
     heads = [_head(claim.expected, each, got) for each in claim.expected.wanted]

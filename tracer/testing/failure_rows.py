@@ -218,35 +218,31 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
     for target in claim.expected.targets or ():
         patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
         made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *_MISSED))
+        traced = any(each.entries for each in patterns)
+        nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
+        note = why_none(made, counts, "its graph never ran" if traced else nothing)
         if claim.expected.what == "changes":
-            note = _why_not_changed(claim, target.index, patterns)
-            cells = [made, *_seen(patterns)[:2]]
-        else:
-            traced = any(each.entries for each in patterns)
-            nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
-            note = why_none(made, counts, "its graph never ran" if traced else nothing)
-            cells = [counts[1], counts[0]]
+            note = _why_not_changed(claim, target.index, patterns, made)
         if note:
-            missed.append((target.name, row_of(target.name, cells, note)))
+            missed.append((target.name, row_of(target.name, counts[1::-1], note)))
     return missed
 
 
-def _why_not_changed(claim: Claim, index: int | None, patterns: Sequence[Pattern]) -> str:
+def _why_not_changed(
+    claim: Claim, index: int | None, patterns: Sequence[Pattern], made: int
+) -> str:
     """Why some replica that was handed a variable did not change it; empty if each did."""
-    seen = (_seen(patterns, on) for on in range(len(claim.trace.replicas)))
-    compared = {on: each[0] == each[1] for on, each in enumerate(seen) if each[0]}
-    still = [on for on, is_still in compared.items() if is_still]
-    if not still or (index is not None and 0 in claim.trace.variables[index].shape):
-        return "" if compared else "never handed over"
-    on = f" on replica {claim.trace.replicas[still[0]].id}" if len(still) < len(compared) else ""
-    return (
-        f"no bit changed{on}" if any(each.total(updates) for each in patterns) else "never updated"
+    replicas = range(len(claim.trace.replicas))
+    compared, unchanged = (
+        [sum(each.total(observing(what), on) for each in patterns) for on in replicas]
+        for what in OBSERVATIONS[:2]
     )
-
-
-def _seen(patterns: Sequence[Pattern], replica: int | None = None) -> list[int]:
-    """How often which of the `OBSERVATIONS` was made of a variable, on all replicas or on one."""
-    return [sum(each.total(observing(what), replica) for each in patterns) for what in OBSERVATIONS]
+    still = [on for on in replicas if unchanged[on] == compared[on] > 0]
+    if not still or (index is not None and 0 in claim.trace.variables[index].shape):
+        return "" if any(compared) else "never handed over"
+    some_changed = any(compared[on] for on in replicas if on not in still)
+    on = f" on replica {claim.trace.replicas[still[0]].id}" if some_changed else ""
+    return f"no bit changed{on}" if made else "never updated"
 
 
 def row_of(name: str, cells: Iterable[object], note: str = "") -> Row:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from xml.sax.saxutils import escape, quoteattr
 
@@ -82,10 +83,8 @@ def _escaped(text: str) -> str:
 def _program_file(trace: Trace) -> str:
     """The script that ran, if the trace knows it and it is a path in the repository."""
     for program in trace.programs:
-        try:
+        with suppress(IndexError, ValueError):
             script = PurePosixPath(shlex.split(program.command)[0])
-        except (IndexError, ValueError):
-            continue
-        if script.suffix == ".py" and not script.is_absolute() and ".." not in script.parts:
-            return str(script)
+            if script.suffix == ".py" and not script.is_absolute() and ".." not in script.parts:
+                return str(script)
     return ""
