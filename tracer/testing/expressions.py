@@ -5,11 +5,13 @@ what does not hold has the same text.
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.catalogue import Finding, at_least, findings
@@ -91,16 +93,12 @@ def from_project(folder: Path) -> list[Expected]:
     Raises `BadExpectation` for a file or an entry that cannot be read; without a file, or without
     the table in it, there is no expectation.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         return []
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        content: dict[str, Any] = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
         table = content.get("tool", {}).get("tracer", {}).get("expect", {})
         if not isinstance(table, Mapping):
             raise BadExpectation("[tool.tracer.expect] is no table")
@@ -131,22 +129,17 @@ def check(
     Raises `tracer.UnknownName` for a variable that the trace does not hold, and for a method that
     neither it nor `tracer` knows.
     """
+    bad = [] if worst is None else at_least(findings(trace), worst)
+    none = f"no {worst}{'' if worst == 'error' else ' or error'} is found"
+    notes = "\n".join(map(shown, trace.notes)) or "it is not"
+    unfinished = "the run went on, or was killed, after it was written"
     verdicts = [Verdict(each.text, _reason(trace, each)) for each in expectations]
-    if worst is not None:
-        bad = at_least(findings(trace), worst)
-        verdicts += [of_finding(each) for each in bad]
-        if not bad:
-            or_worse = "" if worst == "error" else " or error"
-            verdicts.append(Verdict(f"no {worst}{or_worse} is found"))
-    if not trace.complete:
-        notes = "\n".join(map(shown, trace.notes))
-        verdicts.append(Verdict("the trace is complete", notes or "it is not"))
+    verdicts += map(of_finding, bad)
+    verdicts += [Verdict(none)] if worst and not bad else []
+    verdicts += [] if trace.complete else [Verdict("the trace is complete", notes)]
     ends = [("the program ended well", said) for said in endings(trace)]
-    if not trace.finished:
-        said = "the run went on, or was killed, after it was written"
-        ends.append(("the trace is of a finished run", said))
-    verdicts += [] if allow_unfinished else [Verdict(*each) for each in ends]
-    return verdicts
+    ends += [] if trace.finished else [("the trace is of a finished run", unfinished)]
+    return verdicts + [Verdict(*each) for each in ends if not allow_unfinished]
 
 
 def of_finding(finding: Finding) -> Verdict:

@@ -20,9 +20,9 @@ def text(verdicts: Sequence[Verdict]) -> str:
     lines = []
     for verdict in verdicts:
         first, *rest = _lines(verdict.reason)
-        state = f"FAILS  {shown(verdict.text)}: {first}"
-        lines.append(state if verdict.reason else f"holds  {shown(verdict.text)}")
-        lines += [f"       {line}".rstrip() for line in rest]
+        text = shown(verdict.text)
+        head = f"FAILS  {text}: {first}" if verdict.reason else f"holds  {text}"
+        lines += [head, *(f"       {line}".rstrip() for line in rest)]
     return "".join(f"{line}\n" for line in lines)
 
 
