@@ -432,6 +432,59 @@ def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
     assert [view["per"] for view in drawn["views"]] == ["step and replica", "step, all replicas"]
 
 
+def unexplained() -> CallTrace:
+    """100,000 steps, of which each 400th updates a variable; nobody knows why."""
+    updates = block([update(0)], Run(400, 400, 250), is_step=False, graphs=1)
+    return traces.keras3(("a",), (block([step()], Run(1, 1, 100_000), graphs=1), updates), ())
+
+
+@pytest.mark.parametrize(
+    ("trace", "states"),
+    [
+        (traces.accumulation(40, every=4), ["expected", "level2"]),
+        (traces.accumulation(100_000, every=400), ["part"]),
+        (unexplained(), ["some"]),
+    ],
+)
+def test_cells_with_some_idle_steps_have_a_colour_by_the_reason(
+    trace: CallTrace, states: list[str]
+) -> None:
+    """All cells of the coarsest size: of single steps, and of 400 and more in which one updates."""
+    (drawn,) = data_of(html.render(trace))["optimizers"]
+    *_, (_, found) = unfolded(drawn["tracks"][0]["sizes"], trace.steps)
+    assert sorted({drawn["cells"][number][0] for _, _, number in found}) == states
+
+
+def test_counts_of_an_incomplete_trace_are_at_least_so_many() -> None:
+    trace = traces.embedding_on_two_replicas()
+    for complete, least in ((True, ""), (False, "at least ")):
+        page = html.render(traces.changed(trace, complete=complete))
+        assert f"<dt>steps</dt><dd>{least}64</dd>" in page
+        assert f"<dt>updates</dt><dd>{least}630</dd>" in page
+        assert ("so the counts are “at least”" in page) == (not complete)
+
+
+def test_a_bar_is_as_long_as_the_updates_of_its_replica() -> None:
+    """Of 10 dense and 10 sparse updates, and of 5 dense ones."""
+    work = (
+        block([step(), update(0), update(1, kind="sparse")], Run(1, 1, 10)),
+        block([step(), update(0)], Run(1, 1, 5), replica=1),
+    )
+    trace = traces.changed(traces.keras3(("a", "b"), work, ()), replicas=traces.replicas(2))
+    bar = r'data-tip="(replica \d: [^"]*)">.*?class="track">(.*?)</div>'
+    bars = re.findall(bar, html.render(trace))
+    assert [(tip, re.findall(r"(left|width): ([\d.]+)%", drawn)) for tip, drawn in bars] == [
+        (
+            "replica 0: 10 dense, 10 sparse",
+            [("width", "50.000"), ("left", "50.000"), ("width", "50.000")],
+        ),
+        (
+            "replica 1: 5 dense, 0 sparse",
+            [("width", "25.000"), ("left", "25.000"), ("width", "0.000")],
+        ),
+    ]
+
+
 COLOR_BLIND = {
     "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "no red": ((0.1523, 1.0526, -0.2049), (0.1145, 0.7863, 0.0992), (-0.0039, -0.0481, 1.052)),
