@@ -13,12 +13,11 @@ def render(trace: Trace, by: None = None) -> str:
     knows no callers.
     """
     optimizers = stacks_of(trace)
-    lines = []
+    found = []
     for name, stacks in optimizers:
         first = [name] if len(optimizers) > 1 else []
-        for stack in stacks:
-            executions, _ = stack.counts
-            frames = [*first, *(shown(callers.label(line)) for line in stack.frames)]
+        for lines, (executions, _) in stacks:
+            frames = [*first, *(shown(callers.label(line)) for line in lines)]
             if executions:
-                lines.append(f"{';'.join(each.replace(';', ',') for each in frames)} {executions}")
-    return "".join(f"{line}\n" for line in lines)
+                found.append(f"{';'.join(each.replace(';', ',') for each in frames)} {executions}")
+    return "".join(f"{each}\n" for each in found)

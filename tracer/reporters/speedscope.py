@@ -23,22 +23,20 @@ def render(trace: Trace, by: None = None) -> str:
     Raises `ValueError` for a trace that knows no callers.
     """
     optimizers = stacks_of(trace)
-    stacks = [stack for _, found in optimizers for stack in found]
-    lines = dict.fromkeys(line for stack in stacks for line in stack.frames)
+    lines = dict.fromkeys(line for _, stacks in optimizers for found, _ in stacks for line in found)
     frames = {line: number for number, line in enumerate(lines)}
     profiles: list[dict[str, Any]] = []
-    for name, found in optimizers:
+    for name, stacks in optimizers:
         for place, what in enumerate(("executions", "Python calls")):
-            counted = [stack for stack in found if stack.counts[place]]
-            weights = [stack.counts[place] for stack in counted]
+            counted = [(found, counts[place]) for found, counts in stacks if counts[place]]
             profile = {
                 "type": "sampled",
                 "name": f"{name}: {what}",
                 "unit": "none",
                 "startValue": 0,
-                "endValue": sum(weights),
-                "samples": [[frames[line] for line in stack.frames] for stack in counted],
-                "weights": weights,
+                "endValue": sum(weight for _, weight in counted),
+                "samples": [[frames[line] for line in found] for found, _ in counted],
+                "weights": [weight for _, weight in counted],
             }
             profiles.append(profile)
     content = {
@@ -46,14 +44,12 @@ def render(trace: Trace, by: None = None) -> str:
         "name": question(trace),
         "exporter": "optimizer-tracer",
         "activeProfileIndex": 0,
-        "shared": {"frames": [_frame(line) for line in frames]},
+        "shared": {"frames": list(map(_frame, frames))},
         "profiles": profiles,
     }
     return json.dumps(content, indent=1) + "\n"
 
 
 def _frame(line: Line) -> dict[str, Any]:
-    frame: dict[str, Any] = {"name": shown(callers.label(line))}
-    if line.file:
-        frame |= {"file": line.file, "line": line.number}
-    return frame
+    place = {"file": line.file, "line": line.number} if line.file else {}
+    return {"name": shown(callers.label(line)), **place}

@@ -1,7 +1,6 @@
 """Stacks of calls with their counts, for the formats of the viewers that people have."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tracer.errors import shown
 from tracer.model import callers
@@ -11,13 +10,8 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree
 
-
-class Stack(NamedTuple):
-    """A stack of calls, the outermost first, and what was counted at its end."""
-
-    frames: tuple[Line, ...]
-    counts: tuple[int, int]
-    """The executions and the Python calls."""
+Stack = tuple[tuple[Line, ...], tuple[int, int]]
+"""Calls, the outermost first, and what was counted at their end: executions and Python calls."""
 
 
 def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
@@ -28,12 +22,12 @@ def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
     if not callers.known(trace.data):
         raise ValueError(callers.LACKING)
     summaries = summaries_of(trace)
-    found = []
-    for summary in summaries:
-        root = summary.optimizers[0]
-        name = f' "{shown(root.name)}"' if len(summaries) > 1 else ""
-        found.append((shown(class_of(root)) + name, list(_stacks(summary))))
-    return found
+    roots = [summary.optimizers[0] for summary in summaries]
+    names = [f' "{shown(root.name)}"' if len(roots) > 1 else "" for root in roots]
+    return [
+        (shown(class_of(root)) + name, list(_stacks(summary)))
+        for root, name, summary in zip(roots, names, summaries, strict=True)
+    ]
 
 
 def _stacks(summary: Summary) -> Iterator[Stack]:
@@ -41,5 +35,5 @@ def _stacks(summary: Summary) -> Iterator[Stack]:
     for above, caller in caller_tree.tree(summary).walk():
         executions = caller.executions - sum(each.executions for each in caller.children)
         calls = caller.calls - sum(each.calls for each in caller.children)
-        frames = tuple(each.line for each in (*above, caller) if each.line is not None)
-        yield Stack(frames, (executions, calls))
+        lines = tuple(each.line for each in (*above, caller) if each.line is not None)
+        yield lines, (executions, calls)

@@ -18,7 +18,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tracer.layout import shown
 from tracer.model import measures
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
 from tracer.reporters.picture import picture
 from tracer.reporters.text import render
@@ -27,6 +26,7 @@ MOST_POINTS = 2_000
 """Of each scalar."""
 FILE = "events.out.tfevents.0000000000.tracer"
 """A name that does not change, so that writing again replaces what was written before."""
+_NAMES = ("updates/dense", "updates/sparse", "skipped", "unchanged", "not_finite")
 _Value = summary_pb2.Summary.Value
 
 
@@ -54,63 +54,50 @@ def _events(trace: Trace) -> Iterator[Any]:
     """What is written, without the time of writing."""
     yield event_pb2.Event(file_version="brain.Event:2")
     before = trace.first_step - 1
-    last = trace.steps + before
-    folded: dict[str, None] = {}
-    summaries = summaries_of(trace)
+    text, summaries = render(trace, width=100), summaries_of(trace)
     for summary in summaries:
         tag = f"tracer/{shown(summary.optimizers[0].name)}" if len(summaries) > 1 else "tracer"
-        for names, timeline in _scalars(summary):
-            points, size = _points(timeline, summary.steps)
-            if size > 1:
-                folded[f"{tag}: a point is the mean of {size:,} steps"] = None
-            for step, means in points:
-                scalars = zip(names, means, strict=True)
-                values = [_Value(tag=f"{tag}/{name}", simple_value=mean) for name, mean in scalars]
-                yield _event(step + before, *values)
+        points, size = _points(summary)
+        if size > 1:
+            text = f"{tag}: a point is the mean of {size:,} steps\n{text}"
+        for step, means in points:
+            scalars = zip(_NAMES, means, strict=False)
+            values = [_Value(tag=f"{tag}/{name}", simple_value=mean) for name, mean in scalars]
+            yield _event(before + step, *values)
         if drawn := picture(summary):
             width, height = struct.unpack(">II", drawn[16:24])  # as a PNG begins
             image = summary_pb2.Summary.Image(
                 height=height, width=width, colorspace=4, encoded_image_string=drawn
             )
-            yield _event(last, _Value(tag=f"{tag}/heat map", image=image))
-    yield _event(last, _text("\n".join([*folded, "", render(trace, width=100)]).lstrip()))
+            yield _event(before + trace.steps, _Value(tag=f"{tag}/heat map", image=image))
+    report = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown keeps its columns
+    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
+    value = _Value(
+        tag="tracer/report",
+        metadata=summary_pb2.SummaryMetadata(plugin_data=plugin),
+        tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[report.encode()]),
+    )
+    yield _event(before + trace.steps, value)
 
 
 def _event(step: int, *values: Any) -> Any:
     return event_pb2.Event(step=step, summary=summary_pb2.Summary(value=values))
 
 
-def _scalars(summary: Summary) -> Iterator[tuple[tuple[str, ...], Timeline]]:
-    """What each step counts, with the names of the scalars."""
-    updates = summary.timeline(measures.dense, measures.sparse)
-    with_skipped = updates.map(lambda values: (*values, int(not any(values))))
-    yield ("updates/dense", "updates/sparse", "skipped"), with_skipped
-    if summary.effects:
-        seen = summary.timeline(measures.observing("unchanged"), measures.observing("not_finite"))
-        yield ("unchanged", "not_finite"), seen
-
-
-def _points(timeline: Timeline, steps: int) -> tuple[list[tuple[int, list[float]]], int]:
-    """Steps with the means of what they count, and how many steps each stands for."""
+def _points(summary: Summary) -> tuple[list[tuple[int, list[float]]], int]:
+    """Steps with the means of the scalars, and how many steps each stands for."""
+    effects = measures.effects[1:] if summary.effects else ()
+    timeline = summary.timeline(measures.dense, measures.sparse, *effects)
+    timeline = timeline.map(lambda each: (*each[:2], int(not any(each[:2])), *each[2:]))
     runs = islice(timeline.spans(lambda values: True), MOST_POINTS + 1)
     ends = sorted({step for first, last, _ in runs for step in (first, last)})
-    size = -(-steps // MOST_POINTS) if len(ends) > MOST_POINTS else 1
+    size = -(-summary.steps // MOST_POINTS) if len(ends) > MOST_POINTS else 1
     if size > 1:
-        ends = [*range(size, steps, size), steps]
-    return [(last, _means(timeline, (last - 1) // size * size + 1, last)) for last in ends], size
-
-
-def _means(timeline: Timeline, first: int, last: int) -> list[float]:
-    counts = [[n * each for each in values] for n, values in timeline.within(first, last)]
-    return [sum(each) / (last + 1 - first) for each in zip(*counts, strict=True)]
-
-
-def _text(report: str) -> Any:
-    """The text as Markdown that keeps its columns."""
-    indented = "".join(f"    {line}\n" for line in report.splitlines())
-    plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="text")
-    return _Value(
-        tag="tracer/report",
-        metadata=summary_pb2.SummaryMetadata(plugin_data=plugin),
-        tensor=tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[indented.encode()]),
-    )
+        ends = [*range(size, summary.steps, size), summary.steps]
+    points = []
+    for last in ends:
+        first = (last - 1) // size * size + 1
+        counts = ([n * each for each in values] for n, values in timeline.within(first, last))
+        sums = map(sum, zip(*counts, strict=True))
+        points.append((last, [each / (last + 1 - first) for each in sums]))
+    return points, size
