@@ -35,8 +35,6 @@ class Dialect:
     """The question of a report; empty if it is about the apply methods."""
     made: str = "made"
     """What a step does with an update, in the past tense."""
-    nothing_made: str = "No parameter was updated"
-    """That no step made an update."""
     compiled: str = ""
     """How a step method is said to run that was called while a program was traced: `{eager}` is how
     often Python called it otherwise, `{calls}` how often in all, `{of_them}` how many of these
@@ -100,7 +98,6 @@ _OPTAX = replace(
     named_by_class=True,
     question="How often did update run, and what did it compute?",
     made="computed",
-    nothing_made="No update was computed",
     compiled="was called {calls} from Python{of_them}, to build {programs}",
     text={
         **_JAX.text,

@@ -102,11 +102,9 @@ def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
 
 def _nothing(summary: Summary, names: Sequence[str]) -> str:
     """That no method ran, or that no step made an update."""
-    of_method = summary.dialect.apply_methods
     subject = listed(names) or "No apply method"
     return first_true(
-        (not of_method and summary.total(measures.discarded), "No update was kept"),
-        (not of_method, summary.dialect.nothing_made),
+        (not summary.dialect.apply_methods, f"No update was {_made(summary)}"),
         (summary.trace.complete, f"{subject} {'never ran' if names else 'ran'}"),
         (True, f"{subject} {'was not' if names else 'was'} seen to run"),
     )
@@ -140,7 +138,7 @@ def _rate(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
     mostly = f", mostly {common:,}" if steps[common] * 2 > seen else ""
     ordinal = f"{nth:,}{_ordinal(nth)}"
     if not summary.dialect.apply_methods:
-        made = "kept" if summary.total(measures.discarded) else summary.dialect.made
+        made = _made(summary)
         return first_true(
             (not high, f"No step {made} an update"),
             (low < high, f"A step {made} {some((low, high), 'update')}{mostly}"),
@@ -155,6 +153,11 @@ def _rate(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
         (seen * 2 > of, f"{times(low)} a step"),
         (True, f"{times(low)} in {'each of ' if seen > 1 else ''}{some(seen, 'step')}"),
     )
+
+
+def _made(summary: Summary) -> str:
+    """What steps did with the updates, where no method makes them."""
+    return "kept" if summary.total(measures.discarded) else summary.dialect.made
 
 
 def _ordinal(number: int) -> str:

@@ -21,11 +21,10 @@ def report(
     lacks are written as escapes. `command` says that the reader is at the `tracer` command. Raises
     `tracer.UnknownName` for a table that does not exist.
     """
-
-    def text(width: int | None, color: bool) -> str:
-        return render(trace, by, width=width, color=color, command=command)
-
-    put(text, file)
+    put(
+        lambda width, color: render(trace, by, width=width, color=color, command=command),
+        file,
+    )
 
 
 def put(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
@@ -43,10 +42,9 @@ def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None,
     """The terminal's width, None if `file` is no terminal, and whether to use colours."""
     if not file.isatty():
         return None, False
-    try:
-        width: int | None = os.get_terminal_size(file.fileno()).columns or None
-    except (OSError, ValueError):  # a terminal that has no size, or a stand-in for one
-        width = None
+    width = None
+    with suppress(OSError, ValueError):  # a terminal that has no size, or a stand-in for one
+        width = os.get_terminal_size(file.fileno()).columns or None
     plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
     return width, not plain
 

@@ -14,10 +14,7 @@ Format = Literal[
     "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
 ]
 
-_MODULES: dict[Format, str] = {"json": "jsonreport", "csv": "csvreport"}
-"""The modules that are not called as their format; the library has those names."""
-_EXTRAS: tuple[Format, ...] = ("html", "tensorboard")
-"""The formats that need packages: the extras of the same names."""
+_MODULES = {"json": "jsonreport", "csv": "csvreport"}  # the library has modules of these names
 _NO_TABLES: dict[Format, str] = {
     "html": "the html report has all of them",
     "tensorboard": "the tensorboard report has all of them",
@@ -71,12 +68,13 @@ def render(
 def module(format: Format) -> ModuleType:
     """The module of a format.
 
-    Raises `MissingExtra`, an `ImportError`, if the packages that it needs are not installed.
+    Raises `MissingExtra`, an `ImportError`, if the packages of the extra with the name of the
+    format are not installed.
     """
     try:
         return import_module(f"tracer.reporters.{_MODULES.get(format, format)}")
     except ModuleNotFoundError as error:
-        if format not in _EXTRAS or (error.name or "").startswith("tracer"):
+        if (error.name or "").startswith("tracer"):
             raise
         raise MissingExtra(
             f"the {format} report needs {error.name}: pip install 'optimizer-tracer[{format}]'"

@@ -11,7 +11,7 @@ from tracer.model.trace import Trace
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.tables import TABLES, TREES, By, Row, Value, rows
 from tracer.reporters.text import headline, warnings
-from tracer.reporters.text_tables import TABLES as TEXT_TABLES, Asked
+from tracer.reporters.text_tables import IN_FULL, TABLES as TEXT_TABLES
 
 _WIDTH = 100  # of a tree
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
@@ -52,7 +52,7 @@ def _lines(trace: Trace, by: By | None) -> Iterator[str]:
 
 def _fenced(summary: Summary, tree: By) -> Iterator[str]:
     """A tree as the text report has it, in a fence that nothing in it can end."""
-    lines = [line.plain for line in TEXT_TABLES[tree](summary, _WIDTH, Asked(command=True))]
+    lines = [line.plain for line in TEXT_TABLES[tree](summary, _WIDTH, IN_FULL)]
     longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
     fence = "`" * max(3, longest + 1)
     yield from ("", f"{fence}text", *lines, fence)

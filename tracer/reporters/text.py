@@ -24,7 +24,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import all_true, some
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.tables import By
-from tracer.reporters.text_tables import ODD, TABLES, WRONG, Asked, overview
+from tracer.reporters.text_tables import IN_FULL, IN_PYTHON, ODD, TABLES, WRONG, Asked, overview
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
@@ -53,7 +53,7 @@ def render(
     if by is not None and by not in TABLES:
         raise UnknownName(f"no table {by!r}: by is one of {', '.join(TABLES)}")
     width = max(20, width or 80)
-    asked = Asked(everything=by is not None, command=command)
+    asked = IN_FULL if by else Asked() if command else IN_PYTHON
     summaries = summaries_of(trace)
     many = len(summaries) > _MANY_OPTIMIZERS
     lines = _head(trace, width, answered=not many)

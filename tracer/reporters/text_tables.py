@@ -119,21 +119,19 @@ _Row = tuple[str, Mapping[str, Figure], str, str]
 class Asked(NamedTuple):
     """How the reader asked for the report."""
 
-    everything: bool = False
-    """True for a single table, in full."""
-    command: bool = False
-    """True if the reader uses the `tracer` command."""
+    most: int = MAX_ROWS
+    """The rows of a table that are shown."""
+    see: str = "--by {}"
+    """How to ask for all rows of one table."""
 
-    @property
-    def most(self) -> int:
-        """The rows of a table that are shown."""
-        return MAX_ROWS_IN_FULL if self.everything else MAX_ROWS
+    def more(self, rest: str, by: By) -> str:
+        """The line below a table that was cut."""
+        return f"… and {rest}: {self.see.format(by)} has them all"
 
-    def more(self, rest: str, table: By) -> str:
-        """The line below a table that was cut: how to get all of its rows."""
-        see = f"--by {table}" if self.command or self.everything else f'by="{table}"'
-        csv = " --format csv" if self.everything else ""
-        return f"… and {rest}: {see}{csv} has them all"
+
+IN_PYTHON = Asked(see='by="{}"')
+IN_FULL = Asked(MAX_ROWS_IN_FULL, "--by {} --format csv")
+"""A single table."""
 
 
 def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:
@@ -167,12 +165,10 @@ def _table(
 
 def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
-    see = (
-        "--optimizer NAME has all that is known of one of them"
-        if asked.command
-        else 'by="variable" has a table for each of them'
+    below = all_true(
+        (asked is not IN_FULL, f"{asked.see.format('variable')} has a table for each of them")
     )
-    return _table("optimizer", summaries, map(_optimizer, summaries), [see]).lines(width)
+    return _table("optimizer", summaries, map(_optimizer, summaries), below).lines(width)
 
 
 def _optimizer(summary: Summary) -> _Row:
@@ -389,7 +385,7 @@ def _tree(by: By, summary: Summary, nodes: Sequence[Node], joint: str, width: in
     names, *columns = _columns(by, summary)
     most = MAX_ROWS_IN_FULL
     rest = sum(1 for _ in in_order(nodes)) - most
-    below = all_true((rest > 0, Asked(everything=True).more(some(rest, "more row"), by)))
+    below = all_true((rest > 0, IN_FULL.more(some(rest, "more row"), by)))
     tree = Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
     return tree.lines(width)
 
