@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracer.findings.catalogue import Finding
     from tracer.hooks import recording
     from tracer.recorder.recorder import Recorder
-    from tracer.reporters.tables import By
+    from tracer.reporters.columns import By
 
 
 T = TypeVar("T")

@@ -29,7 +29,8 @@ from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.reporters import console, csvreport
 from tracer.reporters.answer import answer, question
-from tracer.reporters.tables import TREES, By, by_variable
+from tracer.reporters.columns import TREES, By
+from tracer.reporters.tables import by_variable
 from tracer.reporters.text import render
 
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "caller", "layer")

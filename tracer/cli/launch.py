@@ -19,7 +19,7 @@ from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.model.wording import first_true, listed
 from tracer.reporters import console
-from tracer.reporters.tables import By
+from tracer.reporters.columns import By
 
 FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""

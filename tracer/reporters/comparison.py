@@ -10,8 +10,8 @@ from tracer.model.compare import Change, Difference
 from tracer.model.programs import endings
 from tracer.model.trace import Trace
 from tracer.model.wording import all_true, first_of
+from tracer.reporters.colors import ODD
 from tracer.reporters.text import printed
-from tracer.reporters.text_tables import ODD
 
 _MOST = 100  # rows of a table
 _FEW = 10  # lines that have moved

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from tracer.model.trace import Trace
-from tracer.reporters.tables import By
+from tracer.reporters.columns import By
 from tracer.reporters.text import render
 
 

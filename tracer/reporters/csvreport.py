@@ -1,6 +1,6 @@
 """One table of the report as CSV, for a spreadsheet.
 
-Its columns are the fields of a row in `tracer.reporters.tables`.
+Its columns are the fields of a row in `tracer.reporters.columns`.
 """
 
 import csv
@@ -9,7 +9,8 @@ import io
 from tracer.errors import shown
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters.tables import By, Value, columns, rows
+from tracer.reporters.columns import FIELDS, By, Value
+from tracer.reporters.tables import rows
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
@@ -19,7 +20,7 @@ def render(trace: Trace, by: By | None = None) -> str:
     """The table `by` (that of the variables if it is None) of all optimizers, with a header."""
     by = by or "variable"
     out = io.StringIO()
-    writer = csv.DictWriter(out, ["optimizer", *columns(by)], lineterminator="\n")
+    writer = csv.DictWriter(out, ["optimizer", *FIELDS[by]], lineterminator="\n")
     writer.writeheader()
     for summary in summaries_of(trace):
         for row in rows(summary, by):

@@ -8,7 +8,7 @@ from typing import Literal
 from tracer.errors import MissingExtra, Mistake
 from tracer.model.trace import Trace
 from tracer.reporters import console, text
-from tracer.reporters.tables import By
+from tracer.reporters.columns import By
 
 Format = Literal[
     "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"

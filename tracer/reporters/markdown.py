@@ -9,7 +9,8 @@ from tracer.model.programs import runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.tables import TABLES, TREES, By, Row, Value, rows
+from tracer.reporters.columns import TABLES, TREES, By, Row, Value
+from tracer.reporters.tables import rows
 from tracer.reporters.text import headline, warnings
 from tracer.reporters.text_tables import IN_FULL, TABLES as TEXT_TABLES
 

@@ -1,12 +1,10 @@
 """The rows of a report's tables as plain values: worked out here once, for every format.
 
-The names of the columns are the fields of the rows. JSON, CSV, Markdown and the page show the
-values as they are; the text report picks some of them, and adds notes and colours.
+JSON, CSV, Markdown and the page show the values as they are; the text report picks some of them,
+and adds notes and colours.
 """
 
-from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
 
 from tracer.model import measures
 from tracer.model.measures import counting
@@ -14,67 +12,23 @@ from tracer.model.records import Line
 from tracer.model.skipped_steps import accumulations
 from tracer.model.summary import Summary
 from tracer.reporters import caller_tree, layer_tree
+from tracer.reporters.columns import (
+    By,
+    CallerRow,
+    LayerRow,
+    MethodRow,
+    ReplicaRow,
+    Row,
+    StepRow,
+    VariableRow,
+    WorkerRow,
+)
 from tracer.reporters.trees import in_order
-
-By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
-TREES: tuple[By, ...] = ("caller", "layer")
-"""What has rows in rows: they are not in a report unless they are asked for."""
-TABLES: tuple[By, ...] = tuple(each for each in get_args(By) if each not in TREES)
-
-Value = str | int | None
-
-VariableRow = namedtuple(
-    "VariableRow",
-    "variable shape dtype updates dense sparse least_a_step most_a_step"
-    " requests_without_gradient unchanged not_finite",
-)
-"""One variable. `least_a_step` and `most_a_step` are on one replica, of all of its steps, and None
-where the steps are not known. `unchanged` and `not_finite` are in how many steps it was so on any
-replica, each counted; None without effects."""
-
-StepRow = namedtuple(
-    "StepRow",
-    "first last length every on_replicas updates dense sparse requests"
-    " requests_without_gradient accumulated unchanged not_finite",
-)
-"""`length` steps in a row from `first` on that count the same, each of them this much.
-
-If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated` is on
-how many replicas a step kept its gradients for a later one; None if the optimizer was not told to
-accumulate any, or if that is not known. `unchanged` and `not_finite` are how many variables were so
-after the step, those of each replica counted; None where none was compared."""
-
-ReplicaRow = namedtuple("ReplicaRow", "worker replica device steps updates dense sparse")
-WorkerRow = namedtuple("WorkerRow", "worker replicas steps updates dense sparse")
-MethodRow = namedtuple(
-    "MethodRow", "method executions calls_eager calls_tracing graphs graphs_never_ran"
-)
-
-CallerRow = namedtuple(
-    "CallerRow", "depth caller file line function executions updates steps calls"
-)
-"""An element of the tree of callers: a line of the program, or what it called.
-
-What it called follows it with a greater `depth`. The counts are of the methods that the question of
-the report is about. `steps` is None for the methods that the tree ends in, and for parts of a step.
-"""
-
-LayerRow = namedtuple("LayerRow", "depth layer variables never_updated updates dense sparse")
-"""A layer, by its path in the names of variables, or a variable.
-
-What is in it follows it with a greater `depth`."""
-
-Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 
 
 def rows(summary: Summary, by: By) -> Sequence[Row]:
     """The rows of one table."""
-    return _TABLES[by][1](summary)
-
-
-def columns(by: By) -> tuple[str, ...]:
-    """The names of the table's columns."""
-    return _TABLES[by][0]._fields
+    return _ROWS[by](summary)
 
 
 def by_variable(summary: Summary) -> list[VariableRow]:
@@ -194,12 +148,12 @@ def by_layer(summary: Summary) -> list[LayerRow]:
     ]
 
 
-_TABLES: dict[By, tuple[type[Row], Callable[[Summary], Sequence[Row]]]] = {
-    "variable": (VariableRow, by_variable),
-    "step": (StepRow, by_step),
-    "replica": (ReplicaRow, by_replica),
-    "worker": (WorkerRow, by_worker),
-    "method": (MethodRow, by_method),
-    "caller": (CallerRow, by_caller),
-    "layer": (LayerRow, by_layer),
+_ROWS: dict[By, Callable[[Summary], Sequence[Row]]] = {
+    "variable": by_variable,
+    "step": by_step,
+    "replica": by_replica,
+    "worker": by_worker,
+    "method": by_method,
+    "caller": by_caller,
+    "layer": by_layer,
 }

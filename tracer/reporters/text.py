@@ -23,8 +23,9 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import all_true, some
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.tables import By
-from tracer.reporters.text_tables import IN_FULL, IN_PYTHON, ODD, TABLES, WRONG, Asked, overview
+from tracer.reporters.colors import ODD, WRONG
+from tracer.reporters.columns import By
+from tracer.reporters.text_tables import IN_FULL, IN_PYTHON, TABLES, Asked, overview
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
