@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from tracer.errors import shown
 from tracer.findings.catalogue import to_report
@@ -20,35 +21,30 @@ _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
 def render(trace: Trace, by: By | None = None) -> str:
     """The report in GitHub's Markdown; `by` picks one table."""
-    return "\n".join(_lines(trace, by)) + "\n"
+    summaries, wrong = summaries_of(trace), to_report(trace)
+    tables, named = TABLES if by is None else (by,), len(summaries) > 1
+    parts = [
+        f"**{_plain(question(trace))}**",
+        *([f"\n{_plain(trace.only)}"] if trace.only else []),
+        *(f"\n{_plain(' '.join(pair))}" for pair in sentences(trace)),
+        *(f"\n**{_plain(warning)}**" for warning in warnings(trace)),
+        *([""] if trace.notes else []),
+        *(f"- {_plain(note)}" for note in trace.notes),
+        *chain.from_iterable(_optimizer(each, tables, named) for each in summaries),
+        *(["\n### What looks wrong\n"] if wrong else []),
+        *(f"- **{e.severity}** {_plain(f'{e.code}: {e.text} {e.advice}')}" for e in wrong),
+        *(f"\nRan: {_plain(ran)}" for ran in runs(trace)),
+    ]
+    return "\n".join(parts) + "\n"
 
 
-def _lines(trace: Trace, by: By | None) -> Iterator[str]:
-    yield f"**{_plain(question(trace))}**"
-    if trace.only:
-        yield f"\n{_plain(trace.only)}"
-    for pair in sentences(trace):
-        yield f"\n{_plain(' '.join(pair))}"
-    for warning in warnings(trace):
-        yield f"\n**{_plain(warning)}**"
-    if trace.notes:
-        yield ""
-    yield from (f"- {_plain(note)}" for note in trace.notes)
-    summaries = summaries_of(trace)
-    for summary in summaries:
-        yield f"\n### {_plain(headline(summary, named=len(summaries) > 1))}"
-        for table in TABLES if by is None else (by,):
-            if table in TREES:
-                yield from _fenced(summary, table)
-            elif made := rows(summary, table):
-                yield from ("", f"By {table}:", "", *_table(made))
-    wrong = to_report(trace)
-    if wrong:
-        yield "\n### What looks wrong\n"
-    for each in wrong:
-        said = _plain(f"{each.code}: {each.text} {each.advice}")
-        yield f"- **{each.severity}** {said}"
-    yield from (f"\nRan: {_plain(ran)}" for ran in runs(trace))
+def _optimizer(summary: Summary, tables: Sequence[By], named: bool) -> Iterator[str]:
+    yield f"\n### {_plain(headline(summary, named))}"
+    for table in tables:
+        if table in TREES:
+            yield from _fenced(summary, table)
+        elif made := rows(summary, table):
+            yield from ("", f"By {table}:", "", *_table(made))
 
 
 def _fenced(summary: Summary, tree: By) -> Iterator[str]:
@@ -59,24 +55,23 @@ def _fenced(summary: Summary, tree: By) -> Iterator[str]:
     yield from ("", f"{fence}text", *lines, fence)
 
 
-def _table(rows: Sequence[Row]) -> Iterator[str]:
+def _table(rows: Sequence[Row]) -> list[str]:
     """A table without the columns that are empty in every row."""
-    columns = [
-        (name, column)
+    columns = {
+        name: column
         for name, *column in zip(rows[0]._fields, *rows, strict=True)
         if any(value is not None for value in column)
+    }
+    lines = [
+        [name.replace("_", " ") for name in columns],
+        ["---" if isinstance(column[0], str) else "---:" for column in columns.values()],
+        *(map(_cell, row) for row in zip(*columns.values(), strict=True)),
     ]
-    yield "| " + " | ".join(name.replace("_", " ") for name, _ in columns) + " |"
-    text = (isinstance(column[0], str) for _, column in columns)
-    yield "|" + "|".join(" --- " if each else " ---: " for each in text) + "|"
-    for row in zip(*(column for _, column in columns), strict=True):
-        yield "| " + " | ".join(map(_cell, row)) + " |"
+    return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
 def _cell(value: Value) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return _plain(value or "")
+    return f"{value:,}" if isinstance(value, int) else _plain(value or "")
 
 
 def _plain(text: str) -> str:
