@@ -19,9 +19,19 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import catalogue
 from tracer.layout import distinct, shown
+from tracer.model.labels import brand_of
 from tracer.model.measures import updates
 from tracer.model.merge import combine
-from tracer.model.records import Block, Entry, Graph, Line, Replica
+from tracer.model.records import (
+    Block,
+    Effect,
+    Entry,
+    Graph,
+    Line,
+    Method,
+    Optimizer,
+    Replica,
+)
 from tracer.model.runs import Run
 from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
@@ -187,6 +197,59 @@ def test_answer_tells_two_replicas_apart() -> None:
     )
 
 
+def by_pytorch(*blocks: Block) -> CallTrace:
+    """The same blocks as steps of `torch.optim`, in which no method makes the updates."""
+    optimizer = Optimizer("SGD", "torch.optim.sgd.SGD", "torch", 0)
+    trace = traces.keras3(("weight",), blocks, (), methods=(Method("step", "step"),))
+    return traces.changed(trace, optimizers=(optimizer,), environment={"torch": "2.9.0"})
+
+
+def compiled(block: Block) -> Block:
+    """In a graph that this process did not trace."""
+    return msgspec.structs.replace(block, context="graph")
+
+
+STEP = block([step(), request(0)], Run(1, 1, 5))
+DIRECT = block([update(0)], is_step=False, total=3, outside=True)
+
+
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        (by_pytorch(STEP), "No update was made: 0 updates in 5 steps"),
+        (by_pytorch(STEP), "step was called 5 times."),
+        (
+            by_pytorch(STEP, block([update(0, method=0, role="discarded")], Run(1, 1, 5))),
+            "No update was kept: 0 updates in 10 steps",
+        ),
+        (by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))), "Each step made 1 update"),
+        (traces.keras3(("a",), (STEP, DIRECT), ()), "update_step ran 3 times, outside any step."),
+        (
+            traces.keras3(
+                ("a",), (compiled(block([step(), request(0), update(0)], Run(1, 1, 5))),), ()
+            ),
+            "Its Python body was not called: what ran is compiled.",
+        ),
+        (traces.in_vain(0, 1), "16 executions in 8 steps. "),
+        (traces.in_vain(0), "; 8 of them assigned nothing, so they are no updates."),
+        (traces.in_vain(), "; none of them assigned anything, so there was no update."),
+    ],
+)
+def test_answer_in_rare_cases(trace: CallTrace, expected: str) -> None:
+    assert expected in answer(trace)
+
+
+@pytest.mark.parametrize(
+    ("nth", "said"), [(2, "2nd"), (3, "3rd"), (11, "11th"), (12, "12th"), (21, "21st")]
+)
+def test_answer_writes_ordinals(nth: int, said: str) -> None:
+    blocks = (
+        block([step(), request(0)], Run(1, 1, 10 * nth), graphs=1),
+        block([update(0)], Run(nth, nth, 10), is_step=False, graphs=1),
+    )
+    assert f"update_step ran once every {said} step:" in answer(traces.keras3(("a",), blocks, ()))
+
+
 def test_question_names_the_method_that_people_override() -> None:
     trace = traces.embedding_on_two_replicas()
     assert question(trace) == "How often did _resource_apply_dense and _resource_apply_sparse run?"
@@ -238,6 +301,88 @@ def test_many_odd_steps_are_limited_and_it_says_so() -> None:
     full = render(trace, "step")
     assert "more rows" not in full
     assert "\n9,801 " in full
+
+
+def of_workers(count: int) -> CallTrace:
+    """3 steps on one replica of each worker; the last one made a step less."""
+    work = [step(), request(0), update(0)]
+    blocks = [block(work, Run(1, 1, 3), replica=each) for each in range(count - 1)]
+    blocks.append(block(work, Run(1, 1, 2), replica=count - 1))
+    workers = tuple(Replica(f"worker:{each}", 0, "CPU:0") for each in range(count))
+    return traces.changed(traces.keras3(("a",), tuple(blocks), ()), replicas=workers)
+
+
+def test_a_long_table_shows_the_first_rows_and_says_how_to_see_the_others() -> None:
+    names = [f"layer_{index}/kernel" for index in range(40)]
+    work = [step(), request(*range(40)), update(*range(5))]  # the other 35 are odd
+    variables = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
+    text = render(variables, width=120)
+    assert '… and 10 more variables, 5 of them odd: by="variable" has them all' in text
+    assert "layer_0/kernel" not in text.split("\n\n")[-3]
+    assert "more variables" not in render(variables, "variable")
+    workers = of_workers(35)
+    assert '… and 5 more workers: by="worker" has them all' in render(workers)
+    assert "… and 5 more workers: --by worker has them all" in render(workers, command=True)
+    assert render(workers, "worker").count("worker:") >= 35
+    replicas = traces.trained(["a"], Run(1, 1, 2), replicas=1003)
+    said = "… and 3 more replicas: --by replica --format csv has them all"
+    assert said in render(replicas, "replica")
+
+
+def test_a_worker_that_is_behind_is_odd() -> None:
+    (late,) = [line for line in render(of_workers(20), color=True).splitlines() if "since" in line]
+    assert late.startswith("\x1b[1;33mworker:19") and "1 since step 3" in late
+
+
+def test_an_optimizer_of_one_worker_names_it() -> None:
+    one, other = of_workers(2), of_workers(2)
+    parts = [(each.data, [None]) for each in (one, other)]
+    both = Trace(combine(parts)[0])
+    first = [each for each in both.blocks if each.root != 0 or each.replica == 1]
+    data = msgspec.structs.replace(both.data, blocks=tuple(first))
+    assert ", in worker:1" in render(Trace(data))
+
+
+@pytest.mark.parametrize(
+    ("compared", "expected"),
+    [(Run(1, 1, 10), False), (Run(1, 1, 6), True)],
+)
+def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected: bool) -> None:
+    trace = traces.with_effects()
+    effects = (Effect(0, 0, "compared", (0, 1), compared.count, (compared,)), trace.data.effects[1])
+    text = render(traces.changed(trace, effects=effects), "step")
+    assert ("(-: none was compared in these steps)" in text) == expected
+    assert (text.split("\n7")[-1].split("\n")[0].split()[-2:] == ["-", "-"]) == expected
+
+
+def test_steps_that_were_not_recorded_say_so() -> None:
+    blocks = (
+        block([step(), request(0)], Run(1, 1, 4), Run(7, 1, 4), total=10, graphs=1),
+        block([update(0)], Run(1, 1, 4), Run(7, 1, 4), is_step=False, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), "step")
+    assert re.search(r"\n5-6 .* 0   not recorded\n", text)
+    assert "\nstep not known         0       0        0   in all; steps above" in text
+
+
+@pytest.mark.parametrize(
+    ("class_name", "kind", "environment", "expected"),
+    [
+        ("keras.src.optimizers.adam.Adam", "keras3", {}, "Keras 3"),
+        ("keras.optimizers.legacy.adam.Adam", "legacy", {}, "Keras 2 legacy"),
+        ("keras.optimizers.adam.Adam", "keras2", {"tf_keras": "2.16"}, "Keras 2"),
+        ("tensorflow.python.keras.adam.Adam", "legacy", {}, "tensorflow.python.keras legacy"),
+        ("my.Adam", "legacy", {"tf_keras": "2.16"}, "tf_keras legacy"),
+        ("my.Adam", "keras2", {}, "Keras 2"),
+        ("torch.optim.adam.Adam", "torch", {}, "torch.optim"),
+        ("optax.adam", "optax", {}, "optax"),
+    ],
+)
+def test_the_library_of_an_optimizer_is_named_as_people_call_it(
+    class_name: str, kind: str, environment: dict[str, str], expected: str
+) -> None:
+    trace = traces.changed(traces.eager(), environment=environment)
+    assert brand_of(Optimizer("adam", class_name, kind, 0), trace) == expected
 
 
 def test_a_million_steps_take_no_longer() -> None:
