@@ -90,6 +90,21 @@ def _table(
     return Table(names.header, columns, made, cut_names=by != "step", below=below)
 
 
+def _cut(by: By, noun: str, rows: Sequence[_Row], asked: Asked) -> tuple[list[_Row], str]:
+    """The rows that are odd, which have a note or a style, and the first of the others.
+
+    Also the line that says how many are left out; empty if none is.
+    """
+    odd = {index for index, (_, _, *look) in enumerate(rows) if any(look)}
+    order = sorted(range(len(rows)), key=lambda index: (index not in odd, index))
+    rest = set(order[asked.most :])
+    more = some(len(rest), f"more {noun}") + (
+        f", {len(odd & rest):,} of them odd" if odd & rest else ""
+    )
+    kept = [row for index, row in enumerate(rows) if index not in rest]
+    return kept, asked.more(more, by) if rest else ""
+
+
 def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
     """A row for each optimizer, with the first of its variables."""
     below = all_true(
@@ -126,17 +141,12 @@ def _per_step(summary: Summary, measure: Selection) -> str:
 
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
-    rows = _variables(summary)
-    odd = {index for index, (_, _, note, _) in enumerate(rows) if note}
-    order = sorted(range(len(rows)), key=lambda index: (index not in odd, index))
-    kept, rest = sorted(order[: asked.most]), order[asked.most :]
-    odd_rest = f", {len(odd.intersection(rest)):,} of them odd" if odd.intersection(rest) else ""
-    more = some(len(rest), f"more {summary.dialect.variable}") + odd_rest
+    kept, more = _cut("variable", summary.dialect.variable, _variables(summary), asked)
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.unplaced(measures.updates)
     heading = _columns("variable", summary)[2].header.replace("\n", " ")
     below = all_true(
-        (rest, asked.more(more, "variable")),
+        (more, more),
         (
             known and 0 < empty < summary.steps,
             f"({heading}: without the {some(empty, 'step')} that updated nothing)",
@@ -147,7 +157,7 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
             "not finite: after so many it held inf or NaN)",
         ),
     )
-    return _table("variable", [summary], [rows[index] for index in kept], below).lines(width)
+    return _table("variable", [summary], kept, below).lines(width)
 
 
 def _variables(summary: Summary) -> list[_Row]:
@@ -266,10 +276,8 @@ def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
         }
         style = ODD if row.steps < summary.steps or late else ""
         rows.append((shown(name), row._asdict() | extra, "", style))
-    rest = len(rows) - asked.most
-    more = some(rest, f"more {noun if by == 'replica' else by}")
-    below = all_true((rest > 0, asked.more(more, by)))
-    return _table(by, [summary], rows[: asked.most], below).lines(width)
+    kept, more = _cut(by, noun if by == "replica" else by, rows, asked)
+    return _table(by, [summary], kept, all_true((more, more))).lines(width)
 
 
 def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
