@@ -335,6 +335,37 @@ def test_a_worker_that_is_behind_is_odd() -> None:
     assert late.startswith("\x1b[1;33mworker:19") and "1 since step 3" in late
 
 
+def test_workers_of_different_size_are_not_behind_one_another() -> None:
+    workers = [Replica(f"worker:{each // 2}", each % 2, "CPU:0") for each in range(3)]
+    trace = traces.changed(traces.trained(["a"], Run(1, 1, 3), replicas=3), replicas=tuple(workers))
+    text = render(trace, "worker")
+    assert "\nworker:1 " in text and "behind" not in text
+
+
+def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> None:
+    blocks = (
+        block([step(), request(0), update(0)], Run(1, 1, 4)),
+        block([step(), request(0), update(0), update(0)], Run(1, 1, 2), replica=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), "replica", color=True)
+    assert "\x1b[1;33m1 " in text and "\x1b[1;33m0 " not in text
+
+
+def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
+    trace = traces.many_optimizers()
+    blocks = tuple(each for each in trace.blocks if each.root != 4)
+    text = render(traces.changed(trace, blocks=blocks), color=True)
+    (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31mAdam")]
+    assert '"adam_4"' in fault
+
+
+def test_a_long_tree_is_cut_and_says_how_to_see_the_rest() -> None:
+    names = [f"layer_{index}_of_many/kernel" for index in range(1001)]
+    text = render(traces.trained(names, Run(1, 1, 2)), "layer")
+    assert "… and 1 more row: --by layer --format csv has them all" in text
+    assert "layer_999_of_many" in text and "layer_1000_of_many" not in text
+
+
 def test_an_optimizer_of_one_worker_names_it() -> None:
     one, other = of_workers(2), of_workers(2)
     parts = [(each.data, [None]) for each in (one, other)]
