@@ -512,7 +512,7 @@ def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, t
 
 def test_the_lines_of_a_path_are_in_their_table(path: Path) -> None:
     path.write_text(json.dumps(of_every_record() | {"paths": [[1]]}))
-    assert refusal(path) == "is damaged: paths[0] holds [1], outside a table of 1 line"
+    assert refusal(path) == "is damaged: paths hold 1, outside a table of 1 line"
 
 
 def test_runs_beyond_the_largest_step(path: Path) -> None:

@@ -171,10 +171,9 @@ def _read(content: bytes) -> TraceData:
     lists = _expand(file.lists, sizes["variables"])
     for fault in _faults(file, sizes | {"variables": len(lists)}):
         raise msgspec.ValidationError(fault[1:])
-    for number, path in enumerate(file.paths):
-        if any(not 0 <= line < sizes["lines"] for line in path):
-            table = f"a table of {some(sizes['lines'], 'line')}"
-            raise msgspec.ValidationError(f"paths[{number}] holds {list(path)}, outside {table}")
+    if outside := {*chain(*file.paths)} - {*range(sizes["lines"])}:
+        table = f"a table of {some(sizes['lines'], 'line')}"
+        raise msgspec.ValidationError(f"paths hold {min(outside)}, outside {table}")
     fields = {field: getattr(file, field) for field in TraceData.__struct_fields__}
     return TraceData(**fields | _tables(file, lambda own: lists[own[0]] if own else own))
 

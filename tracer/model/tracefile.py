@@ -90,7 +90,12 @@ def load(path: str | Path) -> Trace:
             one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
             raise MergeError(f"{path}: {error}; {one}") from error
     with _refused(path, "read"):
-        content = _read(Path(path))
+        status = Path(path).stat()
+        _require_file(path, status)
+        if status.st_size > MAX_BYTES:
+            size = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
+            raise _error(path, f"is too large for a trace file: {size}")
+        content = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)  # of some editors
     try:
         return Trace(fileformat.decode(content))
     except ValueError as error:
@@ -113,19 +118,10 @@ def _error(path: str | Path, reason: object) -> TraceFileError:
     return TraceFileError(line if len(line) <= 1000 else f"{line[:1000]}...")
 
 
-def _require_file(path: Path, status: os.stat_result) -> None:
+def _require_file(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         what = "folder" if stat.S_ISDIR(status.st_mode) else "device or a pipe"
         raise _error(path, f"is a {what}, not a trace file")
-
-
-def _read(path: Path) -> bytes:
-    status = path.stat()
-    _require_file(path, status)
-    if status.st_size > MAX_BYTES:
-        size = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
-        raise _error(path, f"is too large for a trace file: {size}")
-    return path.read_bytes().removeprefix(codecs.BOM_UTF8)  # some editors put it there
 
 
 def _replace(path: Path, content: bytes) -> None:
