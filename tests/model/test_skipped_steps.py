@@ -57,11 +57,16 @@ def test_every_nth_step_up_to_the_end(steps: int, updated: list[Run], nth: int) 
     ],
 )
 def test_what_a_loss_scale_skipped(
-    updated: list[Run], settings: dict[str, Setting], expected: tuple[object, ...] | None
+    updated: list[Run],
+    settings: dict[str, Setting],
+    expected: tuple[int, int, tuple[int, int], bool] | None,
 ) -> None:
     summary = _summary(40, *updated, grad_scaler=True, **settings)
     scale = summary.optimizers[0]
-    found = expected and Skipped(*expected[:3], scale, expected[3])  # type: ignore[arg-type]
+    found = None
+    if expected is not None:
+        number, first, longest, hopeless = expected
+        found = Skipped(number, first, longest, scale, hopeless)
     assert skipped(summary) == found
     assert reason(summary).usual is not (found is not None and found.hopeless)
 

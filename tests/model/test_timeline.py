@@ -11,7 +11,7 @@ from support.traces import block, request, step, update
 from tracer.model.measures import updates
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.model.timeline import Timeline, Values
+from tracer.model.timeline import Steps, Timeline, Values
 from tracer.reporters.text import render
 
 
@@ -33,19 +33,73 @@ def test_recurring_runs_fold_to_the_steps_they_are(
     groups: list[list[tuple[Run, Values]]], steps: int
 ) -> None:
     weighted = [each for group in groups for each in group]
+    timeline = Timeline.of(weighted, steps, 2)
+    assert written_out(timeline) == counts_of(weighted, steps)
+
+
+@given(st.lists(_recurring(), min_size=1, max_size=3), st.data())
+def test_what_a_timeline_answers_is_true_of_its_steps(
+    groups: list[list[tuple[Run, Values]]], more: st.DataObject
+) -> None:
+    weighted = [each for group in groups for each in group]
+    steps = max(run.last for run, _ in weighted)
+    timeline, every = Timeline.of(weighted, steps, 2), counts_of(weighted, steps)
+    first = more.draw(st.integers(1, steps))
+    last = more.draw(st.integers(first, steps))
+    within = Counter[Values]()
+    for number, values in timeline.within(first, last):
+        within[values] += number
+    assert (within, timeline.spread) == (Counter(every[first - 1 : last]), Counter(every))
+    kept = {at for low, high, _ in timeline.spans() for at in range(low, high + 1)}
+    assert kept == {at for at, values in enumerate(every, 1) if any(values)}
+    wanted = set(more.draw(st.lists(st.sampled_from(every))))
+    found = {at: values for part, values in timeline.parts() for at in numbers_of(part)}
+    assert [found[at] for at in range(1, steps + 1)] == every
+    of_wanted = [at for part in timeline.steps_with(wanted) for at in numbers_of(part)]
+    assert sorted(of_wanted) == [at for at, values in enumerate(every, 1) if values in wanted]
+    for part, _ in timeline.parts():
+        before = [at for at in numbers_of(part) if at < last]
+        assert part.last_before(last) == max(before, default=0)
+    beside = Timeline.of(weighted[:1], steps, 2).beside(timeline)
+    assert [values[2:] for values in written_out(beside)] == every
+
+
+def numbers_of(part: Steps) -> list[int]:
+    firsts = range(part.first, part.last + 1, part.every or part.length)
+    return [first + more for first in firsts for more in range(part.length)]
+
+
+def counts_of(weighted: list[tuple[Run, Values]], steps: int) -> list[Values]:
+    """What each step counts, by a loop over each step of each run."""
     expected = Counter[tuple[int, int]]()
     for run, weights in weighted:
         for at in range(run.first, run.last + 1, run.stride):
             for place, weight in enumerate(weights):
                 expected[at, place] += weight * run.times
-    found = [
+    return [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
+
+
+def written_out(timeline: Timeline) -> list[Values]:
+    return [
         values
-        for stretch in Timeline.of(weighted, steps, 2).stretches
+        for stretch in timeline.stretches
         for _ in range(stretch.turns)
         for length, values in stretch.cycle
         for _ in range(length)
     ]
-    assert found == [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize("every", [10, 100])
+def test_epochs_are_one_cycle(every: int) -> None:
+    """Also if the batches in between are one run in each epoch, and the last one is another."""
+    epochs = 20_000
+    whole = [(Run(every * epoch + 1, 1, every - 1), (2,)) for epoch in range(epochs)]
+    partial = [(Run(every, every, epochs), (1,))]
+    start = time.thread_time()
+    (stretch,) = Timeline.of([*whole, *partial], every * epochs, 1).stretches
+    assert time.thread_time() - start < 0.5
+    assert stretch.cycle == ((every - 1, (2,)), (1, (1,)))
+    assert stretch.turns == epochs
 
 
 @pytest.mark.parametrize("epochs", [10, 10_000])
