@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from tracer.model.runs import Run, layers
+from tracer.model.runs import Run
 from tracer.model.timeline import union
-from tracer.recorder.spans import MOST, Spans, of_caller, without
+from tracer.recorder.spans import MOST, Spans, layers, of_caller, without
 
 RUNS = st.lists(
     st.builds(

@@ -114,21 +114,3 @@ Run(first=47, stride=1, count=1, times=1))
         for run in runs
     )
     return tuple(chain.from_iterable(parts))
-
-
-def layers(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs in as few lists as it takes for the runs of each list to come one after the other.
-
-    >>> layers([Run(1, 4, 9), Run(2, 4, 9), Run(40, 1, 2)])
-    [[Run(first=1, stride=4, count=9, times=1), Run(first=40, stride=1, count=2, times=1)], \
-[Run(first=2, stride=4, count=9, times=1)]]
-    """
-    found: list[list[Run]] = []
-    for run in sorted(runs, key=lambda run: run.first):
-        for layer in found:
-            if layer[-1].last < run.first:
-                layer.append(run)
-                break
-        else:
-            found.append([run])
-    return [join(layer) for layer in found]

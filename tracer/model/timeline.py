@@ -54,6 +54,17 @@ class Steps(NamedTuple):
         rows = self.rows(end - (self.every or self.length), end)
         return max((after for _, after in rows), default=1) - 1
 
+    def ranges(self) -> list[range]:
+        """The same as ranges, those of one place in each turn together.
+
+        >>> Steps(1, 63, 2, 4).ranges()
+        [range(1, 64, 4), range(2, 64, 4)]
+        """
+        if self.every is None:
+            return [range(self.first, self.last + 1)]
+        firsts = range(self.first, self.first + self.length)
+        return [range(first, self.last + 1, self.every) for first in firsts]
+
     def rows(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Those from `begin` to before `end`: of each in a row the first, and the step after them.
 
@@ -147,16 +158,6 @@ class Timeline:
         end = self.stretches[-1].last + 1
         return Timeline(_cycles(_merged(_regions(active, 1, end, (0,) * (width + more)))))
 
-    def runs(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[Run, Values]]:
-        """The steps that count anything, or those of which `keep` says so, with their counts."""
-        for steps, values in self.parts():
-            if keep(values) and steps.every is None:
-                yield Run(steps.first, 1, steps.length), values
-            elif keep(values):
-                firsts = range(steps.first, steps.first + steps.length)
-                count, every = steps.number // steps.length, steps.every or 1
-                yield from ((Run(first, every, count), values) for first in firsts)
-
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
         """The steps that count one of `counts`; more than three stretches at one distance are one.
 
@@ -216,10 +217,10 @@ class Timeline:
             if low <= high:
                 yield from stretch.within(low - stretch.first, high - low + 1)
 
-    def rising_runs(self) -> list[Run]:
+    def runs(self) -> list[Run]:
         """The steps that count anything, of a timeline of one count, in runs that rise.
 
-        >>> Timeline.of([(Run(4, 4, 500_000), (1,))], 2_000_000, 1).rising_runs()
+        >>> Timeline.of([(Run(4, 4, 500_000), (1,))], 2_000_000, 1).runs()
         [Run(first=4, stride=4, count=500000, times=1)]
         """
         found: list[Run] = []
@@ -249,7 +250,7 @@ def union(runs: Iterable[Run]) -> list[Run]:
     [Run(first=1, stride=1, count=1000000, times=1)]
     """
     weighted = [(run, (1,)) for run in runs]
-    return Timeline.of(weighted, max((run.last for run, _ in weighted), default=0), 1).rising_runs()
+    return Timeline.of(weighted, max((run.last for run, _ in weighted), default=0), 1).runs()
 
 
 def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[_Active]:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from tracer.model.runs import Run
+from tracer.model.runs import Run, join
 from tracer.model.timeline import Timeline
 
 MOST = 4000
@@ -133,4 +133,22 @@ def without(runs: Sequence[Run], parts: Sequence[Run]) -> list[Run]:
     if sum(run.total for run in runs) == sum(run.total for run in parts):
         return []
     weighted = [*((run, (1,)) for run in runs), *((part, (-1,)) for part in parts)]
-    return Timeline.of(weighted, max(run.last for run in runs), 1).rising_runs()
+    return Timeline.of(weighted, max(run.last for run in runs), 1).runs()
+
+
+def layers(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs in as few lists as it takes for the runs of each list to come one after the other.
+
+    >>> layers([Run(1, 4, 9), Run(2, 4, 9), Run(40, 1, 2)])
+    [[Run(first=1, stride=4, count=9, times=1), Run(first=40, stride=1, count=2, times=1)], \
+[Run(first=2, stride=4, count=9, times=1)]]
+    """
+    found: list[list[Run]] = []
+    for run in sorted(runs, key=lambda run: run.first):
+        for layer in found:
+            if layer[-1].last < run.first:
+                layer.append(run)
+                break
+        else:
+            found.append([run])
+    return [join(layer) for layer in found]

@@ -6,7 +6,7 @@ A finding that says why is the cause; hints are what no finding says.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from tracer.findings.catalogue import causes
 from tracer.layout import shown
@@ -164,8 +164,8 @@ def callers_at_fault(parts: Iterable[Part]) -> list[str]:
     counts: Counter[str] = Counter()
     for part in parts:
         data, selection = part.claim.trace.data, part.claim.selection
-        stretches = islice(part.timeline.runs(part.wrong.__contains__), _MAX_STRETCHES)
-        wrong = [range(each.first, each.last + 1, each.stride) for each, _ in stretches]
+        stretches = (each.ranges() for each in part.timeline.steps_with(part.wrong))
+        wrong = [*islice(chain.from_iterable(stretches), _MAX_STRETCHES)]
         for block in part.summary.by_path():
             ran = not block.runs or any(run.only(each) for run in block.runs for each in wrong)
             is_meant = selection(block) or (block.step and part.short)

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from tracer.model.records import Line
-from tracer.model.runs import Run, layers
+from tracer.model.runs import Run
 from tracer.recorder import backend
 from tracer.recorder.counters import CountedBlock
 from tracer.recorder.older import SESSION_GRAPH
 from tracer.recorder.paths import UNKNOWN
 from tracer.recorder.readout import Reading
-from tracer.recorder.spans import Spans, Stretch, of_caller, without
+from tracer.recorder.spans import Spans, Stretch, layers, of_caller, without
 from tracer.recorder.tensorflow import compat, functions
 from tracer.recorder.tensorflow.stacks import Traced, frames_around, traced_in
 
