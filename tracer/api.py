@@ -101,28 +101,15 @@ class Recording:
     def __init__(self, counted: "recording.Recording | None" = None) -> None:
         from tracer.hooks import recording
 
-        self._counted = recording.Recording() if counted is None else counted
+        self.counted = recording.Recording() if counted is None else counted
+        """What counts for it, for the command and the fixtures: it takes more optimizers."""
 
     def trace(self) -> CallTrace:
         """A frozen trace of what ran since the block began, of every optimizer that was used."""
-        return self._counted.trace().derived(_call_trace)  # after the block always the same one
+        return self.counted.trace().derived(_call_trace)  # after the block always the same one
 
     def __repr__(self) -> str:
         return f"<Recording: its trace() is {self.trace()!r}>"
-
-    @property
-    def used(self) -> bool:
-        """Whether any optimizer that is traced here was ever used; takes no lock."""
-        return self._counted.used
-
-    def take(self, optimizer: object, *, effects: bool = False) -> None:
-        """Trace this optimizer too, until the block ends if it was not traced before.
-
-        If `effects`, the variables are compared before and after each step of it.
-
-        Raises `tracer.UnsupportedOptimizer` for what is none.
-        """
-        self._counted.take(optimizer, effects=effects)
 
 
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
@@ -243,7 +230,7 @@ def recording_aloud(
 
 @contextmanager
 def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
-    """Trace these optimizers only, for the block; `Recording.take` adds others.
+    """Trace these optimizers only, for the block; `Recording.counted` takes others.
 
     If `effects`, the variables are compared before and after each step of the block.
 

@@ -95,7 +95,7 @@ class OptimizerTracer:
         With `effects=True` the weights are compared before and after each step: `trace` has them.
         """
         __tracebackhide__ = True
-        self._recording.take(optimizer, effects=effects)
+        self._recording.counted.take(optimizer, effects=effects)
         if expected:
             assertion = tracer.assert_updates(optimizer, **expected)
             assertion.__enter__()

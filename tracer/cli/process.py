@@ -110,7 +110,7 @@ class Process:
     def become_fork(self) -> None:
         """Be the fork of a process, in the fork, unless that had used an optimizer before."""
         # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
-        if self._id and not self._recording.used:
+        if self._id and not self._recording.counted.used:
             self.command = f"{self.command} (a fork)"
             self._child, self._report = True, None
             self._begin()

@@ -62,4 +62,4 @@ def apply_methods(summary: Summary) -> list[int]:
 
 
 _INNER = {"_update_step_xla": "update_step"}
-"""By method the one that it calls, where their names do not say so."""
+"""By method the one that it only prepares the gradient for, if their names do not say so."""
