@@ -410,9 +410,9 @@ def demo() -> None:
 
 def main() -> NoReturn:
     """Run the command that `sys.argv` names; a user's mistake is one line and exit status 2."""
-    hook = sys.excepthook  # Typer puts its own there
     try:
-        result = app(prog_name="tracer", standalone_mode=False)
+        # Calling the app itself would put a `sys.excepthook` of Typer's there.
+        result = typer.main.get_command(app)(prog_name="tracer", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
         said = error.format_message().replace("Value error, ", "").rstrip(".")
@@ -429,7 +429,6 @@ def main() -> NoReturn:
         if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
             sys.exit(1)
         _fail(f"cannot write: {error.strerror or error}", 2)
-    sys.excepthook = hook
     if callable(result):  # a program: what it raises is for Python to show
         result()
     sys.exit(result if isinstance(result, int) else 0)
