@@ -319,8 +319,7 @@ def check(
     from tracer.reporters import console
     from tracer.testing import expressions, verdicts
 
-    wanted = [expressions.read(each) for each in expect or ()]
-    wanted = wanted or expressions.from_project(Path.cwd())
+    wanted = list(map(expressions.read, expect or ())) or expressions.from_project(Path.cwd())
     if not wanted and findings is None:
         raise Mistake(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "

@@ -317,8 +317,7 @@ class Autosave:
         """The trace with optimizers that a trace without any would replace, or stand beside."""
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
-        heads = ((each, head(each)) for each in files)
-        return next((each for each, start in heads if start and not _EMPTY.search(start)), None)
+        return next((each for each in files if (at := head(each)) and not _EMPTY.search(at)), None)
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
