@@ -10,7 +10,7 @@ from support import cluster
 
 import tracer
 
-STEPS = 200
+STEPS = 40
 
 
 @pytest.fixture(
@@ -69,8 +69,13 @@ def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "a worker restarts"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(False, marks=pytest.mark.sweep, id="undisturbed"),
+        pytest.param(True, marks=pytest.mark.long, id="a worker restarts"),
+    ],
+)
 def test_parameter_servers(killed: bool, tmp_path: Path) -> None:
     if killed:
         (tmp_path / "pause").touch()

@@ -10,7 +10,7 @@ from support import endurance
 @pytest.mark.parametrize(
     ("what", "kind", "number"),
     [
-        pytest.param("steps_in_one_loop", "legacy", 20_000, marks=pytest.mark.long),
+        pytest.param("steps_in_one_loop", "legacy", 10_000, marks=pytest.mark.long),
         pytest.param("graph_tracings", "v1", 200, marks=pytest.mark.sweep),
         pytest.param("many_optimizers", "legacy", 40, marks=pytest.mark.sweep),
     ],

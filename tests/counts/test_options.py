@@ -132,11 +132,15 @@ def check(model: Any, optimizer: Any, variables: int, skipped: int = 0) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy",
-    [pytest.param("mixed_bfloat16", marks=pytest.mark.long), "mixed_float16"],
-    indirect=True,
+    ("kind", "policy"),
+    [
+        *((kind, "mixed_float16") for kind in MAKERS),
+        pytest.param("keras3", "mixed_bfloat16", marks=pytest.mark.long),
+        pytest.param("keras2", "mixed_bfloat16", marks=pytest.mark.sweep),
+        pytest.param("legacy", "mixed_bfloat16", marks=pytest.mark.sweep),
+    ],
+    indirect=["policy"],
 )
-@pytest.mark.parametrize("kind", MAKERS)
 def test_mixed_precision(kind: str, policy: str) -> None:
     """`compile` puts a loss scale around the wrapped optimizer if the policy is `mixed_float16`.
 
@@ -153,8 +157,14 @@ def test_mixed_precision(kind: str, policy: str) -> None:
     check(model, optimizer, variables, skipped)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("legacy", marks=pytest.mark.long),  # in its apply methods
+        pytest.param("keras2", marks=pytest.mark.sweep),
+        pytest.param("keras3", marks=pytest.mark.long),
+    ],
+)
 def test_constraints(kind: str) -> None:
     library = library_of(kind)
     model, optimizer, variables = fitted(
@@ -166,8 +176,14 @@ def test_constraints(kind: str) -> None:
     check(model, optimizer, variables)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("legacy", marks=pytest.mark.sweep),
+        pytest.param("keras2", marks=pytest.mark.sweep),
+        pytest.param("keras3", marks=pytest.mark.long),
+    ],
+)
 def test_check_numerics(kind: str) -> None:
     """It puts an op behind each op, those of the tracer too.
 

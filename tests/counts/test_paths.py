@@ -973,7 +973,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("command", "file", "before"),
     [
-        pytest.param(["train.py"], "train.py", [], marks=pytest.mark.long),
+        pytest.param(["train.py"], "train.py", [], marks=pytest.mark.sweep),
         pytest.param(["-m", "package.train"], "package/train.py", [], marks=pytest.mark.sweep),
         pytest.param(["-m", "tracer", "run", "train.py"], "train.py", [], marks=pytest.mark.sweep),
         pytest.param(

@@ -202,9 +202,14 @@ CHILD = """
 """
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("kind", ["legacy", "keras3"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("legacy", marks=pytest.mark.sweep),
+        pytest.param("keras3", marks=pytest.mark.long),
+    ],
+)
 def test_a_fork_counts_for_itself(kind: str) -> None:
     """A child trains in eager mode; what TensorFlow cannot do in one is to run a graph."""
     done = subprocess.run(

@@ -317,8 +317,13 @@ def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() ->
     assert len({numbered(0.0), numbered(0.5), numbered(0.5)}) == 3
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.sweep if n.endswith("_keras2") else pytest.mark.long)
+        for n in SAID
+    ],
+)
 def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
     pain = SAID[name]
     done = forked.run(["tracer", "run", str(PAINS / f"{name}.py")], tmp_path, ENVIRONMENT)

@@ -16,7 +16,7 @@ from support import odometers
 
 import tracer
 
-STEPS = 200
+STEPS = 40
 folder = Path(sys.argv[1])
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 worker = strategy.cluster_resolver.task_id

@@ -17,7 +17,7 @@ from support import odometers
 
 import tracer
 
-STEPS = 300
+STEPS = 100
 folder = Path(sys.argv[1])
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if resolver.task_type in ("worker", "ps"):

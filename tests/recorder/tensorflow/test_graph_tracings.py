@@ -97,7 +97,7 @@ def test_graphs_that_are_gone_are_added_up() -> None:
     assert weights.numpy().tolist() == [10.0]
 
 
-@pytest.mark.parametrize("most", [5, pytest.param(MOST, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most", [5, pytest.param(MOST, marks=pytest.mark.sweep)])
 def test_signatures_without_end_are_told_of_as_others(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,7 +105,7 @@ def test_every_step_of_every_block(compiled: bool, script: Any) -> None:
     assert found == {name: (len(each), each) for name, each in expected.items()}
 
 
-@pytest.mark.parametrize("number", [10_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [10_000, pytest.param(1_000_000, marks=pytest.mark.sweep)])
 def test_a_million_regular_steps_are_one_run(number: int) -> None:
     machine = Machine()
 
