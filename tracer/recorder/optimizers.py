@@ -4,6 +4,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -31,8 +32,9 @@ NO_RESULT = "no-result"
 """The code of the remark on an apply method that returned None in a graph, which needs an op."""
 
 
-class _Traced(NamedTuple):
-    """An optimizer, held weakly."""
+@dataclass(eq=False)
+class _Traced:
+    """An optimizer, held weakly, and what was seen of it: it may be gone when a trace is read."""
 
     optimizer: ref[Any]
     name: Callable[[], str]
@@ -42,6 +44,27 @@ class _Traced(NamedTuple):
     settings: dict[str, Setting]
     straight: Collection[str]
     made: str
+    started: int | None = None
+    """Its iterations when it was wrapped first."""
+    is_let_go: bool = False
+    """Whether tracing it has ended, and not begun again."""
+    ended: int | None = None
+    """Its iterations then."""
+    is_loaded: bool = False
+    """Whether a file has set its state."""
+    remains: "_Remains | None" = None
+    """What is read of it if it is gone."""
+    returned_nothing: dict[str, None] = field(default_factory=dict)
+    """Its apply methods that returned None in a graph."""
+    called: set[str] = field(default_factory=set)
+    """The methods of `BESIDE` that were called."""
+    files: set[str] = field(default_factory=set)
+    """The files of the program that made its first steps."""
+    rate: float | None = None
+    values: int | None = None
+    slots: int | None = None
+    decay: Decay | None = None
+    unused: tuple[Remark, ...] = ()
 
 
 class OfRoot(NamedTuple):
@@ -51,16 +74,6 @@ class OfRoot(NamedTuple):
     frozen: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     turns: tuple[int, int] = (0, 0)
-
-
-class _State(NamedTuple):
-    """What was seen of an optimizer when it was read last: it may be gone since."""
-
-    rate: float | None = None
-    values: int | None = None
-    slots: int | None = None
-    decay: Decay | None = None
-    unused: tuple[Remark, ...] = ()
 
 
 class _Remains:
@@ -86,20 +99,12 @@ class Optimizers:
         self._backend = backend
         self._lock = threading.Lock()
         self._all: list[_Traced] = []
-        self._nothing: dict[tuple[int, str], None] = {}
         self.older = backend.new_older()
-        self._started: dict[int, int] = {}  # the iterations of each when it was wrapped first
-        self._ended: dict[int, int | None] = {}  # and when tracing it ended last
         self._gaps = 0
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
-        self._states: dict[int, _State] = {}
-        self._remains: dict[int, _Remains] = {}
-        self._called: dict[int, set[str]] = {}  # of `BESIDE`
         self.calls_beside = 0
         """How often one of these methods was called."""
-        self._files: dict[int, set[str]] = {}
-        self._loaded: set[int] = set()
         self._values: int | None = None
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
@@ -144,7 +149,7 @@ class Optimizers:
     def returned_nothing(self, index: int, method: str) -> None:
         """An apply method returned None in a graph, where some kinds of optimizer need an op."""
         if self._all[index].kind.name in ("legacy", "v1"):
-            self._nothing.setdefault((index, method))
+            self._all[index].returned_nothing.setdefault(method)
 
     def with_own_step(self) -> set[int]:
         """The indices of those whose step method may update variables by itself."""
@@ -172,7 +177,7 @@ class Optimizers:
 
     def called_beside(self, index: int, method: str) -> None:
         """One of the methods of `tracer.kinds.BESIDE` was called."""
-        self._called.setdefault(index, set()).add(method)
+        self._all[index].called.add(method)
         self.calls_beside += 1
 
     def first_step_begins(self, variables: Sequence[Any]) -> None:
@@ -188,29 +193,27 @@ class Optimizers:
         """
         self.stateless, before = False, self._values
         updated = objects_of(variables, objects)
-        for index, each in enumerate(self._all):
+        for each in self._all:
             optimizer = each.optimizer()
             if optimizer is not None:
                 values = self._backend.values_of([own for _, own in updated]) if traced else before
-                self._states[index] = _State(self._rate_of(optimizer), values)
-                self._remains[index] = _remains_of(each.name(), optimizer)
+                each.rate, each.values = self._rate_of(optimizer), values
+                each.remains = _remains_of(each.name(), optimizer)
                 each.settings.update(_plain_settings(optimizer))
         self.look_at_state(variables, objects)
 
     def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
         """Note what each keeps, and what the program does about it; `objects` are held weakly."""
         updated = objects_of(variables, objects)
-        for index, each in enumerate(self._all):
+        for each in self._all:
             optimizer = each.optimizer()
             if optimizer is None:
                 continue
             with suppress_faults():  # of an optimizer that is made otherwise
-                called, files = self._called.get(index, ()), self._files.get(index, ())
-                self._states[index] = self._states.get(index, _State())._replace(
-                    slots=self._backend.slots_of(optimizer),
-                    decay=decay_of(optimizer, updated),
-                    unused=tuple(unused(optimizer, each.kind, called, files)) if files else (),
-                )
+                slots, decay = self._backend.slots_of(optimizer), decay_of(optimizer, updated)
+                remarks = unused(optimizer, each.kind, each.called, each.files)
+                each.unused = tuple(remarks) if each.files else ()
+                each.slots, each.decay = slots, decay
 
     def records(
         self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot, blocks: Blocks
@@ -220,7 +223,6 @@ class Optimizers:
             optimizer = self._readable(index)
             if optimizer is not None:
                 traced.settings.update(self._settings(optimizer))
-            state = self._states.get(index, _State())
             of = root if index == self.root else OfRoot()
             yield Optimizer(
                 name,
@@ -234,28 +236,23 @@ class Optimizers:
                 (
                     *traced.remarks,
                     *blocks.remarks(),
-                    *self._of_results(index),
-                    *self._of_use(index, state),
+                    *(Remark(NO_RESULT, each) for each in list(traced.returned_nothing)),
+                    *self._of_use(index, traced),
                 ),
                 traced.made,
                 **of._asdict(),
-                decay=state.decay,
-                rate=state.rate,
-                values=state.values,
-                slots=state.slots,
+                decay=traced.decay,
+                rate=traced.rate,
+                values=traced.values,
+                slots=traced.slots,
             )
 
-    def _of_results(self, index: int) -> tuple[Remark, ...]:
-        methods = [method for of, method in list(self._nothing) if of == index]
-        return tuple(Remark(NO_RESULT, method) for method in methods)
-
-    def _of_use(self, index: int, state: _State) -> Iterator[Remark]:
+    def _of_use(self, index: int, traced: _Traced) -> Iterator[Remark]:
         """Remarks on what was called, and what was not, of the methods of `BESIDE`."""
-        called = self._called.get(index, ())
-        yield from (each for each in state.unused if each.method not in called)
-        if "finalize_variable_values" in called and index not in self.stepping:
+        yield from (each for each in traced.unused if each.method not in traced.called)
+        if "finalize_variable_values" in traced.called and index not in self.stepping:
             yield Remark(FITTED, "finalize_variable_values")
-        if "load_own_variables" in called:
+        if "load_own_variables" in traced.called:
             yield Remark(NOT_LOADED, "load_own_variables")
 
     def begin(self, index: int, retrace: bool, since: int | None = None) -> None:
@@ -266,11 +263,10 @@ class Optimizers:
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
-        iterations = self._backend.iterations_of(optimizer)
-        if iterations is not None:
-            self._started.setdefault(index, iterations)
-        self._gaps += self._in_gap(index)
-        self._ended.pop(index, None)
+        if traced.started is None:
+            traced.started = self._backend.iterations_of(optimizer)
+        self._gaps += self._in_gap(traced)
+        traced.is_let_go = False
         if since is None:
             own = index in self.with_own_step()
             self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
@@ -290,22 +286,20 @@ class Optimizers:
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
         self.older.let_go(index)
-        self._ended[index] = self._count_of(index)
+        traced = self._all[index]
+        traced.ended, traced.is_let_go = self._count_of(traced), True
 
     def gaps(self) -> int:
         """How often an optimizer that was traced before stepped, or may have, untraced."""
-        return self._gaps + sum(map(self._in_gap, list(self._ended)))
+        return self._gaps + sum(map(self._in_gap, list(self._all)))
 
-    def _in_gap(self, index: int) -> bool:
+    def _in_gap(self, traced: _Traced) -> bool:
         """Whether it may have stepped since tracing ended, and tracing has not begun again."""
-        if index not in self._ended:
-            return False
-        before = self._ended[index]
-        return before is None or self._count_of(index) != before
+        return traced.is_let_go and (traced.ended is None or self._count_of(traced) != traced.ended)
 
-    def _count_of(self, index: int) -> int | None:
+    def _count_of(self, traced: _Traced) -> int | None:
         with suppress_faults():
-            return self._backend.iterations_of(self._all[index].optimizer())
+            return self._backend.iterations_of(traced.optimizer())
         return None
 
     def first_step(self, index: int) -> None:
@@ -313,20 +307,20 @@ class Optimizers:
 
         What moved its iterations until then, as a model that is loaded, was no step.
         """
-        self.stepping.setdefault(index, self._count_of(index))
-        self._files.setdefault(index, set()).update(files_around())
+        self.stepping.setdefault(index, self._count_of(self._all[index]))
+        self._all[index].files.update(files_around())
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
         """Those whose own counts of steps can be read, and how far these were at first."""
         for index, name in enumerate(names):
             optimizer = self._readable(index)
             if optimizer is not None:
-                loaded = index in self._loaded
-                yield Stepped(name, optimizer, None if loaded else self._started.get(index))
+                traced = self._all[index]
+                yield Stepped(name, optimizer, None if traced.is_loaded else traced.started)
 
     def loads(self, index: int) -> None:
         """A file sets the state of one, its count of steps too."""
-        self._loaded.add(index)
+        self._all[index].is_loaded = True
 
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, where it has one."""
@@ -354,7 +348,7 @@ class Optimizers:
             return told
         if index in self.stepping and self._backend.is_restored(optimizer):
             return None  # they were made in the first step, and set
-        return now - (self._started.get(index, 0) if before is None else before.steps)
+        return now - ((self._all[index].started or 0) if before is None else before.steps)
 
     def missed(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
         """Notes on what ran in functions and graphs that were traced before the tracer came.
@@ -395,15 +389,16 @@ class Optimizers:
                 )
 
     def _name_of(self, index: int) -> str:
-        traced, remains = self._all[index], self._remains.get(index)
-        if remains is None or traced.optimizer() is not None:
+        traced = self._all[index]
+        if traced.remains is None or traced.optimizer() is not None:
             return traced.name()
-        return remains.called
+        return traced.remains.called
 
     def _readable(self, index: int) -> Any:
         """An optimizer, or what is left of one that is gone; None if nothing is."""
-        optimizer = self._all[index].optimizer()
-        return self._remains.get(index) if optimizer is None else optimizer
+        traced = self._all[index]
+        optimizer = traced.optimizer()
+        return traced.remains if optimizer is None else optimizer
 
     def _rate_of(self, optimizer: Any) -> float | None:
         """Its learning rate; None for a schedule, and if it cannot be read now."""
