@@ -127,7 +127,7 @@ def _own_steps(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[
 def _own_dense(cls: type, kind: OptimizerKind) -> Iterator[Remark]:
     """The method for dense gradients, if the program defines it and the base class calls it."""
     owner = _owner(cls, _DENSE)
-    if owner is not None and not _ships(owner) and _DENSE in _PASSED[kind.name]:
+    if owner is not None and not _ships(owner) and _DENSE in _PASSED.get(kind.name, ()):
         where = next((line_of(code) for code in _codes(vars(owner)[_DENSE])), "")
         yield Remark(OWN_DENSE, _DENSE, where=where)
 
@@ -236,7 +236,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _signatures(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Remark]:
-    for name, passed in _PASSED[kind.name].items():
+    for name, passed in _PASSED.get(kind.name, {}).items():
         function = _own_function(cls, name, own)
         if function is None or _mentioned(name, own) or not _by_base(cls, kind, name):
             continue

@@ -130,7 +130,7 @@ def is_parameter(tensor: Any) -> bool:
     return isinstance(tensor, torch.nn.Parameter)
 
 
-def is_loose_tensor(given: object) -> bool:
+def is_loose_tensor(given: Any) -> bool:
     """Whether it is a tensor that can be no parameter, such as `weight.data`."""
     is_tensor = isinstance(given, torch.Tensor) and not is_parameter(given)
     return is_tensor and not (given.is_leaf and given.requires_grad)
