@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import count
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.dialects import dialect_of
@@ -27,9 +28,6 @@ _MISSED = (missing, requests, ineffective)
 _Group = Mapping[int, str]
 """Variables that are counted together, by their indices; -1 stands for a step method, or for all
 variables together."""
-
-_Work = tuple[_Group, tuple[Steps, ...], Values]
-"""What some steps did to each of a group: what is shown of it, then what `_MISSED` counts."""
 
 Difference = tuple[int, int, str, tuple[Steps, ...], Values, str]
 """What some steps did to a variable: the first of them, the variable's index and name as in
@@ -130,20 +128,29 @@ class Part:
 
         One row stands for each variable in the steps in which none of their gradients was applied.
         """
-        claim, size = self.claim, len(columns_of(self.claim))
+        claim, columns = self.claim, [*columns_of(self.claim).values()]
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
         one_row = claim.selection.variables is None and (self.short or claim.expected.per_step)
         unapplied = self.unapplied if one_row else frozenset()
-        every = {-1: f"each {self.summary.dialect.variable}"}, self.timeline.steps_with(unapplied)
-        for replica in self._replicas:
-            work: list[_Work] = [(*every, (*(0,) * size, 0, 1, 0))] if unapplied else []
-            for group in self._groups():
-                work += self._unusual(group, replica, unapplied)
-            for group, steps, counts in work:
-                is_noted = claim.of_work and (claim.selection.methods is None or counts[size])
-                note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
-                for index, name in group.items():
-                    yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
+        keys = [(group, replica) for replica in self._replicas for group in self._groups()]
+        measures = (each for key in keys for each in self._counting(columns, *key))
+        timeline = self.summary.timeline(*self._measures, *measures, replica=self.replica)
+        steps_in = cache(timeline.steps_with)  # most groups differ in the same steps
+        size, width = len(columns), len(columns) + len(_MISSED)
+        work = [
+            (*key, steps_in(values), counts)
+            for key, at in zip(keys, count(len(self._measures), width), strict=False)
+            for values, counts in self._unusual(timeline, slice(at, at + width), unapplied)
+        ]
+        if unapplied:
+            name = f"each {self.summary.dialect.variable}"
+            every = self.timeline.steps_with(unapplied), (*(0,) * size, 0, 1, 0)
+            work += [({-1: name}, replica, *every) for replica in self._replicas]
+        for group, replica, steps, counts in work:
+            is_noted = claim.of_work and (claim.selection.methods is None or counts[size])
+            note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
+            for index, name in group.items():
+                yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
 
     def _groups(self) -> list[_Group]:
         """The variables that are meant, those together that got the same in every step."""
@@ -157,24 +164,29 @@ class Part:
         kept = (selection.kept(each.variables) for each in patterns)
         return [{index: names[index].name for index in own} for own in kept if own]
 
-    def _unusual(self, group: _Group, replica: int, but: frozenset[Values]) -> Iterator[_Work]:
-        """The wrong steps in which a group did not get what it gets in most others."""
+    @staticmethod
+    def _counting(columns: Iterable[Selection], group: _Group, replica: int) -> list[Selection]:
+        """The measures of a group on a replica: what is shown of it, then `_MISSED`."""
         only = frozenset(index for index in [*group][:1] if index >= 0)
-        counted = [replace(e, variables=only or None) for e in columns_of(self.claim).values()]
+        counted = [replace(each, variables=only or None) for each in columns]
         missed = [replace(each, variables=only) for each in _MISSED]
-        measures = [replace(each, replicas=frozenset({replica})) for each in (*counted, *missed)]
-        timeline = self.summary.timeline(*self._measures, *measures, replica=self.replica)
+        return [replace(each, replicas=frozenset({replica})) for each in (*counted, *missed)]
+
+    def _unusual(
+        self, timeline: Timeline, place: slice, but: frozenset[Values]
+    ) -> Iterator[tuple[frozenset[Values], Values]]:
+        """What wrong steps count in which a group gets other than in most, and what it gets."""
         alike: dict[Values, set[Values]] = {}
         usual: Counter[Values] = Counter()
         for values, number in timeline.spread.items():
-            asserted, counts = values[: len(self._measures)], values[len(self._measures) :]
+            asserted, counts = values[: len(self._measures)], values[place]
             if asserted not in self.wrong:
                 usual[counts] += number
             elif asserted not in but:
                 alike.setdefault(counts, set()).add(values)
         for counts in alike.keys() - dict(usual.most_common(1)).keys():
-            if self.short or self.claim.expected.per_step or any(counts[: len(counted)]):
-                yield group, timeline.steps_with(alike[counts]), counts
+            if self.short or self.claim.expected.per_step or any(counts[: -len(_MISSED)]):
+                yield frozenset(alike[counts]), counts
 
 
 def rows_of(parts: Iterable[Part]) -> dict[Difference, list[int]]:
