@@ -107,7 +107,7 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
 def _unapplied(parts: Iterable[Part]) -> Iterator[str]:
     """In which steps gradients came and none was applied, so that too little ran."""
     short = [each for each in parts if each.short]
-    steps = {each for part in short for each in part.timeline.steps_with(part.unapplied)}
+    steps = {each for part in short for each in part.unapplied_steps}
     if steps:
         reasons = [reason(part.summary) for part in short]
         clauses = dict.fromkeys(each.clause for each in reasons if each.text)

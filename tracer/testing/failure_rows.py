@@ -93,6 +93,11 @@ class Part:
         return frozenset(each for each in wrong if each[-2] and not (each[-3] or each[-1]))
 
     @cached_property
+    def unapplied_steps(self) -> tuple[Steps, ...]:
+        """The wrong steps in which gradients came, and none was applied."""
+        return self.timeline.steps_with(self.unapplied)
+
+    @cached_property
     def short(self) -> bool:
         """Whether a count is too small."""
         wanted = self.claim.expected.wanted
@@ -113,9 +118,10 @@ class Part:
         measure = replace(self._measures[number], replicas=frozenset(self._replicas))
         counts = sorted({values[number] for values in wrong}) or [0]
         text = span((counts[0], counts[-1])).replace("to", "or" if len(counts) == 2 else "to")
+        first = next(self.timeline.spans(wrong.__contains__), (0,))[0]
         said = first_true(
             (not wrong, ""),
-            (times == 1, f"{text} in {in_steps(self.timeline.steps_with(wrong))} of {steps:,}"),
+            (times == 1, f"{text} in step {first:,} of {steps:,}"),
             (times == steps, f"{text} in each of {steps:,} steps"),
             (True, f"{text} in {times:,} of {steps:,} steps"),
         )
@@ -144,7 +150,7 @@ class Part:
         ]
         if unapplied:
             name = f"each {self.summary.dialect.variable}"
-            every = self.timeline.steps_with(unapplied), (*(0,) * size, 0, 1, 0)
+            every = self.unapplied_steps, (*(0,) * size, 0, 1, 0)
             work += [({-1: name}, replica, *every) for replica in self._replicas]
         for group, replica, steps, counts in work:
             is_noted = claim.of_work and (claim.selection.methods is None or counts[size])
