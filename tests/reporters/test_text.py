@@ -30,6 +30,7 @@ from tracer.model.records import (
     Line,
     Method,
     Optimizer,
+    Remark,
     Replica,
 )
 from tracer.model.runs import Run
@@ -60,7 +61,7 @@ def test_processes_of_pytorch_are_ranks(by: By) -> None:
     ranks = tuple(Replica(f"rank:{each}", 0, "cpu") for each in range(len(trace.replicas)))
     said = render(traces.changed(trace, replicas=ranks), by)
     said = said.replace("under MirroredStrategy", "").replace("replicas-disagree", "")
-    assert "replica" not in said
+    assert "replica" not in said and re.search(r" 2 variables,\s4\sranks\n", said)
     if by == "replica":
         table = said[said.index("\nrank ") :].splitlines()
         assert "worker" not in table[1] and table[2].startswith("0 ")
@@ -357,6 +358,15 @@ def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
     text = render(traces.changed(trace, blocks=blocks), color=True)
     (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31mAdam")]
     assert '"adam_4"' in fault
+
+
+def test_a_method_that_nothing_calls_is_named_among_many_optimizers() -> None:
+    trace = traces.many_optimizers()
+    remark = Remark("override-unreached", "_resource_apply_dense", "update_step", "model.py:7")
+    first, *others = trace.optimizers
+    optimizers = (msgspec.structs.replace(first, remarks=(remark,)), *others)
+    text = render(traces.changed(trace, optimizers=optimizers))
+    assert "_resource_apply_dense of Adam (model.py:7) never ran: Keras 3 calls\n" in text
 
 
 def test_a_long_tree_is_cut_and_says_how_to_see_the_rest() -> None:

@@ -117,14 +117,16 @@ def _on_replicas(summary: Summary, measure: Measure) -> str:
         each: _rate(summary, steps, summary.steps_on[each], every(summary, measure, each))
         for each, steps in counts.items()
     }
-    if len(set(rates.values())) == 1:
-        return rates[summary.replicas[0]] + _where(summary)
-    if len(rates) > 3:
-        none = Counter({0: sum(not any(steps) for steps in counts.values())})
-        return _rate(summary, sum(counts.values(), none), 0, 0) + _where(summary)
-    names = replica_names(summary.trace)
+    names, where = replica_names(summary.trace), _where(summary)
     on = [f"{text} on {shown(names[each])}" for each, text in rates.items()]
-    return listed(on) if summary.dialect.apply_methods else "; ".join(on)
+    none = Counter({0: sum(not any(steps) for steps in counts.values())})
+    of_all = _rate(summary, sum(counts.values(), none), 0, 0)
+    return first_true(
+        (len(set(rates.values())) == 1, f"{next(iter(rates.values()), '')}{where}"),
+        (len(rates) > 3, f"{of_all}{where}"),
+        (summary.dialect.apply_methods, listed(on)),
+        (True, "; ".join(on)),
+    )
 
 
 def _rate(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:

@@ -33,7 +33,7 @@ from tracer.model.wording import all_true, dash, first_true, some
 from tracer.reporters import caller_tree, layer_tree, tables
 from tracer.reporters.colors import ODD, WRONG
 from tracer.reporters.columns import EFFECTS, IN_TEXT, UPDATES, By, ReplicaRow, StepRow, WorkerRow
-from tracer.reporters.trees import Node, Tree, in_order
+from tracer.reporters.trees import Tree, in_order
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
@@ -303,20 +303,13 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return _table("method", [summary], rows, all_true((why, f"({why})"))).lines(width)
 
 
-def by_caller(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each chain of calls, the widest branch first."""
-    if not callers.known(summary.trace.data):
-        return paragraph(callers.LACKING, width, style=ODD)
-    return _tree("caller", summary, caller_tree.nodes(summary, ODD), caller_tree.JOINT, width)
-
-
-def by_layer(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each layer; those in a row that are alike are one."""
-    nodes = layer_tree.nodes(summary, ODD, WRONG)
-    return _tree("layer", summary, nodes, summary.dialect.separator, width)
-
-
-def _tree(by: By, summary: Summary, nodes: Sequence[Node], joint: str, width: int) -> list[Text]:
+def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each chain of calls, the widest branch first; or for layers that are alike."""
+    nodes, joint = layer_tree.nodes(summary, ODD, WRONG), summary.dialect.separator
+    if by == "caller":
+        nodes, joint = caller_tree.nodes(summary, ODD), caller_tree.JOINT
+        if not callers.known(summary.trace.data):
+            return paragraph(callers.LACKING, width, style=ODD)
     names, *columns = _columns(by, summary)
     most = MAX_ROWS_IN_FULL
     rest = sum(1 for _ in in_order(nodes)) - most
@@ -331,6 +324,6 @@ TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "replica": partial(by_group, "replica"),
     "worker": partial(by_group, "worker"),
     "method": by_method,
-    "caller": by_caller,
-    "layer": by_layer,
+    "caller": partial(by_tree, "caller"),
+    "layer": partial(by_tree, "layer"),
 }
