@@ -305,11 +305,11 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
 
 def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each chain of calls, the widest branch first; or for layers that are alike."""
+    if by == "caller" and not callers.known(summary.trace.data):
+        return paragraph(callers.LACKING, width, style=ODD)
     nodes, joint = layer_tree.nodes(summary, ODD, WRONG), summary.dialect.separator
     if by == "caller":
         nodes, joint = caller_tree.nodes(summary, ODD), caller_tree.JOINT
-        if not callers.known(summary.trace.data):
-            return paragraph(callers.LACKING, width, style=ODD)
     names, *columns = _columns(by, summary)
     most = MAX_ROWS_IN_FULL
     rest = sum(1 for _ in in_order(nodes)) - most
