@@ -146,9 +146,9 @@ def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
     assert tracer.merge(alone).programs == (GOOD, FAILED)
 
 
-@pytest.mark.parametrize(("time", "bound"), [(-1.0, "less than 0.0"), (1e300, "more than 2**37")])
-def test_a_file_with_a_time_that_cannot_be(tmp_path: Path, time: float, bound: str) -> None:
+@pytest.mark.parametrize("time", [-1.0, 1e300])
+def test_a_file_with_a_time_that_cannot_be(tmp_path: Path, time: float) -> None:
     trace = with_programs(Program("a", time, 1.0))
-    reason = re.escape(f"programs[0].started holds {time}, {bound}")
+    reason = re.escape(f"programs[0].started holds {time}, outside 0.0 to {2.0**37}")
     with pytest.raises(tracer.TraceFileError, match=reason):
         trace.save(tmp_path / "run.json")

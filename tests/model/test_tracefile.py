@@ -385,7 +385,7 @@ def damaged(path: Path, place: str, value: object) -> str:
     ("place", "value", "reason"),
     [
         ("complete", 1, "Expected `bool`, got `int` - at `$.complete`"),
-        ("first_step", 0, "first_step holds 0, less than 1"),
+        ("first_step", 0, "first_step holds 0, outside 1 to 9223372036854775807"),
         ("notes", "a", "Expected `array`, got `str` - at `$.notes`"),
         ("environment", [], "Expected `object`, got `array` - at `$.environment`"),
         ("blocks.0.total", "7", "Expected `int`, got `str` - at `$.blocks[0].total`"),
@@ -423,13 +423,13 @@ def test_indices_outside_their_table(path: Path, place: str, size: int, beyond: 
     where = re.sub(r"\.(\d+)", r"[\1]", place).removesuffix("variables[0]")
     where += "variables" if place.endswith("variables.0") else ""
     assert damaged(path, place, index) == (
-        f"is damaged: {where} is {index}, outside a table of {size}"
+        f"is damaged: {where} holds {index}, outside a table of {size}"
     )
 
 
 def test_a_record_has_one_list_of_variables_and_no_list_is_empty(path: Path) -> None:
     assert damaged(path, "calls.0.variables", [0, 0]) == (
-        "is damaged: calls[0].variables holds 2 lists, more than 1"
+        "is damaged: calls[0].variables holds several lists"
     )
     assert damaged(path, "lists.0", []) == (
         "is damaged: lists[0] holds [0, 0], outside a table of 2 variables"
@@ -468,13 +468,10 @@ def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_absurd_numbers(path: Path, place: str, where: str, least: int) -> None:
-    for number in (least - 1, -(2**63)):
+    for number in (least - 1, -(2**63), 2**63):
         assert damaged(path, place, number) == (
-            f"is damaged: {where} holds {number}, less than {least}"
+            f"is damaged: {where} holds {number}, outside {least} to {LARGEST}"
         )
-    assert damaged(path, place, 2**63) == (
-        f"is damaged: {where} holds {2**63}, more than 2**63 - 1"
-    )
     assert damaged(path, place, 10**5000 // 10**800).startswith("is damaged: ")
 
 
@@ -517,7 +514,7 @@ def test_the_lines_of_a_path_are_in_their_table(path: Path) -> None:
 
 def test_runs_beyond_the_largest_step(path: Path) -> None:
     assert damaged(path, "blocks.0.runs.1", [12, 2**62, 3, 1]) == (
-        f"is damaged: blocks[0].runs[1].last holds {12 + 2**63}, more than 2**63 - 1"
+        f"is damaged: blocks[0].runs[1].last holds {12 + 2**63}, outside 1 to {LARGEST}"
     )
 
 
@@ -779,7 +776,7 @@ def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path)
         (example(("\ud800",)), "surrogates not allowed"),
         (
             TraceData((), (), (), (), (), (Calls(0, 0, None, 0, (), 1, 0),)),
-            r"calls\[0\].optimizer is 0, outside a table of 0",
+            r"calls\[0\].optimizer holds 0, outside a table of 0",
         ),
         (TraceData((), (Variable("v", (2**70,), "int8"),), (), (), (), ()), ".+"),
         (TraceData((), (Variable("v", (object(),), "int8"),), (), (), (), ()), ".+"),  # type: ignore[arg-type]  # the point

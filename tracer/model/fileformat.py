@@ -54,8 +54,6 @@ VERSION = 1
 MAX_INDICES = 10_000_000
 """The most indices that `lists` may stand for: a small file must not fill the memory."""
 
-_LIMIT = 2**63 - 1, "2**63 - 1"
-_LATEST = 2.0**37, "2**37"  # seconds since 1970: the year 6325
 _Ranges = tuple[tuple[int, int], ...]
 
 
@@ -71,24 +69,30 @@ class _File(TraceData, frozen=True, kw_only=True):
     lists: tuple[_Ranges, ...]
 
 
-# `_LEAST` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
+_ANY, _SOME = (0, 2**63 - 1), (1, 2**63 - 1)
+_SECONDS = 0.0, 2.0**37  # since 1970: the year 6325
+
+# `_BOUNDS` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
 # Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
 
-_LEAST: Mapping[type, Mapping[str, float]] = {
-    _File: {"first_step": 1},
-    Variable: {"shape": 0},
-    Replica: {"id": 0},
-    Block: {"total": 0, "graphs": 0, "idle": 0},
-    Entry: {"times": 1},
-    Run: {"first": 1, "stride": 1, "count": 1, "times": 1, "last": 1},
-    Calls: {"eager": 0, "tracing": 0},
-    Graph: {"tracings": 1, "idle": 0, "steps": 0, "after": 0, "step_calls": 0},
-    GraphTracing: {"after": 0, "at": 0.0, "seconds": 0.0},
-    Effect: {"total": 0},
-    Line: {"number": 0},
-    Program: {"timed_steps": 0, "started": 0.0, "seconds": 0.0, "timed_seconds": 0.0},
+_BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
+    _File: {"first_step": _SOME},
+    Variable: {"shape": _ANY},
+    Replica: {"id": _ANY},
+    Block: dict.fromkeys(("total", "graphs", "idle"), _ANY),
+    Entry: {"times": _SOME},
+    Run: dict.fromkeys(("first", "stride", "count", "times", "last"), _SOME),
+    Calls: dict.fromkeys(("eager", "tracing"), _ANY),
+    Graph: {"tracings": _SOME, **dict.fromkeys(("idle", "steps", "after", "step_calls"), _ANY)},
+    GraphTracing: {"after": _ANY, "at": _SECONDS, "seconds": _SECONDS},
+    Effect: {"total": _ANY},
+    Line: {"number": _ANY},
+    Program: {
+        "timed_steps": _ANY,
+        **dict.fromkeys(("started", "seconds", "timed_seconds"), _SECONDS),
+    },
 }
-"""The least value of the numbers of a field; 0.0 for seconds."""
+"""The least and the most that a field may hold."""
 
 _PARTS: Mapping[type, Sequence[str]] = {
     _File: (
@@ -189,23 +193,17 @@ def _tables(
 
 
 def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
-    """What cannot be, as `.blocks[0].entries[0].times holds 0, less than 1`."""
+    """What cannot be, as `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
     kind = type(record)
-    for field, table in INDICES.get(kind, {}).items():
-        index = getattr(record, field)
-        several = isinstance(index, tuple)
-        for number in index if several else (index,):
-            if number is not None and not 0 <= number < sizes[table]:
-                yield f".{field} is {number}, outside a table of {sizes[table]}"
-        if several and len(index) > 1:
-            yield f".{field} holds {len(index)} lists, more than 1"
-    for field, least in _LEAST.get(kind, {}).items():
+    bounds = {field: (0, sizes[table] - 1) for field, table in INDICES.get(kind, {}).items()}
+    for field, (least, most) in {**bounds, **_BOUNDS.get(kind, {})}.items():
         value = getattr(record, field)
-        limit, name = _LATEST if isinstance(least, float) else _LIMIT
         for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and not least <= number <= limit:
-                bound = f"less than {least}" if number < least else f"more than {name}"
-                yield f".{field} holds {number}, {bound}"
+            if number is not None and not least <= number <= most:
+                table = f"a table of {most + 1}" if field in bounds else f"{least} to {most}"
+                yield f".{field} holds {number}, outside {table}"
+    if "variables" in bounds and len(record.variables) > 1:
+        yield ".variables holds several lists"
     for field in _PARTS.get(kind, ()):
         for number, part in enumerate(getattr(record, field)):
             for fault in _faults(part, sizes):
