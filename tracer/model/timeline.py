@@ -21,6 +21,7 @@ Part = tuple[int, Values]
 
 _LONGEST_CYCLE = 8  # parts; each is a row of a report
 _TURNS = 3  # a cycle that turns fewer times than this is clearer written out
+_EPOCHS = 16  # runs at one distance: fewer may be so by chance, and cost little each
 
 
 class Steps(NamedTuple):
@@ -267,7 +268,7 @@ def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[_Active]:
         if not steps.every:
             rows.setdefault((steps.length, values), []).append(steps.first)
     for (length, values), firsts in rows.items():
-        active += [(steps, values) for steps in _rows(sorted(firsts), length, _TURNS)]
+        active += [(steps, values) for steps in _rows(sorted(firsts), length, _EPOCHS)]
     return active
 
 
