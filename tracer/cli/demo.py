@@ -114,9 +114,10 @@ def _train(optimizer: Any, replicas: int) -> None:
     labels = (sentences.mean(axis=1) > WORDS / 2).astype("float32")[:, None]
     strategy = tf.distribute.get_strategy()
     if replicas > 1:
-        devices = [f"CPU:{number}" for number in range(replicas)]
-        reduction = tf.distribute.ReductionToOneDevice()
-        strategy = tf.distribute.MirroredStrategy(devices, reduction)
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{number}" for number in range(replicas)],
+            cross_device_ops=tf.distribute.ReductionToOneDevice(),
+        )
     with strategy.scope():
         model = keras.Sequential(
             [
