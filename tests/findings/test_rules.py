@@ -896,7 +896,7 @@ def test_more_skipped_steps_than_halve_a_scale_to_1(initial_scale: float, enough
         ({"loss_scale_factor": 8.0}, "warning"),
     ],
 )
-def test_a_scale_that_changes_anything(scales: dict[str, float], severity: str) -> None:
+def test_a_scale_that_changes_anything(scales: dict[str, Any], severity: str) -> None:
     assert bad(told(NOT_SCALED, **scales), "loss-not-scaled") == severity
 
 

@@ -664,9 +664,9 @@ def test_a_table_without_updates_in_some_steps(
     optimizer = wrapped(ODOMETERS[kind]())
     if hasattr(optimizer, "build"):
         optimizer.build([table, kernel])
-    for each in steps:
-        more = {"x": dense(table), "-": [(None, table)], " ": []}[each]
-        optimizer.apply_gradients([*dense(kernel), *more])
+    gradients = {"x": dense(table), "-": [(None, table)], " ": []}
+    for step in steps:
+        optimizer.apply_gradients([*dense(kernel), *gradients[step]])
     assert odometers.read(table) == (odometers.Reading(steps.count("x")),)
     reported = tracer.trace_of(optimizer).findings()
     assert [(each.code, each.variables) for each in reported] == [(expected, ("table",))] * bool(
