@@ -1,5 +1,6 @@
 """Optimizers of PyTorch that count by themselves: the weights say how often each was updated."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,26 @@ class Odometer(torch.optim.Optimizer):  # type: ignore[misc]
                         moved = parameter[0] if parameter.grad.is_sparse else parameter
                         moved.add_(1)
         return loss
+
+
+class Around(torch.optim.Optimizer):  # type: ignore[misc]
+    """Has the parameter groups of another optimizer, and steps with it."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__(base.param_groups, {})
+        self.base, self.steps = base, 0
+
+    def step(self, closure: Any = None) -> Any:
+        return self.base.step(closure)
+
+
+def in_threads(work: Callable[[int], object], count: int = 4) -> None:
+    """Run `work` in threads, each of which gets its number."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def zeros(count: int = 3) -> list[torch.nn.Parameter]:

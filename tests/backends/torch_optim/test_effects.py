@@ -18,7 +18,7 @@ import torch
 from backends.torch_optim.test_transparency import CLASSES, VARIANTS, options, trained
 from backends.torch_optim.test_truth_table import ROWS, by_step
 from support.torch_bytes import ByBytes
-from support.torch_odometers import Odometer, give, readings, zeros
+from support.torch_odometers import Around, Odometer, give, in_threads, readings, zeros
 
 import tracer
 from tracer.recorder.torch import effects as torch_effects
@@ -415,11 +415,7 @@ def test_threads() -> None:
                 give(parameters[index])
             optimizers[index].step()
 
-    workers = [threading.Thread(target=train, args=(index,)) for index in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(train)
     for index, optimizer in enumerate(optimizers):
         still = {(step + 1,) for step in range(50) if not step % (index + 2)}
         assert set(tracer.trace_of(optimizer).count("unchanged", by=("step",))) == still
@@ -536,15 +532,6 @@ def test_each_compiled_way_to_train(name: str) -> None:
 @pytest.mark.long
 def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
     """Dynamo gives up on the frame around the inner step, and would compile what the hooks call."""
-
-    class Around(torch.optim.Optimizer):  # type: ignore[misc]
-        def __init__(self, base: Any) -> None:
-            super().__init__(base.param_groups, {})
-            self.base = base
-
-        def step(self, closure: Any = None) -> Any:
-            return self.base.step()
-
     torch._dynamo.reset()
     parameters = zeros()
     optimizer = tracer.wrap(Around(Odometer(parameters)), effects=True)

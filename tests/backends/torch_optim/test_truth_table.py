@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from support.torch_odometers import Moves, Odometer, give, readings, zeros
+from support.torch_odometers import Around, Moves, Odometer, give, in_threads, readings, zeros
 
 import tracer
 from tracer.api import CallTrace
@@ -70,11 +70,16 @@ def all_in_each_second(step: int, parameters: Sequence[Any]) -> Sequence[Any]:
     return parameters[step % 2 :]
 
 
+def none(step: int, parameters: Sequence[Any]) -> Sequence[Any]:
+    return ()
+
+
 def counted(
     optimizer: Any,
     by_step: Sequence[int],
     part: Part = lambda step, parameters: parameters,
     step: Callable[[], Any] | None = None,
+    value: Callable[[int], float] = lambda step: 1.0,
     **known: Any,
 ) -> Ran:
     """Steps of an odometer, of which the weights must say that they updated `by_step`."""
@@ -82,7 +87,7 @@ def counted(
     for number, updates in enumerate(by_step):
         before = sum(readings(parameters))
         optimizer.zero_grad()
-        give(part(number, parameters))
+        give(part(number, parameters), value(number))
         (step or optimizer.step)()
         assert sum(readings(parameters)) - before == updates
     return Ran(optimizer, by_step, **known)
@@ -177,10 +182,7 @@ def a_closure(wrap: Wrap) -> Ran:
         return loss
 
     with torch.no_grad():
-        for _ in range(4):
-            optimizer.step(closure)
-    assert readings(parameters) == [4, 4, 0]
-    return Ran(optimizer, [2] * 4)
+        return counted(optimizer, [2] * 4, none, step=lambda: optimizer.step(closure))
 
 
 @row
@@ -217,12 +219,8 @@ def a_step_that_calls_super_twice(wrap: Wrap) -> Ran:
 
 @row
 def an_optimizer_around_another(wrap: Wrap) -> Ran:
-    class Lookahead(torch.optim.Optimizer):  # type: ignore[misc]
+    class Lookahead(Around):
         """Steps with another optimizer, and each second time not at all."""
-
-        def __init__(self, base: torch.optim.Optimizer) -> None:
-            super().__init__(base.param_groups, {})
-            self.base, self.steps = base, 0
 
         def step(self, closure: Any = None) -> Any:
             self.steps += 1
@@ -258,11 +256,7 @@ def an_optimizer_around_another_that_updates_by_itself_too(wrap: Wrap) -> Ran:
 
 @row
 def an_optimizer_that_steps_in_place_of_the_one_in_it(wrap: Wrap) -> Ran:
-    class Instead(torch.optim.Optimizer):  # type: ignore[misc]
-        def __init__(self, base: torch.optim.Optimizer) -> None:
-            super().__init__(base.param_groups, {})
-            self.base, self.steps = base, 0
-
+    class Instead(Around):
         def step(self, closure: Any = None) -> Any:
             self.steps += 1
             if self.steps % 2:
@@ -309,10 +303,8 @@ def gradients_that_are_gone_after_the_step_and_a_hook_before_it(wrap: Wrap) -> R
 def gradients_that_come_with_a_closure_and_are_gone_after_the_step(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(Clearing(parameters))
-    for _ in range(3):
-        optimizer.step(lambda: give(parameters[:2]))
-    assert readings(parameters) == [3, 3, 0]
-    return Ran(optimizer, [2] * 3)
+    step = lambda: optimizer.step(lambda: give(parameters[:2]))  # noqa: E731
+    return counted(optimizer, [2] * 3, none, step)
 
 
 @row
@@ -563,16 +555,19 @@ def a_compiled_call_of_a_scaler(wrap: Wrap) -> Ran:
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale(torch.ones(1))
 
+    @partial(torch.compile, backend="aot_eager")
     def step() -> None:
         scaler.step(optimizer)
         scaler.update()
 
-    compiled = torch.compile(step, backend="aot_eager")
-    for number in range(4):
-        give(parameters, INFINITE if number % 2 else 1.0)
-        compiled()
-    assert readings(parameters) == [2, 2, 2]
-    return Ran(optimizer, [3, 0] * 2, {"dense": 12}, {"GradScaler.step": 4, "step": 2})
+    return counted(
+        optimizer,
+        [3, 0] * 2,
+        step=step,
+        value=lambda step: INFINITE if step % 2 else 1.0,
+        requests={"dense": 12},
+        executions={"GradScaler.step": 4, "step": 2},
+    )
 
 
 @row
@@ -721,9 +716,7 @@ def a_compiled_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
 @row
 def a_compiled_step_that_writes_to_data(wrap: Wrap) -> Ran:
     optimizer = wrap(ByHelper(zeros()))
-    return counted(
-        optimizer, [3] * 4, part=lambda *_: (), step=compiled(optimizer), requests={"dense": 12}
-    )
+    return counted(optimizer, [3] * 4, none, step=compiled(optimizer), requests={"dense": 12})
 
 
 @row
@@ -734,13 +727,12 @@ def a_step_that_skips_what_is_not_finite(wrap: Wrap) -> Ran:
                 return super().step(closure)
             return None
 
-    parameters = zeros()
-    optimizer = wrap(Careful(parameters))
-    for step in range(6):
-        give(parameters, INFINITE if step % 3 == 0 else 1.0)
-        optimizer.step()
-    assert readings(parameters) == [4, 4, 4]
-    return Ran(optimizer, [0, 3, 3] * 2, {"dense": 18})
+    return counted(
+        wrap(Careful(zeros())),
+        [0, 3, 3] * 2,
+        value=lambda step: INFINITE if step % 3 == 0 else 1.0,
+        requests={"dense": 18},
+    )
 
 
 @row
@@ -769,12 +761,9 @@ def gradients_that_a_step_is_handed(wrap: Wrap) -> Ran:
                 if gradient is not None:
                     parameter += gradient
 
-    parameters = zeros()
-    optimizer = wrap(Handed(parameters, {}))
-    for _ in range(5):
-        optimizer.step([None, torch.ones(2), torch.ones(2)])
-    assert readings(parameters) == [0, 5, 5]
-    return Ran(optimizer, [2] * 5, {"dense": 10, "none": 5})
+    optimizer = wrap(Handed(zeros(), {}))
+    step = partial(optimizer.step, [None, torch.ones(2), torch.ones(2)])
+    return counted(optimizer, [2] * 5, none, step, requests={"dense": 10, "none": 5})
 
 
 @row
@@ -788,15 +777,10 @@ def a_fused_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
             self.steps += 1
             return super().step(closure) if self.steps % 2 else None
 
-    parameters = zeros()
-    optimizer = wrap(Second(parameters, lr=1.0, fused=True))
-    moves = Moves(parameters)
-    for _ in range(6):
-        give(parameters)
-        optimizer.step()
-        moves.look()
-    assert moves.by_step == [3, 0] * 3
-    return Ran(optimizer, moves.by_step, {"dense": 18}, complete=False)
+    fused = partial(Second, lr=1.0, fused=True)
+    ran = stepped(wrap, fused, given=True, steps=6, complete=False)
+    assert ran.by_step == [3, 0] * 3
+    return ran
 
 
 def test_a_rate_of_0_and_gradients_of_0_that_are_written_to_data() -> None:
@@ -870,11 +854,7 @@ def test_threads() -> None:
             give(parameters[index])
             optimizers[index].step()
 
-    workers = [threading.Thread(target=train, args=(index,)) for index in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(train)
     assert [readings(each) for each in parameters] == [[50]] * 4
     assert [tracer.trace_of(each).updates() for each in optimizers] == [50] * 4
 
@@ -912,17 +892,13 @@ def test_threads_that_share_an_optimizer_which_is_met() -> None:
         give(parameters)
         begin = threading.Barrier(4)
 
-        def train(optimizer: Any = optimizer, begin: Any = begin) -> None:
+        def train(_: int, optimizer: Any = optimizer, begin: Any = begin) -> None:
             begin.wait()
             for _ in range(10):
                 optimizer.step()
 
-        workers = [threading.Thread(target=train) for _ in range(4)]
         with tracer.record() as recording:
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+            in_threads(train)
         trace = recording.trace()
         assert (trace.steps, trace.updates(), trace.complete) == (40, 40, True)
 
@@ -941,16 +917,12 @@ def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
     optimizer = Odometer(parameters)
     give(parameters)
 
-    def train() -> None:
+    def train(_: int) -> None:
         for _ in range(10):
             optimizer.step()
 
-    workers = [threading.Thread(target=train) for _ in range(4)]
     with tracer.record() as recording, tracer.record() as inner:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        in_threads(train)
     assert readings(parameters) == [40]
     for each in (recording, inner):
         assert (each.trace().steps, each.trace().complete) == (40, True)
@@ -1028,80 +1000,72 @@ def test_a_step_that_raises_in_a_thread_which_has_ended() -> None:
 
     optimizer = tracer.wrap(Raising(zeros()))
 
-    def train() -> None:
+    def train(_: int) -> None:
         with suppress(RuntimeError):
             optimizer.step()
 
-    worker = threading.Thread(target=train)
-    worker.start()
-    worker.join()
+    in_threads(train, 1)
     assert not tracer.trace_of(optimizer).complete
 
 
-def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
-    parameters = zeros()
-    optimizer = Odometer(parameters)
+def trained(optimizer: Odometer, steps: int) -> int:
+    """Make steps; how often the weights say that each parameter was updated."""
+    parameters = optimizer.param_groups[0]["params"]
+    before = readings(parameters)[0]
+    for _ in range(steps):
+        give(parameters)
+        optimizer.step()
+    return readings(parameters)[0] - before
 
-    def train(steps: int) -> int:
-        before = readings(parameters)[0]
-        for _ in range(steps):
-            give(parameters)
-            optimizer.step()
-        return readings(parameters)[0] - before
+
+def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
+    optimizer = Odometer(zeros())
 
     with tracer.record() as recording:
-        assert recording.trace().steps == 0 and train(5) == 5
-    train(7)
+        assert recording.trace().steps == 0 and trained(optimizer, 5) == 5
+    trained(optimizer, 7)
     tracer.wrap(optimizer)
     assert tracer.trace_of(optimizer).steps == 0
-    since = train(2)
+    since = trained(optimizer, 2)
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (since, 3 * since, True)
     with tracer.record() as later:
-        since += train(4)
+        since += trained(optimizer, 4)
     tracer.unwrap(optimizer)
-    train(3)
+    trained(optimizer, 3)
     tracer.wrap(optimizer)  # goes on
-    since += train(1)
+    since += trained(optimizer, 1)
     assert (recording.trace().steps, later.trace().steps) == (5, 4)
     assert tracer.trace_of(optimizer).steps == since == 7
 
 
 def test_the_trace_is_of_the_time_in_which_the_program_wraps_the_optimizer() -> None:
     """What it was wrapped for, with a block around, before and after it."""
-
-    def train(steps: int) -> int:
-        before = readings(parameters)[0]
-        for _ in range(steps):
-            give(parameters)
-            optimizer.step()
-        return readings(parameters)[0] - before
-
     parameters = zeros(1)
     optimizer = Odometer(parameters)
     with tracer.record() as recording:
-        train(1)
+        trained(optimizer, 1)
         tracer.wrap(optimizer)
-        wrapped = train(1)
-    wrapped += train(2)  # the end of the block leaves it wrapped
+        wrapped = trained(optimizer, 1)
+    wrapped += trained(optimizer, 2)  # the end of the block leaves it wrapped
     assert tracer.trace_of(optimizer).steps == wrapped == 3
     tracer.unwrap(optimizer)
     assert not optimizer._optimizer_step_pre_hooks
     with tracer.record() as later:
-        train(4)
+        trained(optimizer, 4)
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
     assert (recording.trace().steps, later.trace().steps) == (2, 4)
 
     optimizer = Odometer(parameters)
     with tracer.record():
-        train(1)
+        trained(optimizer, 1)
         tracer.unwrap(tracer.wrap(optimizer))
-        train(2)
+        trained(optimizer, 2)
     assert not optimizer._optimizer_step_pre_hooks
     assert tracer.trace_of(optimizer).steps == 0
     tracer.wrap(optimizer)
-    train(1)
+    trained(optimizer, 1)
     assert not tracer.trace_of(optimizer).complete  # it cannot leave out what is between
 
 
@@ -1112,14 +1076,6 @@ def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
     class Own(torch.optim.LBFGS):  # type: ignore[misc]
         def step(self, closure: Any) -> Any:
             return super().step(closure)
-
-    class Around(torch.optim.Optimizer):  # type: ignore[misc]
-        def __init__(self, base: Any) -> None:
-            self.base = base
-            super().__init__(base.param_groups, {})
-
-        def step(self, closure: Any) -> Any:
-            return self.base.step(closure)
 
     parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
     made = (Own if kind == "own step" else torch.optim.LBFGS)(parameters, lr=0.1, max_iter=2)
@@ -1174,11 +1130,7 @@ def test_a_step_that_is_set_on_the_optimizer() -> None:
 
 
 def test_what_an_optimizer_around_another_writes_to_data() -> None:
-    class Instead(torch.optim.Optimizer):  # type: ignore[misc]
-        def __init__(self, base: torch.optim.Optimizer) -> None:
-            super().__init__(base.param_groups, {})
-            self.base = base
-
+    class Instead(Around):
         def step(self, closure: Any = None) -> None:
             for parameter in self.param_groups[0]["params"]:
                 parameter.data.add_(1)
