@@ -7,7 +7,7 @@ row of `tables`, or what is worked out here because no other format has it.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.text import Text
 
@@ -32,7 +32,7 @@ from tracer.model.timeline import Steps
 from tracer.model.wording import all_true, dash, first_true, some
 from tracer.reporters import caller_tree, layer_tree, tables
 from tracer.reporters.colors import ODD, WRONG
-from tracer.reporters.columns import EFFECTS, IN_TEXT, UPDATES, By, ReplicaRow, StepRow, WorkerRow
+from tracer.reporters.columns import EFFECTS, IN_TEXT, UPDATES, By, StepRow
 from tracer.reporters.trees import Tree, in_order
 
 MAX_ROWS = 30  # rows of a table in the whole report
@@ -261,10 +261,9 @@ def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica or worker; one with fewer updates than others says since when."""
     trace, noun = summary.trace, replica_noun(summary.trace)
     ids, workers = replica_ids(trace), tables.workers(summary)
-    figures: Sequence[ReplicaRow | WorkerRow] = tables.by_replica(summary)
+    figures: Sequence[Any] = tables.rows(summary, by)
     groups = [(ids[index], [index]) for index in summary.replicas]
     if by == "worker":
-        figures = tables.by_worker(summary)
         groups = [(worker or "(local)", indices) for worker, indices in workers.items()]
     behind = _behind(summary, [group for _, group in groups])
     rows: list[_Row] = []
