@@ -91,7 +91,8 @@ def _steps_by_worker(trace: Trace) -> Counter[str]:
     """The most steps that an optimizer ran on a replica, by worker; for '' on any."""
     most: Counter[str] = Counter()
     for (_, replica), steps in trace.steps_by_replica().items():
-        most |= Counter({"": steps, trace.replicas[replica].worker: steps})
+        for worker in ("", trace.replicas[replica].worker):
+            most[worker] = max(most[worker], steps)
     return most
 
 
