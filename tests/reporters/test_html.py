@@ -602,11 +602,6 @@ def test_the_pictures_are_small_and_shown() -> None:
         assert f"pictures/{each.name})" in shown
 
 
-def test_the_table_has_a_column_for_each_field_of_a_variables_row() -> None:
-    """The script takes the values by their place, and the pattern from behind them."""
-    assert len(html._COLUMNS) + 1 == len(VariableRow._fields)
-
-
 def test_the_first_line_says_what_it_is_of() -> None:
     """Program, when, and what was found; and no section for what there is none of."""
     found = traces.no_gradients()

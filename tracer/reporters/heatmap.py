@@ -6,6 +6,7 @@ effects were asked for, variables that are alike in those as well do so.
 """
 
 import math
+from collections import namedtuple
 from collections.abc import Iterable
 from operator import mul
 from typing import Any, NamedTuple
@@ -23,28 +24,16 @@ _MAX_VIEWS = 32
 _MAX_CELLS = 100_000  # patterns times views
 
 
-class Cell(NamedTuple):
-    """What some steps in a row have in common.
+Cell = namedtuple(
+    "Cell",
+    "least most steps dense sparse without compared unchanged not_finite ineffective idle never",
+)
+"""What some steps in a row have in common.
 
-    `least` and `most` are the fewest and the most updates in one of the `steps`, `dense` and
-    `sparse` all of them. What follows is in how many of the steps it was so: there was no update
-    (`without`), nor one of any variable (`idle`); the variable was `compared`, and `unchanged` or
-    `not_finite` then; it was updated and unchanged (`ineffective`); it was `never` updated, in no
-    step of the run.
-    """
-
-    least: int
-    most: int
-    steps: int
-    dense: int
-    sparse: int
-    without: int
-    compared: int
-    unchanged: int
-    not_finite: int
-    ineffective: int
-    idle: int
-    never: int
+`least` and `most` are the fewest and the most updates in one of the `steps`, `dense` and `sparse`
+all of them. What follows is in how many of the steps it was so: there was no update (`without`),
+nor one of any variable (`idle`); the variable was `compared`, and `unchanged` or `not_finite` then;
+it was updated and unchanged (`ineffective`); it was `never` updated, in no step of the run."""
 
 
 def added_up(parts: Iterable[tuple[int, Any]]) -> Cell:
@@ -108,16 +97,10 @@ def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:
     return Lane(timeline.map(cell), 0 if since == 1 < first_step else since)
 
 
-class View(NamedTuple):
-    """The heat map of some replicas, in so many `steps`, with the lane of each pattern.
+View = namedtuple("View", "name per steps lanes")
+"""The heat map of some replicas, in so many `steps`, with the lane of each pattern.
 
-    `per` is what it counts the updates of a variable by: `step and replica`, for example.
-    """
-
-    name: str
-    per: str
-    steps: int
-    lanes: tuple[int, ...]
+`per` is what it counts the updates of a variable by: `step and replica`, for example."""
 
 
 class HeatMap:

@@ -25,6 +25,7 @@ from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
 from tracer.reporters import caller_tree, cells, colors, layer_tree, tables, template, tracks
 from tracer.reporters.answer import question, sentences
+from tracer.reporters.columns import VariableRow
 from tracer.reporters.heatmap import HeatMap
 from tracer.reporters.text import headline
 from tracer.reporters.tracings import tracings
@@ -37,19 +38,6 @@ _FEWEST = 30  # of each optimizer
 _BARS = 40  # of a chart
 _NAME = 120  # characters of a command
 _NOTES = 200
-_COLUMNS = (
-    "shape",
-    "dtype",
-    "updates",
-    "dense",
-    "sparse",
-    "least per step",
-    "most per step",
-    "without gradient",
-    "unchanged",
-    "not finite",
-)
-"""The headers of the fields of a `VariableRow` behind the name."""
 
 
 def render(trace: Trace, by: None = None) -> str:
@@ -59,7 +47,8 @@ def render(trace: Trace, by: None = None) -> str:
     parts = max(1, len(drawn))
     found = findings(trace)
     variable = dialect_of(trace).variable
-    columns = [variable, *_COLUMNS[: None if trace.has_effects else -2]]
+    fields = VariableRow._fields[1 : None if trace.has_effects else -2]
+    columns = [variable, *(name.removeprefix("requests_").replace("_", " ") for name in fields)]
     optimizers = [_drawn(summary, _CHARACTERS // parts) for summary in drawn]
     data = {
         "first": trace.first_step,

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from tracer.errors import shown
 from tracer.findings.catalogue import to_report
@@ -22,52 +21,53 @@ _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 def render(trace: Trace, by: By | None = None) -> str:
     """The report in GitHub's Markdown; `by` picks one table."""
     summaries, wrong = summaries_of(trace), to_report(trace)
-    tables, named = TABLES if by is None else (by,), len(summaries) > 1
     parts = [
         f"**{_plain(question(trace))}**",
-        *([f"\n{_plain(trace.only)}"] if trace.only else []),
-        *(f"\n{_plain(' '.join(pair))}" for pair in sentences(trace)),
-        *(f"\n**{_plain(warning)}**" for warning in warnings(trace)),
-        *([""] if trace.notes else []),
-        *(f"- {_plain(note)}" for note in trace.notes),
-        *chain.from_iterable(_optimizer(each, tables, named) for each in summaries),
-        *(["\n### What looks wrong\n"] if wrong else []),
-        *(f"- **{e.severity}** {_plain(f'{e.code}: {e.text} {e.advice}')}" for e in wrong),
-        *(f"\nRan: {_plain(ran)}" for ran in runs(trace)),
+        _plain(trace.only),
+        *(_plain(" ".join(pair)) for pair in sentences(trace)),
+        *(f"**{_plain(warning)}**" for warning in warnings(trace)),
+        "\n".join(f"- {_plain(note)}" for note in trace.notes),
+        *(part for summary in summaries for part in _parts(summary, by, len(summaries) > 1)),
+        "### What looks wrong" if wrong else "",
+        "\n".join(
+            f"- **{each.severity}** " + _plain(f"{each.code}: {each.text} {each.advice}")
+            for each in wrong
+        ),
+        *(_plain(f"Ran: {ran}") for ran in runs(trace)),
     ]
-    return "\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _optimizer(summary: Summary, tables: Sequence[By], named: bool) -> Iterator[str]:
-    yield f"\n### {_plain(headline(summary, named))}"
-    for table in tables:
+def _parts(summary: Summary, by: By | None, named: bool) -> Iterator[str]:
+    """What there is on an optimizer."""
+    yield f"### {_plain(headline(summary, named=named))}"
+    for table in TABLES if by is None else (by,):
         if table in TREES:
-            yield from _fenced(summary, table)
+            yield _fenced(summary, table)
         elif made := rows(summary, table):
-            yield from ("", f"By {table}:", "", *_table(made))
+            yield f"By {table}:\n\n{_table(made)}"
 
 
-def _fenced(summary: Summary, tree: By) -> Iterator[str]:
+def _fenced(summary: Summary, tree: By) -> str:
     """A tree as the text report has it, in a fence that nothing in it can end."""
     lines = [line.plain for line in TEXT_TABLES[tree](summary, _WIDTH, IN_FULL)]
     longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
     fence = "`" * max(3, longest + 1)
-    yield from ("", f"{fence}text", *lines, fence)
+    return "\n".join((f"{fence}text", *lines, fence))
 
 
-def _table(rows: Sequence[Row]) -> list[str]:
+def _table(rows: Sequence[Row]) -> str:
     """A table without the columns that are empty in every row."""
-    columns = {
-        name: column
+    columns = [
+        (
+            name.replace("_", " "),
+            "---" if isinstance(column[0], str) else "---:",
+            *map(_cell, column),
+        )
         for name, *column in zip(rows[0]._fields, *rows, strict=True)
         if any(value is not None for value in column)
-    }
-    lines = [
-        [name.replace("_", " ") for name in columns],
-        ["---" if isinstance(column[0], str) else "---:" for column in columns.values()],
-        *(map(_cell, row) for row in zip(*columns.values(), strict=True)),
     ]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True))
 
 
 def _cell(value: Value) -> str:

@@ -1,6 +1,6 @@
 """Graph tracings as events, in order of time, for the page and JSON."""
 
-from typing import NamedTuple
+from collections import namedtuple
 
 from tracer.errors import shown
 from tracer.model import callers
@@ -17,18 +17,11 @@ CAUSES = {
 }
 
 
-class TracingRow(NamedTuple):
-    """One graph tracing."""
+TracingRow = namedtuple("TracingRow", "began after graph cause caller seconds")
+"""One graph tracing, which `began` so many seconds after the first of the trace.
 
-    began: float
-    """In seconds after the first of the trace."""
-    after: int
-    """How many steps had run."""
-    graph: str
-    cause: str
-    caller: str
-    """The line of the program that is nearest to it; empty if it is not known."""
-    seconds: float
+`after` is how many steps had run. `caller` is the line of the program that is nearest to it; empty
+if it is not known."""
 
 
 def tracings(trace: Trace, root: int | None = None) -> list[TracingRow]:
