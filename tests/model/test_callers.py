@@ -22,8 +22,8 @@ FIRST, SECOND, EAGER = (
 
 def everyone(caller: Caller) -> Iterator[Caller]:
     yield caller
-    for _, each in caller.walk():
-        yield each
+    for child in caller.children:
+        yield from everyone(child)
 
 
 def called(caller: Caller, *names: str) -> Caller:

@@ -1,7 +1,7 @@
 """Who calls: the paths of calls as a tree, with what was executed below each. No TensorFlow."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tracer.model.records import Block, Line, TraceData, contribution
@@ -38,13 +38,6 @@ class Caller:
     """The indices of `TraceData.paths` that run through it."""
     children: tuple["Caller", ...]
     """What it called, the widest branch first: by executions, then by calls."""
-
-    def walk(self) -> Iterator[tuple[tuple["Caller", ...], "Caller"]]:
-        """All that is below it, each after its parent and with what leads to it from here."""
-        for child in self.children:
-            yield (), child
-            for above, each in child.walk():
-                yield (child, *above), each
 
 
 @dataclass

@@ -9,7 +9,7 @@ import math
 from collections import namedtuple
 from collections.abc import Iterable
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.layout import shown
 from tracer.model import measures
@@ -64,15 +64,11 @@ def coarser(timeline: Timeline, size: int) -> Timeline:
     return Timeline(found)
 
 
-class Lane(NamedTuple):
-    """What the steps did to a variable: a `timeline` with a `Cell` for each step from step 1 on.
+Lane = namedtuple("Lane", "timeline not_finite_since")
+"""What the steps did to a variable: a `timeline` with a `Cell` for each step from step 1 on.
 
-    `not_finite_since` is the first step after which the variable was not finite; 0 if there is
-    none, or if it is not known: a part of a trace does not know what was before its first step.
-    """
-
-    timeline: Timeline
-    not_finite_since: int
+`not_finite_since` is the first step after which the variable was not finite; 0 if there is none, or
+if it is not known: a part of a trace does not know what was before its first step."""
 
 
 def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:

@@ -20,6 +20,7 @@ from tracer.layout import cut, shown
 from tracer.model import callers, labels, measures
 from tracer.model.dialects import dialect_of
 from tracer.model.programs import endings, runs
+from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.wording import listed, some
@@ -155,7 +156,6 @@ def _boxes(
 
 def _color(caller: callers.Caller) -> str:
     """What it is, which is its colour."""
-    line = caller.line
-    if caller.method or line is None:
-        return "method"
-    return "graph" if line.graph else "program" if line.file else "framework"
+    line = caller.line or Line("")
+    program = "program" if line.file else "framework"
+    return "method" if caller.method else "graph" if line.graph else program

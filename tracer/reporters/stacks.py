@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from tracer.errors import shown
 from tracer.model import callers
+from tracer.model.callers import Caller
 from tracer.model.labels import class_of
 from tracer.model.records import Line
-from tracer.model.summary import Summary, summaries_of
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import caller_tree
 
@@ -25,15 +26,16 @@ def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
     roots = [summary.optimizers[0] for summary in summaries]
     names = [f' "{shown(root.name)}"' if len(roots) > 1 else "" for root in roots]
     return [
-        (shown(class_of(root)) + name, list(_stacks(summary)))
+        (shown(class_of(root)) + name, list(_stacks(caller_tree.tree(summary))))
         for root, name, summary in zip(roots, names, summaries, strict=True)
     ]
 
 
-def _stacks(summary: Summary) -> Iterator[Stack]:
-    """The stacks, whose counts add up to those of the tree."""
-    for above, caller in caller_tree.tree(summary).walk():
-        executions = caller.executions - sum(each.executions for each in caller.children)
-        calls = caller.calls - sum(each.calls for each in caller.children)
-        lines = tuple(each.line for each in (*above, caller) if each.line is not None)
+def _stacks(caller: Caller, above: tuple[Line, ...] = ()) -> Iterator[Stack]:
+    """The stacks below a caller, whose counts add up to those of the tree."""
+    for each in caller.children:
+        lines = (*above, each.line or callers.UNKNOWN)
+        executions = each.executions - sum(child.executions for child in each.children)
+        calls = each.calls - sum(child.calls for child in each.children)
         yield lines, (executions, calls)
+        yield from _stacks(each, lines)

@@ -132,11 +132,11 @@ def by_method(summary: Summary) -> list[MethodRow]:
 def by_caller(summary: Summary) -> list[CallerRow]:
     """A row for each element of the tree of callers; nothing is folded."""
     made = []
-    for above, each in caller_tree.tree(summary).walk():
+    for depth, each in in_order(caller_tree.tree(summary).children):
         line = each.line or Line("")
         place = (caller_tree.label(each), line.file, line.number or None, line.function)
         steps = each.steps if caller_tree.has_steps(each) else None
-        made.append(CallerRow(len(above), *place, each.executions, each.updates, steps, each.calls))
+        made.append(CallerRow(depth, *place, each.executions, each.updates, steps, each.calls))
     return made
 
 

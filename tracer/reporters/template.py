@@ -25,8 +25,9 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: shown(value) if type(value) is str else value,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.filters["number"] = "{:,}".format
-    environment.filters["cut"] = lambda text, width: cut(shown(text), width, width // 2)
+    environment.filters.update(
+        number="{:,}".format, cut=lambda text, width: cut(shown(text), width, width // 2)
+    )
     return environment
 
 
