@@ -3,10 +3,11 @@
 What has one child and the same figures is folded into one row, a chain.
 """
 
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.layout import Row, Table, cut, wrapped
 
@@ -14,18 +15,12 @@ MIN_NAME = 16  # cells of a name, however deep it is
 MIN_NAMES = 32  # cells that names keep before other columns go
 
 
-class Node(NamedTuple):
-    """A row of a tree."""
+Node = namedtuple("Node", "names cells note style children begins", defaults=("", "", (), False))
+"""A row of a tree, with its `children`.
 
-    names: tuple[str, ...]
-    """Of the chain that it is, one if nothing is folded; each is plain, and of one line."""
-    cells: tuple[str, ...]
-    note: str = ""
-    """Text after the name."""
-    style: str = ""
-    children: tuple["Node", ...] = ()
-    begins: bool = False
-    """True if it begins a row of its own even where it could be folded into its parent."""
+`names` are of the chain that it is, one if nothing is folded; each is plain, and of one line. The
+`note` stands after them. A node that `begins` has a row of its own even where it could be folded
+into its parent."""
 
 
 def folded(node: Node) -> Node:
