@@ -27,7 +27,6 @@ from tracer.model.runs import Run, fold
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline
 from tracer.reporters import cells, colors, heatmap, html, tracks
-from tracer.reporters.columns import VariableRow
 from tracer.reporters.heatmap import Cell, HeatMap, Lane
 
 MEGABYTE = 1_000_000
