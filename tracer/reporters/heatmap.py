@@ -43,6 +43,9 @@ def added_up(parts: Iterable[tuple[int, Any]]) -> Cell:
     (0, 2, 5, 4)
     """
     numbers, cells = zip(*parts, strict=True)
+    if len(cells) == 1:
+        least, most, *counts = cells[0]
+        return Cell(least, most, *(numbers[0] * each for each in counts))
     least, most, *counts = zip(*cells, strict=True)
     return Cell(min(least), max(most), *(sum(map(mul, numbers, each)) for each in counts))
 
