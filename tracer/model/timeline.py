@@ -6,6 +6,7 @@ that come at equal distances, as one in each epoch does, are one thing that goes
 """
 
 import math
+import operator
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -288,8 +289,13 @@ def _window(steps: Steps) -> tuple[int, int]:
     return steps.first - gap, steps.last + gap + 1
 
 
-def _regions(weighted: Sequence[_Active], begin: int, end: int, zero: Values) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, cut where anything starts or ends."""
+def _regions(weighted: Iterable[_Active], begin: int, end: int, base: Values) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, which all count `base` besides, cut where anything
+    starts or ends.
+
+    What recurs is worked out for each region; what goes on in a row is only added once, and taken
+    away once, as there may be many that overlap.
+    """
     edges: dict[int, list[_Active]] = {begin: [], end: []}
     for each in weighted:
         for edge in _window(each[0]):
@@ -297,41 +303,45 @@ def _regions(weighted: Sequence[_Active], begin: int, end: int, zero: Values) ->
     active: dict[int, _Active] = {}
     for low, high in pairwise(sorted(edges)):
         for each in edges[low]:
-            if active.pop(id(each), None) is None:
+            steps, values = each
+            ends = active.pop(id(each), None) is not None
+            if steps.every is None:
+                base = added(base, negative(values) if ends else values)
+            if not ends:
                 active[id(each)] = each
-        yield from _region(low, high, [*active.values()], zero)
+        yield from _region(low, high, [each for each in active.values() if each[0].every], base)
 
 
-def _region(begin: int, end: int, active: Sequence[_Active], zero: Values) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, in which all of `active` goes on regularly."""
+def _region(begin: int, end: int, active: Sequence[_Active], base: Values) -> Iterator[Stretch]:
+    """The steps from `begin` to before `end`, in which all of `active` recurs regularly."""
     period = math.lcm(*(steps.every or 1 for steps, _ in active))
     turns = (end - begin) // period
-    cycle = _parts(begin, begin + period, active, zero) if turns >= _TURNS else ()
+    cycle = _parts(begin, begin + period, active, base) if turns >= _TURNS else ()
     if 0 < len(cycle) <= _LONGEST_CYCLE:
         alike = Stretch(begin, ((period * turns, cycle[0][1]),))
         yield alike if len(cycle) == 1 else Stretch(begin, cycle, turns)
         begin += period * turns
-    elif any(steps.every and steps.length > 1 for steps, _ in active):
+    elif any(steps.length > 1 for steps, _ in active):
         apart = [each for each in active if each[0].length == 1]
         for steps, values in active:
             if steps.length > 1:
                 rows = steps.rows(begin, end)
                 apart += [(Steps(low, high - 1, high - low), values) for low, high in rows]
-        yield from _regions(apart, begin, end, zero)
+        yield from _regions(apart, begin, end, base)
         return
-    for length, values in _parts(begin, end, active, zero):
+    for length, values in _parts(begin, end, active, base):
         yield Stretch(begin, ((length, values),))
         begin += length
 
 
-def _parts(begin: int, end: int, active: Iterable[_Active], zero: Values) -> tuple[Part, ...]:
+def _parts(begin: int, end: int, active: Iterable[_Active], base: Values) -> tuple[Part, ...]:
     """Each step from `begin` to before `end`, equal neighbours together."""
-    changes = {begin: zero, end: zero}
+    zero = (0,) * len(base)
+    changes = {begin: base, end: zero}
     for steps, values in active:
-        less = tuple(-value for value in values)
         for low, high in steps.rows(begin, end):
             changes[low] = added(changes.get(low, zero), values)
-            changes[high] = added(changes.get(high, zero), less)
+            changes[high] = added(changes.get(high, zero), negative(values))
     parts: list[Part] = []
     values = zero
     for low, high in pairwise(sorted(changes)):
@@ -342,7 +352,11 @@ def _parts(begin: int, end: int, active: Iterable[_Active], zero: Values) -> tup
 
 
 def added(left: Values, right: Values) -> Values:
-    return tuple(a + b for a, b in zip(left, right, strict=True))
+    return tuple(map(operator.add, left, right))
+
+
+def negative(values: Values) -> Values:
+    return tuple(map(operator.neg, values))
 
 
 def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
