@@ -20,6 +20,7 @@ Values = tuple[int, ...]
 Part = tuple[int, Values]
 """A number of steps in a row, and what each of them counts."""
 
+_head = operator.itemgetter(0)  # the first step of a stretch, the length of a part
 _LONGEST_CYCLE = 8  # parts; each is a row of a report
 _TURNS = 3  # a cycle that turns fewer times than this is clearer written out
 _EPOCHS = 16  # runs at one distance: fewer may be so by chance, and cost little each
@@ -90,7 +91,7 @@ class Stretch(NamedTuple):
     @property
     def period(self) -> int:
         """The steps of one turn."""
-        return sum(length for length, _ in self.cycle)
+        return sum(map(_head, self.cycle))
 
     @property
     def last(self) -> int:
@@ -210,7 +211,7 @@ class Timeline:
         >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
         [(5, (0,)), (2, (2,))]
         """
-        at = max(0, bisect_right(self.stretches, first, key=lambda each: each.first) - 1)
+        at = max(0, bisect_right(self.stretches, first, key=_head) - 1)
         for number in range(at, len(self.stretches)):  # a slice would copy half a million
             stretch = self.stretches[number]
             if stretch.first > last:
