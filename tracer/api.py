@@ -17,7 +17,7 @@ from tracer.model.trace import Trace
 from tracer.recorder.objects import name_of
 
 if TYPE_CHECKING:
-    from tracer.findings.catalogue import Finding
+    from tracer.findings.rule_list import Finding
     from tracer.hooks import recording
     from tracer.recorder.recorder import Recorder
     from tracer.reporters.columns import By
@@ -57,7 +57,7 @@ class CallTrace(Trace):
 
         An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
         """
-        from tracer.findings.catalogue import findings
+        from tracer.findings.rule_list import findings
 
         return findings(self)
 
@@ -168,7 +168,7 @@ def _defects(recorder: "Recorder") -> str:
     if not recorder.optimizers.remarked(FAILING):
         return ""
     try:
-        from tracer.findings.catalogue import findings
+        from tracer.findings.rule_list import findings
 
         defects = [each for each in findings(recorder.reader.trace()) if each.code in FAILING]
     except Exception as error:
@@ -285,10 +285,10 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
     Raises `ValueError` for an optimizer that was never wrapped.
     """
-    from tracer.reporters import console
+    from tracer.reporters import printing
 
     given = optimizer_or_trace
-    console.report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
+    printing.report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
 
 
 def _call_trace(trace: Trace) -> CallTrace:

@@ -25,7 +25,7 @@ from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
 from tracer.api import CallTrace
-from tracer.findings.catalogue import Finding
+from tracer.findings.rule_list import Finding
 from tracer.hooks import inspection
 from tracer.kinds import kind_of
 from tracer.model.records import Program

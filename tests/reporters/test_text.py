@@ -17,7 +17,7 @@ from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings import catalogue
+from tracer.findings import rule_list
 from tracer.layout import distinct, shown
 from tracer.model.labels import brand_of
 from tracer.model.measures import updates
@@ -38,7 +38,7 @@ from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
-from tracer.reporters import console, csvreport
+from tracer.reporters import csvreport, printing
 from tracer.reporters.answer import answer, question
 from tracer.reporters.columns import TREES, By
 from tracer.reporters.tables import by_variable
@@ -538,14 +538,14 @@ def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
 
 
 def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    work_out = catalogue._found
+    work_out = rule_list._found
     times: Counter[str] = Counter()
 
-    def counted(trace: Trace) -> dict[catalogue.Finding, set[int | None]]:
+    def counted(trace: Trace) -> dict[rule_list.Finding, set[int | None]]:
         times["worked out"] += 1
         return work_out(trace)
 
-    monkeypatch.setattr(catalogue, "_found", counted)
+    monkeypatch.setattr(rule_list, "_found", counted)
     text = render(traces.all_skipped())
     assert times["worked out"] == 1
     assert text.count("warning[steps-skipped]") == 1
@@ -678,12 +678,12 @@ def test_a_file_gets_no_ansi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "33")
     file = io.StringIO()
-    console.report(traces.no_gradients(), file=file)
+    printing.report(traces.no_gradients(), file=file)
     assert file.getvalue() == render(traces.no_gradients())
 
 
 def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    console.report(traces.eager(), by="step")
+    printing.report(traces.eager(), by="step")
     assert capsys.readouterr().out == render(traces.eager(), "step")
 
 
@@ -698,7 +698,7 @@ def test_a_terminal_gets_colors(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(variable, value)
     file = Terminal()
-    console.report(traces.no_gradients(), file=file)
+    printing.report(traces.no_gradients(), file=file)
     assert ("\x1b[" in file.getvalue()) == colored
     plain = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
     assert plain == render(traces.no_gradients())
@@ -707,7 +707,7 @@ def test_a_terminal_gets_colors(
 def test_an_encoding_without_the_characters() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii", newline="\n")
-    console.report(traces.hostile_names(), file=file)
+    printing.report(traces.hostile_names(), file=file)
     file.flush()
     assert rb"\u5c64/\u30ab" in raw.getvalue()
 

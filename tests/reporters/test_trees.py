@@ -12,7 +12,7 @@ from tracer.layout import Column
 from tracer.model.records import Graph, Line
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.reporters import caller_tree, console, layer_tree
+from tracer.reporters import caller_tree, layer_tree, printing
 from tracer.reporters.text import render
 from tracer.reporters.trees import Node, Tree, folded, in_order
 
@@ -141,7 +141,7 @@ def test_a_path_as_long_as_paths_can_be() -> None:
 
 def test_where_a_terminal_lacks_the_guides_they_are_plain() -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    console.report(traces.several_callers(), "caller", out)
+    printing.report(traces.several_callers(), "caller", out)
     out.seek(0)
     text = out.read()
     assert "+-- train.py:44 main > Model.fit > train_function  " in text

@@ -57,7 +57,7 @@ def _say_written(output: Path | None) -> None:
 
 def _codes(incomplete: str) -> list[str]:
     """The codes of findings that begin so, for the shell to complete."""
-    from tracer.findings.catalogue import RULES
+    from tracer.findings.rule_list import RULES
 
     return [rule.code for rule in RULES if rule.code.startswith(incomplete)]
 
@@ -266,11 +266,11 @@ def diff(
     (dense_3 and dense) are matched by order and shapes, and the output says so.
     """
     from tracer.model import compare, tracefile
-    from tracer.reporters import comparison, console
+    from tracer.reporters import comparison, printing
 
     traces = tracefile.load(before), tracefile.load(after)
     differences = compare.differences(*traces)
-    console.put(
+    printing.put(
         lambda width, color: comparison.render(*traces, differences, width=width, color=color)
     )
     return int(any(differences))
@@ -316,7 +316,7 @@ def check(
     incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
-    from tracer.reporters import console
+    from tracer.reporters import printing
     from tracer.testing import expressions, verdicts
 
     wanted = list(map(expressions.read, expect or ())) or expressions.from_project(Path.cwd())
@@ -334,7 +334,7 @@ def check(
         "github": partial(verdicts.github, results, milder, trace),
     }[format]()
     with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-        console.put(lambda width, color: content, file)
+        printing.put(lambda width, color: content, file)
     _say_written(output)
     return int(any(each.reason for each in results))
 
@@ -357,10 +357,10 @@ def explain(
 
     Also why it matters, and when it is reported.
     """
-    from tracer.findings.catalogue import RULES, rule
-    from tracer.reporters import console, explanations
+    from tracer.findings.rule_list import RULES, rule
+    from tracer.reporters import explanations, printing
 
-    console.put(
+    printing.put(
         partial(explanations.listing, RULES)
         if code is None
         else partial(explanations.explanation, rule(code))

@@ -18,7 +18,7 @@ from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.model.wording import first_true, listed
-from tracer.reporters import console
+from tracer.reporters import printing
 from tracer.reporters.columns import By
 
 FILE = "tracer.json"
@@ -127,7 +127,7 @@ def _report(
         trace = load(written)
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
-        console.report(trace, by=by, file=sys.__stderr__, command=True)
+        printing.report(trace, by=by, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
     if children and not trace.optimizers:
         known = listed(list(dict.fromkeys(children)), _MAX_NAMES)

@@ -1,5 +1,5 @@
 """What a rule is, and what it finds. The rules are in the modules of `rules`, each with its text;
-`catalogue` lists them.
+`rule_list` lists them.
 
 A rule is a function that finds its cases, below `@rule(...)` with what is said of every case:
 

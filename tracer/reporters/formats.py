@@ -7,7 +7,7 @@ from typing import Literal
 
 from tracer.errors import MissingExtra, Mistake
 from tracer.model.trace import Trace
-from tracer.reporters import console, text
+from tracer.reporters import printing, text
 from tracer.reporters.columns import By
 
 Format = Literal[
@@ -99,4 +99,4 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
     elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")
     else:
-        console.put(lambda width, color: render(trace, format, by, width, color))
+        printing.put(lambda width, color: render(trace, format, by, width, color))

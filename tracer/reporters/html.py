@@ -15,7 +15,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tracer.findings.catalogue import Finding, findings
+from tracer.findings.rule_list import Finding, findings
 from tracer.layout import cut, shown
 from tracer.model import callers, labels, measures
 from tracer.model.dialects import dialect_of

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from tracer.findings.catalogue import findings
+from tracer.findings.rule_list import findings
 from tracer.model.programs import endings
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tracer.errors import shown
-from tracer.findings.catalogue import to_report
+from tracer.findings.rule_list import to_report
 from tracer.model.programs import runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace

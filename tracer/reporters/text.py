@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tracer.errors import UnknownName, shown
-from tracer.findings.catalogue import to_report
+from tracer.findings.rule_list import to_report
 from tracer.layout import paragraph
 from tracer.model.apply_methods import never_reached
 from tracer.model.labels import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, islice
 
-from tracer.findings.catalogue import causes
+from tracer.findings.rule_list import causes
 from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from tracer.errors import Mistake, shown, unknown_name
-from tracer.findings.catalogue import Finding, at_least, findings
 from tracer.findings.rule import Severity
+from tracer.findings.rule_list import Finding, at_least, findings
 from tracer.model.programs import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
