@@ -9,7 +9,7 @@ from support.traces import block, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.compare import Difference, differences, executions
-from tracer.model.records import Effect, Observation, Replica, Variable
+from tracer.model.records import Effect, Line, Observation, Replica, Variable
 from tracer.model.runs import Run
 from tracer.reporters import comparison
 
@@ -338,6 +338,45 @@ def test_updates_that_come_from_another_line() -> None:
     assert not difference and not difference.shifted
     rows = [(name.split(" > ")[0], *both) for name, *both in counts(difference, "callers")]
     assert rows == [("train.py:41 main", 880, 1320), ("train.py:44 main", 440, None)]
+
+
+def called_from(**updates: int) -> CallTrace:
+    """The trace of a function whose lines, as `line_10`, lead to so many updates each."""
+    names = [int(name.removeprefix("line_")) for name in updates]
+    firsts = [1 + sum([*updates.values()][:at]) for at in range(len(updates))]
+    blocks = [
+        msgspec.structs.replace(block([step(), update(0)], Run(first, 1, number)), path=at)
+        for at, (first, number) in enumerate(zip(firsts, updates.values(), strict=True))
+    ]
+    return traces.changed(
+        traces.keras3(("kernel",), tuple(blocks), ()),
+        lines=tuple(Line("main", "train.py", number) for number in names),
+        paths=tuple((at,) for at in range(len(names))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed", "shifted"),
+    [
+        ({"line_10": 10}, {"line_5": 2, "line_10": 8}, [(5, None, 2), (10, 10, 8)], []),
+        ({"line_10": 8, "line_20": 2}, {"line_20": 10}, [(10, 8, None), (20, 2, 10)], []),
+        ({"line_10": 8}, {"line_5": 2, "line_10": 8}, [(5, None, 2)], []),
+        ({"line_10": 8, "line_20": 8}, {"line_20": 8, "line_30": 8}, [], [(10, 20), (20, 30)]),
+        ({"line_10": 8, "line_20": 2}, {"line_12": 8, "line_20": 2}, [], [(10, 12)]),
+    ],
+)
+def test_only_the_lines_that_lead_to_others_are_named(
+    before: dict[str, int],
+    after: dict[str, int],
+    changed: list[tuple[int, int | None, int | None]],
+    shifted: list[tuple[int, int]],
+) -> None:
+    (difference,) = differences(called_from(**before), called_from(**after))
+    rows = [(each.name, each.before, each.after) for each in difference.changes["callers"]]
+    assert sorted(rows) == sorted((f"train.py:{line} main", *both) for line, *both in changed)
+    assert difference.shifted == [
+        (f"train.py:{one} main", f"train.py:{other} main") for one, other in shifted
+    ]
 
 
 def test_updates_of_which_the_caller_is_not_known_any_more() -> None:

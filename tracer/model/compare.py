@@ -16,7 +16,7 @@ from tracer.model import callers, measures
 from tracer.model.labels import replica_names, replica_noun, steps_label
 from tracer.model.matching import Pair, class_name, matched, short_class
 from tracer.model.measures import Measure
-from tracer.model.records import Block, Entry
+from tracer.model.records import Block, Entry, Line
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline
@@ -326,53 +326,53 @@ def _words(change: Change) -> str:
 
 # The lines that lead to it.
 
-Path = tuple[tuple[str, str, int], ...]
-"""The lines of the program on a path, whatever their numbers: each with its file, its function and
-its place among the lines of that; none for a path that is not known."""
+Path = tuple[Line, ...]
+"""The lines of the program on a path; none for one that is not known."""
 
 
 def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[str, str]]]:
     """The lines that lead to other updates than before, and those that have moved.
 
-    Nothing if a trace knows no callers.
+    Lines of one function have moved if all of them lead to the same, one after the other, or all
+    but those that are where they were. Nothing if a trace knows no callers.
     """
     if not (before.trace.data.paths and after.trace.data.paths):
         return [], []
-    (old, names), (new, new_names) = _updates_by_path(before), _updates_by_path(after)
-    moved = chain(
-        *(
-            zip(names[path], new_names[path], strict=True)
-            for path in old
-            if old[path] == new.get(path)
-        )
-    )
-    shifted = dict.fromkeys(each for each in moved if each[0] != each[1])
-    rest = [path for path in dict.fromkeys((*old, *new)) if old.get(path) != new.get(path)]
-    lines = _without_common([(new_names | names)[path] for path in rest])
+    old, new = _updates_by_path(before), _updates_by_path(after)
+    by_functions: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+    for path in dict.fromkeys((*old, *new)):
+        functions = tuple((line.file, line.function) for line in path)
+        by_functions.setdefault(functions, []).append(path)
+    shifted: dict[tuple[str, str], None] = {}
+    rest: list[Path] = []
+    for paths in by_functions.values():
+        differing = [path for path in paths if old.get(path) != new.get(path)]
+        for some in (paths, differing):
+            gone, come = ([path for path in some if path in counts] for counts in (old, new))
+            if [old[path] for path in gone] == [new[path] for path in come]:
+                lines = zip(chain(*gone), chain(*come), strict=True)
+                moved = (tuple(map(callers.label, each)) for each in lines)
+                shifted |= dict.fromkeys((one, other) for one, other in moved if one != other)
+                break
+        else:
+            rest += differing
+    names = _without_common([tuple(map(callers.label, path)) for path in rest])
     changes = [
-        Change(line, old.get(path), new.get(path)) for line, path in zip(lines, rest, strict=True)
+        Change(name, old.get(path), new.get(path)) for name, path in zip(names, rest, strict=True)
     ]
     return changes, list(shifted)
 
 
-def _updates_by_path(summary: Summary) -> tuple[Counter[Path], dict[Path, tuple[str, ...]]]:
-    """The updates by the lines of the program that lead to them, with the names of these lines."""
+def _updates_by_path(summary: Summary) -> dict[Path, int]:
+    """The updates by the lines of the program that lead to them, in the order of the lines."""
     data = summary.trace.data
-    numbers: dict[tuple[str, str], list[int]] = {}
-    for line in sorted(data.lines, key=lambda each: each.number):
-        numbers.setdefault((line.file, line.function), []).append(line.number)
     counts: Counter[Path] = Counter()
-    names: dict[Path, tuple[str, ...]] = {}
     for block in summary.by_path():
         if number := measures.updates(block) * block.total:
-            lines = [line for line in callers.lines_of(data, block.path) if line.file]
-            path = tuple(
-                (line.file, line.function, numbers[line.file, line.function].index(line.number))
-                for line in lines
-            )
-            counts[path] += number
-            names[path] = tuple(map(callers.label, lines))
-    return counts, names
+            lines = callers.lines_of(data, block.path)
+            counts[tuple(line for line in lines if line.file)] += number
+    ordered = sorted(counts, key=lambda path: [(line.file, line.number) for line in path])
+    return {path: counts[path] for path in ordered}
 
 
 def _without_common(paths: Sequence[tuple[str, ...]]) -> Iterator[str]:
