@@ -189,11 +189,26 @@ def test_the_variables_of_a_layer_count() -> None:
         tracer.assert_updates(dense=2, per_step=True, variable=hidden),
         tracer.assert_updates(dense=12, variable=model),
         tracer.assert_executions("update_step", 4, variable=hidden),
+        tracer.assert_calls("update_step", 2, variable=hidden),
+        tracer.assert_calls("update_step", 6, variable=model),
     ):
         fit(model)
     for given in (7, [hidden], object()):
         with pytest.raises(TypeError, match="a name, a glob, a variable, a layer or a model, not"):
             tracer.assert_updates(dense=2, variable=given)
+
+
+@needs_keras3
+@pytest.mark.parametrize("per_step", [False, True])
+def test_a_variable_itself_fails_as_its_name_does(per_step: bool) -> None:
+    """It is not asked whether it is true, which a variable has no answer to."""
+    for model in (net_of(keras3, "keras3", frozen=""), net_of(keras2, "legacy", frozen="")):
+        kernel = model.get_layer("hidden").kernel
+        with (
+            pytest.raises(AssertionError, match="/?hidden/kernel.*: expected 9"),
+            tracer.assert_updates(dense=9, per_step=per_step, variable=kernel),
+        ):
+            fit(model)
 
 
 @needs_keras3

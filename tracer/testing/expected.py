@@ -5,15 +5,16 @@ trace. `tracer.testing.failure` says why a trace is not as expected.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tracer.kinds import KINDS
-from tracer.model.records import OBSERVATIONS, Kind
-from tracer.model.selection import ROLES, Selection
+from tracer.model.records import OBSERVATIONS, Kind, contribution
+from tracer.model.selection import ROLES, Selection, counted
 from tracer.model.summary import Pattern, Summary, summaries_of
-from tracer.model.trace import SplitBy, Trace
+from tracer.model.trace import Trace
 from tracer.model.wording import some
 from tracer.testing.targets import Target, indices_of
 
@@ -141,14 +142,18 @@ class Claim:
             return sum(n for (_, context), n in self.calls().items() if only in (None, context))
         return self.total(wanted, replica)
 
-    def calls(self) -> dict[tuple[str, str], int]:
+    def calls(self) -> Counter[tuple[str, str]]:
         """How often Python called what: the variables of one method or all methods, by context."""
-        method, variable = self.expected.method, self.expected.variable
-        if self.selection.methods == frozenset():
-            return {}
-        by: SplitBy = "method" if method is None else "variable"
-        calls = self.trace.count("calls", (by, "context"), method=method, variable=variable)
-        return {(str(name or method), context): number for (name, context), number in calls.items()}
+        trace, meant = self.trace, replace(self.selection, roles=ROLES["calls"])
+        calls = Counter[tuple[str, str]]()
+        for block in counted(trace.data):
+            for entry in filter(meant.holds, block.entries):
+                names = [trace.methods[entry.method].name] * contribution(entry, meant.variables)
+                if self.expected.method is not None and entry.variables:
+                    names = [trace.variables[index].name for index in meant.kept(entry.variables)]
+                for name in names:
+                    calls[name, block.context] += block.total
+        return +calls
 
 
 def claim_of(trace: Trace, expected: Expected) -> Claim:

@@ -56,7 +56,8 @@ def explaining(claim: Claim) -> list[str]:
 
     Those of all of the frozen layers, or of the only one with that number.
     """
-    expected, meant = claim.expected, claim.expected.variable or "*"
+    expected = claim.expected
+    meant = "*" if expected.variable is None else expected.variable
     is_counted = claim.of_work and not claim.of_steps and len(claim.summaries) == 1
     if not is_counted or not isinstance(meant, str):
         return []
