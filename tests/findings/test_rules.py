@@ -723,6 +723,24 @@ def test_every_rule_has_a_case() -> None:
     assert seen == {each.code for each in RULES}
 
 
+@pytest.mark.parametrize("kind", ["optax", "a kind of tomorrow"])
+@pytest.mark.parametrize(
+    "remark",
+    [
+        MALFORMED,
+        Remark("override-unreached", "_resource_apply_dense", "update_step"),
+        Remark("override-beside", "resource_apply_dense", "_resource_apply_dense"),
+        Remark("no-result", "_resource_apply_dense"),
+    ],
+    ids=lambda remark: str(remark.code),
+)
+def test_a_file_may_name_a_kind_that_nobody_knows(kind: str, remark: Remark) -> None:
+    stranger = remarked(remark, kind=kind)
+    work = (block([step(), request(0), update(0, role="vain")], Run(1, 1, 8)),)
+    assert remark.code.replace("no-result", "never-assigned").partition("-")[0] in render(stranger)
+    assert "never-assigned" in render(traces.changed(stranger, blocks=work))
+
+
 @pytest.mark.parametrize("name", SILENT)
 def test_what_is_no_finding(name: str) -> None:
     assert SILENT[name]().findings() == []

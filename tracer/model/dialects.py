@@ -220,30 +220,39 @@ class KindWords:
     """How an apply method assigns to its variable."""
 
 
-KIND_WORDS: Mapping[str, KindWords] = {
-    "legacy": KindWords(
-        "{keras2} legacy",
-        "a legacy Keras optimizer",
-        "a legacy optimizer of Keras calls",
-        "`return var.assign_sub(...)`",
-    ),
-    "keras2": KindWords(
-        "{keras2}",
-        "a Keras 2 optimizer",
-        "Keras 2.11 and later calls",
-        "`variable.assign_sub(self.learning_rate * gradient)`",
-    ),
-    "keras3": KindWords(
-        "Keras 3",
-        "a Keras 3 optimizer",
-        "Keras 3 calls",
-        "`self.assign_sub(variable, learning_rate * gradient)`",
-    ),
-    "v1": KindWords(
-        "tf.compat.v1",
-        "a tf.compat.v1 optimizer",
-        "tf.compat.v1 calls",
-        "`return var.assign_sub(...)`",
-    ),
-    TORCH: KindWords("torch.optim"),
-}
+class _WordsOfKinds(dict[str, KindWords]):
+    """The words of each kind; of one that a trace file names and nobody knows, what fits all."""
+
+    def __missing__(self, kind: str) -> KindWords:
+        return KindWords("", "an optimizer", "its base class calls", "its base class")
+
+
+KIND_WORDS: Mapping[str, KindWords] = _WordsOfKinds(
+    {
+        "legacy": KindWords(
+            "{keras2} legacy",
+            "a legacy Keras optimizer",
+            "a legacy optimizer of Keras calls",
+            "`return var.assign_sub(...)`",
+        ),
+        "keras2": KindWords(
+            "{keras2}",
+            "a Keras 2 optimizer",
+            "Keras 2.11 and later calls",
+            "`variable.assign_sub(self.learning_rate * gradient)`",
+        ),
+        "keras3": KindWords(
+            "Keras 3",
+            "a Keras 3 optimizer",
+            "Keras 3 calls",
+            "`self.assign_sub(variable, learning_rate * gradient)`",
+        ),
+        "v1": KindWords(
+            "tf.compat.v1",
+            "a tf.compat.v1 optimizer",
+            "tf.compat.v1 calls",
+            "`return var.assign_sub(...)`",
+        ),
+        TORCH: KindWords("torch.optim"),
+    }
+)
