@@ -687,10 +687,12 @@ def test_updates_twice(kind: str, how: str) -> None:
     for _ in range(5 if how == "in one step" else 10):
         optimizer.apply_gradients(dense(kernel))
     assert odometers.read(kernel) == (odometers.Reading(10),)
-    reported = tracer.trace_of(optimizer).findings()
-    assert [each.code for each in reported] == ["updated-twice"] * (how == "in one step")
-    for each in reported:
-        assert "kernel was updated twice a step in 5 of 5 steps, first in step 1" in each.text
+    trace = tracer.trace_of(optimizer)
+    if how == "in two steps":
+        assert not trace.findings()
+    else:  # iterations may move twice, too
+        text = one(trace, "updated-twice").text
+        assert "kernel was updated twice a step in 5 of 5 steps, first in step 1" in text
 
 
 class Uneven(odometers.LegacyOdometer):
