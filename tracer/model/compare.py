@@ -347,8 +347,8 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
     rest: list[Path] = []
     for paths in by_functions.values():
         differing = [path for path in paths if old.get(path) != new.get(path)]
-        for some in (paths, differing):
-            gone, come = ([path for path in some if path in counts] for counts in (old, new))
+        for known in (paths, differing):
+            gone, come = ([path for path in known if path in counts] for counts in (old, new))
             if [old[path] for path in gone] == [new[path] for path in come]:
                 lines = zip(chain(*gone), chain(*come), strict=True)
                 moved = (tuple(map(callers.label, each)) for each in lines)
