@@ -196,6 +196,31 @@ def test_who_called_what_is_wrong_on_its_replica(expected: Any, callers: str) ->
     assert f"Called from {callers}" in lines
 
 
+def test_who_called_what_is_wrong_of_its_kind() -> None:
+    """The line of the dense updates is not named where the sparse ones are too many."""
+    blocks = (
+        block([step(), request(0), update(0)], Run(1, 1, 40)),
+        block([step(), request(1, kind="sparse"), update(1, kind="sparse")], Run(41, 1, 3)),
+    )
+    trace = traces.changed(
+        traces.keras3(
+            ("kernel", "words"),
+            tuple(msgspec.structs.replace(each, path=at) for at, each in enumerate(blocks)),
+            (),
+        ),
+        lines=(Line("head", "head.py", 1), Line("words", "words.py", 2)),
+        paths=((0,), (1,)),
+    )
+    for expected, callers in (
+        ({"sparse": 0}, "words.py:2 words"),
+        ({"dense": 0}, "head.py:1 head"),
+        ({"sparse": 0, "per_step": True}, "words.py:2 words"),
+        ({"sparse": 0, "dense": 0}, "head.py:1 head, words.py:2 words"),
+    ):
+        lines = expect_updates(**expected)(trace).splitlines()  # type: ignore[arg-type]
+        assert f"Called from {callers}" in lines
+
+
 LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}
 
 

@@ -155,20 +155,21 @@ def _calls(claim: Claim, wanted: Wanted) -> int:
     return sum(each.total * of_calls(each) for each in counted(claim.trace.data))
 
 
-def callers_at_fault(parts: Iterable[Part]) -> list[str]:
+def callers_at_fault(claim: Claim, parts: Iterable[Part]) -> list[str]:
     """The lines that called what is not as wanted; what ran most often comes first.
 
     They are those that are nearest to the optimizer, of what counts, and of steps that ran too
     little; none if the trace knows no callers.
     """
     counts: Counter[str] = Counter()
+    data = claim.trace.data
+    failed = [replace(claim.selection, kinds=each.kinds) for each in claim.failed]
     for part in parts:
-        data, selection = part.claim.trace.data, part.claim.selection
         stretches = (each.ranges() for each in part.timeline.steps_with(part.wrong))
         wrong = [*islice(chain.from_iterable(stretches), _MAX_STRETCHES)]
         for block in part.summary.by_path():
             ran = not block.runs or any(run.only(each) for run in block.runs for each in wrong)
-            is_meant = selection(block) or (block.step and part.short)
+            is_meant = any(each(block) for each in failed) or (block.step and part.short)
             line = callers.nearest(data, block.path)
             if ran and is_meant and line and part.replica in (None, block.replica):
                 counts[callers.label(line)] += block.total

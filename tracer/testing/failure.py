@@ -64,7 +64,7 @@ def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
     indices = {index for _, index, *_ in rows}
     names = {trace.variables[index].name for index in indices if -1 not in indices}
     why = causes.likely(claim, names, any(each.short for each in parts), parts)
-    return text_of(trace, heads, table, why, causes.callers_at_fault(parts), notes)
+    return text_of(trace, heads, table, why, causes.callers_at_fault(claim, parts), notes)
 
 
 def _head(expected: Expected, wanted: Wanted, got: str) -> str:
