@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from support import traces
 
+from tracer.errors import Mistake
 from tracer.model import callers
 from tracer.model.records import Line
 from tracer.reporters import collapsed, formats, speedscope
@@ -157,7 +158,7 @@ def test_several_optimizers_have_a_frame_each() -> None:
 
 @pytest.mark.parametrize("reporter", [speedscope, collapsed])
 def test_a_trace_without_callers_is_refused(reporter: Any) -> None:
-    with pytest.raises(ValueError, match="knows no callers"):
+    with pytest.raises(Mistake, match="knows no callers"):
         reporter.render(traces.eager())
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tracer.errors import shown
+from tracer.errors import Mistake, shown
 from tracer.model import callers
 from tracer.model.callers import Caller
 from tracer.model.labels import class_of
@@ -18,10 +18,10 @@ Stack = tuple[tuple[Line, ...], tuple[int, int]]
 def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
     """The stacks to the apply methods of each optimizer: `Adam`, or `Adam "adam_1"` of several.
 
-    Raises `ValueError` for a trace that knows no callers.
+    Raises `tracer.errors.Mistake` for a trace that knows no callers.
     """
     if not callers.known(trace.data):
-        raise ValueError(callers.LACKING)
+        raise Mistake(callers.LACKING)
     summaries = summaries_of(trace)
     roots = [summary.optimizers[0] for summary in summaries]
     names = [f' "{shown(root.name)}"' if len(roots) > 1 else "" for root in roots]
