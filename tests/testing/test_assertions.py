@@ -1,5 +1,6 @@
 """The assertions on traces made by hand: what holds, and the exact text of what does not."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -219,6 +220,20 @@ def test_who_called_what_is_wrong_of_its_kind() -> None:
     ):
         lines = expect_updates(**expected)(trace).splitlines()  # type: ignore[arg-type]
         assert f"Called from {callers}" in lines
+
+
+def test_a_step_on_many_replicas_is_judged_in_no_time() -> None:
+    """Each replica is looked at once for the callers and the names, not once for each other one."""
+    trace, work = one_replica_goes_wrong(), [step(), request(0), update(0)]
+    blocks = tuple(
+        msgspec.structs.replace(block(work, Run(1, 1, 6), replica=number), path=0)
+        for number in range(1_500)
+    )
+    trace = traces.changed(trace, blocks=blocks, replicas=traces.replicas(1_500))
+    began = time.process_time()
+    text = expect_updates(dense=2, per_step=True, per_replica=True)(trace)
+    assert "Called from once.py:1 once" in text.splitlines()
+    assert time.process_time() - began < 5  # it took 20
 
 
 LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}

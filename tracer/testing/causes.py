@@ -3,7 +3,7 @@
 A finding that says why is the cause; hints are what no finding says.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, islice
@@ -13,6 +13,7 @@ from tracer.layout import shown
 from tracer.model import callers
 from tracer.model.apply_methods import never_reached
 from tracer.model.measures import ineffective
+from tracer.model.records import Block
 from tracer.model.selection import ROLES, counted
 from tracer.model.skipped_steps import reason
 from tracer.model.wording import first_of, first_true, plural, some
@@ -163,14 +164,19 @@ def callers_at_fault(claim: Claim, parts: Iterable[Part]) -> list[str]:
     """
     counts: Counter[str] = Counter()
     data = claim.trace.data
+    blocks: defaultdict[tuple[int, int | None], list[Block]] = defaultdict(list)
+    for summary in claim.summaries:
+        for block in summary.by_path():
+            for replica in (None, block.replica):
+                blocks[summary.root, replica].append(block)
     failed = [replace(claim.selection, kinds=each.kinds) for each in claim.failed]
     for part in parts:
         stretches = (each.ranges() for each in part.timeline.steps_with(part.wrong))
         wrong = [*islice(chain.from_iterable(stretches), _MAX_STRETCHES)]
-        for block in part.summary.by_path():
+        for block in blocks[part.summary.root, part.replica]:
             ran = not block.runs or any(run.only(each) for run in block.runs for each in wrong)
             is_meant = any(each(block) for each in failed) or (block.step and part.short)
             line = callers.nearest(data, block.path)
-            if ran and is_meant and line and part.replica in (None, block.replica):
+            if ran and is_meant and line:
                 counts[callers.label(line)] += block.total
     return [shown(line) for line, _ in (+counts).most_common()]

@@ -88,7 +88,7 @@ def _got(claim: Claim, parts: Iterable[Part], number: int) -> str:
         for replica in dict.fromkeys(part.replica for part in parts) or [None]:
             total = claim.counted(wanted, replica)
             text = "" if wanted.holds(total) else f"got {total:,}"
-            name = "" if replica is None else shown(replica_names(trace)[replica])
+            name = "" if replica is None else shown(trace.derived(replica_names)[replica])
             got.setdefault(text, []).append(name)
     texts = (
         f"{each} ({first_of(got[each], 3)})" if any(got[each]) else each for each in got if each

@@ -71,7 +71,7 @@ class Part:
         """`adam#2 on replica 1`; empty for all replicas of the only optimizer."""
         trace, of_several = self.claim.trace, len(self.claim.summaries) > 1
         names = [self.summary.optimizers[0].name] if of_several else []
-        names += [] if self.replica is None else [replica_names(trace)[self.replica]]
+        names += [] if self.replica is None else [trace.derived(replica_names)[self.replica]]
         return shown(" on ".join(names))
 
     @cached_property
