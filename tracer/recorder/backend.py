@@ -118,15 +118,24 @@ class Variables:
 
         It gets one when it is asked for first.
         """
-        known = self._index.get(id(variable))
-        if known is not None and known[0]() is variable:
-            return known[1]
+        known = self._known(variable)
+        if known is not None:
+            return known
         with self._lock:
+            known = self._known(variable)
+            if known is not None:  # another thread has met it meanwhile
+                return known
+            row = self._row(variable)
             index = len(self._plain)
             self.objects[index:] = [ref(variable)]  # a signal handler may raise between two lines
-            self._plain.append(self._row(variable))
+            self._plain.append(row)
             self._index[id(variable)] = (ref(variable), index)
         return index
+
+    def _known(self, variable: Any) -> int | None:
+        """The index of `variable`; None if it has none."""
+        known = self._index.get(id(variable))
+        return known[1] if known is not None and known[0]() is variable else None
 
     @property
     def rows(self) -> list[Variable]:

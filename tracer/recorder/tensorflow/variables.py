@@ -41,18 +41,20 @@ class VariableTable(backend.Variables):
             if argument is not None:
                 return self._argument(argument, own)
         path = None if variable is own else own_path(variable)
-        known = self._index.get(id(own))
-        if known is not None and known[0]() is own:
-            if path and known[1] in self._raw:
-                self._rename(known[1], path)
-            return known[1]
-        with self._lock:
-            index = self._add(path or own_path(own) or tensorflow_name(own), own, argument=False)
-            self._index[id(own)] = (ref(own), index)
-            if not path:
-                self._raw.add(index)
-                self._unsearched.append(index)
-        return index
+        known = self._known(own)
+        if known is None:
+            with self._lock:
+                known = self._known(own)  # another thread may have met it meanwhile
+                if known is None:
+                    name = path or own_path(own) or tensorflow_name(own)
+                    known = self._add(name, own, argument=False)
+                    self._index[id(own)] = (ref(own), known)
+                    if not path:
+                        self._raw.add(known)
+                        self._unsearched.append(known)
+        if path and known in self._raw:
+            self._rename(known, path)
+        return known
 
     def knows(self, key: int, variable: ref[Any]) -> bool:
         """Whether a variable was ever handed over or updated; it may be gone since.

@@ -30,12 +30,8 @@ class Parameters(backend.Variables):
 
     def meet(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, which will be asked for next."""
-        if not all(map(self._knows, parameters_of(optimizer.param_groups))):
+        if None in map(self._known, parameters_of(optimizer.param_groups)):
             self._names = names_in(optimizer)
-
-    def _knows(self, parameter: Any) -> bool:
-        known = self._index.get(id(parameter))
-        return known is not None and known[0]() is parameter
 
     def _record(self, parameter: Any) -> Variable:
         dtype = str(parameter.dtype).removeprefix("torch.")
