@@ -24,10 +24,12 @@ def value_of(variable: Any, most: int) -> Any:
     handle = getattr(getattr(whole, "_primary", whole), "handle", None)
     if not isinstance(handle, compat.EagerTensor):
         return None  # there is none, or one in a v1 graph
-    if not 0 < (whole.shape.num_elements() or 0) <= most:
+    size = whole.shape.num_elements()  # None if it may have any shape
+    if size is not None and not 0 < size <= most:
         return None
     with compat.outside_of_graphs():
-        return whole.numpy()
+        value = whole.numpy()
+    return value if 0 < value.size <= most else None
 
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
