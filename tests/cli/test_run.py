@@ -804,3 +804,14 @@ def test_effects(tmp_path: Path) -> None:
     traced = forked.run([*command, *children], tmp_path, ENVIRONMENT)
     assert "wrong" not in traced.stderr
     assert tracer.load(tmp_path / "runs").count("compared", by=()) == {(): 20}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="there are no paths of open files")
+def test_a_program_may_come_through_a_pipe(tmp_path: Path) -> None:
+    end, other = os.pipe()
+    os.write(other, b"print('trained')")
+    os.close(other)
+    command = [sys.executable, "-m", "tracer", "run", "--quiet", f"/dev/fd/{end}"]
+    ran = subprocess.run(command, cwd=tmp_path, pass_fds=[end], capture_output=True, text=True)
+    os.close(end)
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("trained\n", "", 0)

@@ -333,9 +333,10 @@ class Autosave:
 
 
 def head(path: Path) -> bytes:
-    """The first bytes of a file; none of a folder, or of what cannot be read."""
-    with suppress(OSError), open(path, "rb") as file:
-        return file.read(1 << 16)
+    """The first bytes of a file; none of a folder, a pipe, or what cannot be read."""
+    if path.is_file():  # what is read of a pipe would be gone
+        with suppress(OSError), open(path, "rb") as file:
+            return file.read(1 << 16)
     return b""
 
 

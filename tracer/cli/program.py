@@ -53,9 +53,9 @@ def _set_path(first: str) -> None:
 
 def _code(path: str) -> CodeType:
     with io.open_code(path) as file:
-        compiled: CodeType | None = pkgutil.read_code(file)  # None for a source file
-        file.seek(0)
-        return compiled or compile(file.read(), path, "exec", dont_inherit=True)
+        content = file.read()  # once: it may be a pipe, as of `<(...)` in a shell
+    compiled: CodeType | None = pkgutil.read_code(io.BytesIO(content))  # None for a source file
+    return compiled or compile(content, path, "exec", dont_inherit=True)
 
 
 # Tracebacks.
