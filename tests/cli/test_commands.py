@@ -361,6 +361,14 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
         "train.py: is a program, not a trace file: did you mean tracer run train.py?",
     ),
     "an ending": (["report", "eager.json", "-o", "x.pdf"], "no report has the ending .pdf"),
+    "a report over a trace": (
+        ["report", "eager.json", "-o", "eager.json"],
+        "eager.json: is a trace, and would be overwritten: choose another name",
+    ),
+    "a check over a trace": (
+        ["check", "eager.json", "-e", "steps=1", "-o", "eager.json"],
+        "eager.json: is a trace, and would be overwritten: choose another name",
+    ),
     "a table": (["report", "eager.json", "--by", "var"], "Invalid value for '--by': 'var' is not"),
     "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
     "command": (["reprot"], "No such command 'reprot'. Did you mean 'report'?"),

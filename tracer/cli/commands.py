@@ -32,9 +32,26 @@ _PathArgument = Annotated[
         metavar="PATH", help="A trace file, or a folder of the files of a run's workers."
     ),
 ]
+
+
+def _no_trace(output: Path | None) -> Path | None:
+    """Refuse to write over a trace."""
+    from tracer.model.tracefile import is_trace
+
+    if output and is_trace(output):
+        raise Mistake(f"{output}: is a trace, and would be overwritten: choose another name")
+    return output
+
+
 _OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write to a file, not to the terminal."),
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Write to a file, not to the terminal.",
+        callback=_no_trace,
+    ),
 ]
 
 

@@ -1,7 +1,6 @@
 """`tracer run`: a program as `python` runs it, with every optimizer traced."""
 
 import os
-import re
 import sys
 import uuid
 from collections.abc import Sequence
@@ -12,11 +11,11 @@ from typing import Any
 
 from tracer.cli import program
 from tracer.cli.child_traces import follow_children, note_children
-from tracer.cli.process import Process, head, say
+from tracer.cli.process import Process, say
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
-from tracer.model.tracefile import load
+from tracer.model.tracefile import is_trace, load
 from tracer.model.wording import first_true, listed
 from tracer.reporters import printing
 from tracer.reporters.columns import By
@@ -26,7 +25,6 @@ FILE = "tracer.json"
 FOLDER = "traces"
 """The same for one of several processes, each of which writes its own file."""
 _MAX_NAMES = 3  # processes
-_TRACE = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 def check(
@@ -40,7 +38,7 @@ def check(
     reason = first_true(
         (not module and not is_file, f"cannot open {name}: No such file or directory"),
         (
-            is_file and _TRACE.match(head(script)),
+            is_file and is_trace(script),
             f"{name} is a trace, not a program: did you mean tracer report {name}?",
         ),
         (
@@ -48,10 +46,7 @@ def check(
             f"{path}: the trace would overwrite the program: choose another name",
         ),
         (
-            not children
-            and path.is_file()
-            and path.stat().st_size > 0
-            and not _TRACE.match(head(path)),
+            not children and path.is_file() and path.stat().st_size > 0 and not is_trace(path),
             f"{path}: is not a trace file, and would be overwritten: choose another name",
         ),
         (

@@ -317,7 +317,9 @@ class Autosave:
         """The trace with optimizers that a trace without any would replace, or stand beside."""
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
-        return next((each for each in files if (at := head(each)) and not _EMPTY.search(at)), None)
+        return next(
+            (each for each in files if (at := tracefile.head(each)) and not _EMPTY.search(at)), None
+        )
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -330,14 +332,6 @@ class Autosave:
     def _release(self) -> None:
         if self._held:
             self._reading.release()
-
-
-def head(path: Path) -> bytes:
-    """The first bytes of a file; none of a folder, a pipe, or what cannot be read."""
-    if path.is_file():  # what is read of a pipe would be gone
-        with suppress(OSError), open(path, "rb") as file:
-            return file.read(1 << 16)
-    return b""
 
 
 def say(line: str) -> None:

@@ -25,6 +25,8 @@ _LONGEST = 100  # characters of a worker's name in that of its file
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times that in memory."""
 
+_BEGIN = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
+
 
 def file_name(trace: Trace) -> str:
     """What the file of a trace is called in a folder: `worker-0.json`, by its workers.
@@ -39,6 +41,19 @@ def file_name(trace: Trace) -> str:
         digest = hashlib.sha256(workers.encode("utf-8", "surrogatepass")).hexdigest()
         name += f"-{digest[:8]}"
     return f"{name or 'trace'}.json"
+
+
+def head(path: Path) -> bytes:
+    """The first bytes of a file; none of a folder, a pipe, or what cannot be read."""
+    if path.is_file():  # what is read of a pipe would be gone
+        with suppress(OSError), open(path, "rb") as file:
+            return file.read(1 << 16)
+    return b""
+
+
+def is_trace(path: Path) -> bool:
+    """Whether there is a trace file at `path`, by its first bytes."""
+    return _BEGIN.match(head(path)) is not None
 
 
 def save(data: TraceData, path: Path) -> None:
