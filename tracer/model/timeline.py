@@ -139,7 +139,12 @@ class Timeline:
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
         """
-        return cls(_cycles(_merged(_regions(_recurring(weighted), 1, steps + 1, (0,) * size))))
+        return cls._folded(_recurring(weighted), steps, size)
+
+    @classmethod
+    def _folded(cls, active: Iterable[_Active], steps: int, size: int) -> "Timeline":
+        """The steps from 1 to `steps`, with the `size` counts that all of `active` add to each."""
+        return cls(_cycles(_merged(_regions(active, 1, steps + 1, (0,) * size))))
 
     def map(self, change: Callable[[Values], Values]) -> "Timeline":
         """The same steps with other counts: those that `change` makes of each step's."""
@@ -158,8 +163,7 @@ class Timeline:
         width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
         active = [(steps, (*values, *(0,) * more)) for steps, values in self.parts()]
         active += [(steps, (*(0,) * width, *values)) for steps, values in other.parts()]
-        end = self.stretches[-1].last + 1
-        return Timeline(_cycles(_merged(_regions(active, 1, end, (0,) * (width + more)))))
+        return Timeline._folded(active, self.stretches[-1].last, width + more)
 
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
         """The steps that count one of `counts`; more than three stretches at one distance are one.
@@ -297,20 +301,21 @@ def _regions(weighted: Iterable[_Active], begin: int, end: int, base: Values) ->
     What recurs is worked out for each region; what goes on in a row is only added once, and taken
     away once, as there may be many that overlap.
     """
-    edges: dict[int, list[_Active]] = {begin: [], end: []}
+    edges: dict[int, list[tuple[bool, _Active]]] = {begin: [], end: []}
     for each in weighted:
-        for edge in _window(each[0]):
-            edges.setdefault(min(max(edge, begin), end), []).append(each)
-    active: dict[int, _Active] = {}
+        for begins, edge in zip((True, False), _window(each[0]), strict=True):
+            edges.setdefault(min(max(edge, begin), end), []).append((begins, each))
+    recurring: dict[int, _Active] = {}
     for low, high in pairwise(sorted(edges)):
-        for each in edges[low]:
+        for begins, each in edges[low]:
             steps, values = each
-            ends = active.pop(id(each), None) is not None
             if steps.every is None:
-                base = added(base, negative(values) if ends else values)
-            if not ends:
-                active[id(each)] = each
-        yield from _region(low, high, [each for each in active.values() if each[0].every], base)
+                base = added(base, values if begins else negative(values))
+            elif begins:
+                recurring[id(each)] = each
+            else:
+                del recurring[id(each)]
+        yield from _region(low, high, [*recurring.values()], base)
 
 
 def _region(begin: int, end: int, active: Sequence[_Active], base: Values) -> Iterator[Stretch]:
